@@ -29,6 +29,7 @@ _OTHERS = (
     "cleanerd must run as the user and the group of the broker, and see its processes: no PrivateUsers=yes in its unit, "
     "and in containers one pid namespace for both. Or the broker is started with -javaagent:cleanerd-agent.jar"
 )
+_WITH_AGENT = "start it with -javaagent:cleanerd-agent.jar"
 _WITHOUT = "start it without, or with -javaagent:cleanerd-agent.jar"
 
 
@@ -60,15 +61,17 @@ def find_jvm(pid: int) -> Jvm:
         status = _status(pid)
         _check_user(pid, status)
         with open(f"/proc/{pid}/maps", "rb") as maps:
-            is_jvm = any(b"/libjvm.so" in line for line in maps)
+            libraries = maps.read()
         options = _options(pid)
     except (FileNotFoundError, ProcessLookupError):
         raise NoWayIn(f"process {pid} has ended: the next attempt finds its successor") from None
     except OSError as error:
         where = error.filename or error.strerror
         raise NoWayIn(f"process {pid} cannot be looked into ({where}): {_OTHERS}") from error
-    if not is_jvm:
+    if b"/libjvm.so" not in libraries:
         raise NoWayIn(f"process {pid}, which holds .lock, is no JVM: only a Kafka broker can swap segments")
+    if b"/libj9vm" in libraries:  # it would write a dump at each SIGQUIT
+        raise NoWayIn(f"the JVM of process {pid} is OpenJ9, which is not attached to: {_WITH_AGENT}")
     if "-XX:+DisableAttachMechanism" in options:
         raise NoWayIn(f"the JVM of process {pid} runs with -XX:+DisableAttachMechanism: {_WITHOUT}")
     if "-XX:-EnableDynamicAgentLoading" in options:

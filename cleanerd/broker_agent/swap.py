@@ -30,6 +30,9 @@ step  what is done                                                what a kill, o
 From step 1 on the group has no manifest: what lies there from step 3 on is the broker's, as if its own cleaner had been
 interrupted, and cleanerd's recovery leaves it to the broker. A kill of cleanerd ends nothing that has begun.
 
+No group is begun more than 30 s after the request, whatever it had to wait for; whoever asks gives up after 60 s. So a
+broker that hung and goes on touches no files of a later cleaning.
+
 Steps 4 to 6 are the broker's own operation, with its guarantee for a power failure: it relies on a file system that keeps
 the order of renames in a directory, as ext4, XFS, Btrfs and ZFS do. The new files were synced when they were staged.
 

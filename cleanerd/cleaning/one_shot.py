@@ -24,7 +24,7 @@ from cleanerd.cleaning.retain import Retained, retain_log
 from cleanerd.cleaning.roll import roll
 from cleanerd.cleaning.room import ForeseenSpace
 from cleanerd.cleaning.slices import SliceSize, Weighed
-from cleanerd.cleaning.wanted import check_wanted
+from cleanerd.cleaning.wanted import check_wanted, configured_now
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files, RealFiles
 from cleanerd.errors import CleanerdError, JobFailed, LockHeld, LogUncleanable, attempt, guarded
@@ -105,6 +105,7 @@ class _Directory(CommitHost):
         self._cleaner = run.cleaner
         self._log_dir = log_dir
         self._found = found
+        self._topic_config = run.request.topic_config
         self._committer = Committer(log_dir, self, SliceSize(_COMMITTED_TOGETHER), run.brokers)
 
     def clean(self) -> None:
@@ -174,9 +175,15 @@ class _Directory(CommitHost):
                 done = self._waited("committed", tp, end, before[tp], after)
                 self._replace(replace(done, committed_by=self._committer.ways.get(tp)))
 
+    def begin(self, logs: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
+        """Beside a live broker policies may have changed since the run began."""
+        if self._is_live():
+            self._topic_config = configured_now(self._request, self._log_dir.files)
+        return logs
+
     def check(self, tp: TopicPartition, round_end: int) -> None:
         """Whether a result is still wanted."""
-        check_wanted(self._log_dir, tp, self._request.topic_config(tp.topic), round_end)
+        check_wanted(self._log_dir, tp, self._topic_config(tp.topic), round_end)
 
     def _reset_checkpoints(self) -> None:
         """Before anything is chosen, for logs with nothing to clean as well (1.7)."""
@@ -383,9 +390,12 @@ class _Directory(CommitHost):
         self._run.add(self._as_seen(result))
 
     def _as_seen(self, result: LogResult) -> LogResult:
-        """What a live broker changed meanwhile is no failure of ours. A directory that is out of reach has none."""
-        owner = guarded(lambda: self._log_dir.owner, self._log_dir.path)
-        return result.beside_broker() if owner is Owner.LIVE_BROKER else result
+        """What a live broker changed meanwhile is no failure of ours."""
+        return result.beside_broker() if self._is_live() else result
+
+    def _is_live(self) -> bool:
+        """Whether a live broker owns the directory. One that is out of reach has none."""
+        return guarded(lambda: self._log_dir.owner, self._log_dir.path) is Owner.LIVE_BROKER
 
 
 def _job_failed(candidate: Candidate, error: JobFailed) -> LogResult:

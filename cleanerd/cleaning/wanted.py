@@ -6,11 +6,30 @@ max.compaction.lag.ms or dirty ratio makes a cleaning due or not, never wrong. S
 cleaner is to take the log next. A result that waits is committed all the same, unless the broker's cleaner was there first.
 """
 
+from collections.abc import Callable
+
+from cleanerd.cleaning.result import CleanRequest
 from cleanerd.config.model import TopicConfig
-from cleanerd.errors import PolicyChanged, SourceChanged
+from cleanerd.env.files import Files
+from cleanerd.errors import CleanerdError, PolicyChanged, SourceChanged, guarded
 from cleanerd.format.names import TopicPartition
 from cleanerd.policy.cleanable import first_dirty_offset, first_young, non_active_from
 from cleanerd.storage.log_dir import LogDir
+from cleanerd.storage.metadata_log import find_metadata
+
+
+def configured_now(request: CleanRequest, files: Files) -> Callable[[str], TopicConfig]:
+    """`request.topic_config`, with what the cluster has changed since: by its metadata log, where that can be read."""
+    known, metadata_log_dir = request.configuration, request.config.metadata_log_dir
+    if known is None or not known.has_metadata_log:
+        return request.topic_config
+
+    def look() -> Callable[[str], TopicConfig]:
+        metadata = find_metadata(files, request.all_log_dirs, metadata_log_dir)
+        return request.topic_config if metadata is None else known.with_metadata(metadata).topic
+
+    found = guarded(look, metadata_log_dir)
+    return request.topic_config if isinstance(found, CleanerdError) else found
 
 
 def check_wanted(log_dir: LogDir, tp: TopicPartition, config: TopicConfig, round_end: int) -> None:

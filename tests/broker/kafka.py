@@ -19,7 +19,7 @@ from types import TracebackType
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from tests.broker.releases import current_release, java_command, run_tool
+from tests.broker.releases import current_release, java_command, required_program, run_tool
 from tests.broker.zookeeper import ZooKeeper
 
 START_TIMEOUT_S = 90.0
@@ -205,6 +205,10 @@ class KafkaBroker:
         """Wait a moment; raise `RuntimeError` when the broker has ended."""
         if self._is_dead():
             raise RuntimeError(f"the broker ended:\n{self._tail()}")
+
+    def threads(self) -> str:
+        """What each of its threads does now."""
+        return run_tool([required_program("jcmd"), str(self.pid), "Thread.print", "-l"]).stdout
 
     def messages(self) -> list[str]:
         """What the broker logged since its last start: warnings, and every line of the log layer."""

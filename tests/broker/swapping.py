@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import hatch_build
+from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.broker_agent.session import Session
 from cleanerd.broker_agent.swap import Swap
+from cleanerd.config.load import resolve
+from cleanerd.config.sources import read_sources
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import SEGMENT_KINDS, FileKind, SegmentFileName, Suffix, TopicPartition
@@ -40,6 +43,13 @@ QUICK = {**COMPACT, "delete.retention.ms": "1"}
 def build_agent() -> None:
     """The jar of this source tree, as an installation of it has it."""
     assert hatch_build.build_agent(Path(ROOT)), "no Java compiler"
+
+
+def asked_brokers(untested: str = "false") -> LiveBrokers:
+    """That may be asked to swap."""
+    settings = [("cleanerd.commit.live", "auto"), ("cleanerd.broker.agent.untested", untested)]
+    config = resolve(read_sources(None, settings)).broker
+    return LiveBrokers(FILES, SystemClock(), lambda: config)
 
 
 def swap_command(log_dir: Path, topics: Iterable[str]) -> list[str]:
@@ -148,18 +158,21 @@ class Swapping:
         return Session(self.broker.pid, str(self.log_dir), FILES, SystemClock())
 
     def stage_copies(self, topic: str = TOPIC, groups_max: int = 1000) -> Swap:
-        """Each segment but the last two is staged as a group that changes nothing."""
-        partition = PartitionDir(FILES, str(self.directory(topic)))
-        bases = live_logs(partition)[:-1][: groups_max + 1]
-        tp, before, groups = TopicPartition(topic, 0), None, list[StagedGroup]()
-        for base, end in pairwise(bases):
-            group = _copy(partition, base, end, bases[-1], self._checkpoint(tp))
-            before = write_manifest(partition, group, before)
-            groups.append(before)
-        return Swap.of(partition, tp, groups)
+        """`staged_copies` of one of its logs."""
+        return staged_copies(self.log_dir, topic, groups_max)
 
-    def _checkpoint(self, tp: TopicPartition) -> int | None:
-        return offset_checkpoint(self.log_dir / "cleaner-offset-checkpoint").get(str(tp))
+
+def staged_copies(log_dir: Path, topic: str, groups_max: int = 1000) -> Swap:
+    """Each segment of partition 0 but the last two is staged as a group that changes nothing."""
+    partition, tp = PartitionDir(FILES, str(log_dir / f"{topic}-0")), TopicPartition(topic, 0)
+    checkpoint = offset_checkpoint(log_dir / "cleaner-offset-checkpoint").get(str(tp))
+    bases = live_logs(partition)[:-1][: groups_max + 1]
+    before, groups = None, list[StagedGroup]()
+    for base, end in pairwise(bases):
+        group = _copy(partition, base, end, bases[-1], checkpoint)
+        before = write_manifest(partition, group, before)
+        groups.append(before)
+    return Swap.of(partition, tp, groups)
 
 
 def _copy(

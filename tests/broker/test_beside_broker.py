@@ -68,7 +68,12 @@ def tell_story(world: World) -> None:
         if number >= len(deck(world)) and clock.monotonic_s() > end_s:
             break
         began_s = clock.monotonic_s()
-        episode()
+        try:
+            episode()
+        except Exception:
+            if world.broker.pid is not None:
+                print(world.broker.threads())  # a broker that does not answer says nothing in its log
+            raise
         print(
             f"{number} {getattr(episode, '__name__', episode)} {clock.monotonic_s() - began_s:.1f} s",
             flush=True,

@@ -3,15 +3,18 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import sys
+import tempfile
+import zipfile
 from pathlib import Path
 
 import pytest
 
+from cleanerd.broker_agent import attach
 from cleanerd.broker_agent import session as sessions
-from cleanerd.broker_agent.attach import find_jvm
+from cleanerd.broker_agent.attach import find_jvm, load_agent
 from cleanerd.broker_agent.jar import AgentJar, agent_jar
 from cleanerd.broker_agent.session import Session
 from cleanerd.env.clock import SystemClock
@@ -19,41 +22,17 @@ from cleanerd.env.files import RealFiles
 from cleanerd.errors import NoWayIn
 from tests.broker.releases import required_program
 from tests.broker.swapping import build_agent
+from tests.broker_agent.jvms import NO_BROKER, compiled, javas, jvm
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
-NO_BROKER = "no LogManager is registered in this JVM"
-"""What the agent answers in a JVM that is none: it has been loaded, and talks."""
-SLEEPER = """
-class Sleeper {
-    public static void main(String[] args) throws Exception {
-        System.out.println("up " + ProcessHandle.current().pid());
-        Thread.sleep(600000);
-    }
-}
-"""
+NOBODY = 65534
 
 
 @pytest.fixture(scope="module")
 def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build_agent()
-    place = tmp_path_factory.mktemp("classes")
-    (place / "Sleeper.java").write_text(SLEEPER)
-    subprocess.run([required_program("javac"), "-d", str(place), str(place / "Sleeper.java")], check=True)
-    return place
-
-
-@contextmanager
-def jvm(classes: Path, *options: str, cwd: str = "/", before: Sequence[str] = ()) -> Iterator[int]:
-    command = [*before, required_program("java"), "-Xmx32m", *options, "-cp", str(classes), "Sleeper"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=cwd)
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith("up")
-        yield process.pid
-    finally:
-        process.kill()
-        process.wait()
+    return compiled(tmp_path_factory.mktemp("classes"))
 
 
 def ask(pid: int, log_dir: Path) -> str:
@@ -87,6 +66,13 @@ def test_a_jvm(classes: Path, tmp_path: Path, options: tuple[str, ...], cwd: str
         os.kill(pid, 0)
 
 
+@pytest.mark.parametrize("java", javas(), ids=lambda java: Path(java).parts[-3])
+def test_each_java_that_is_here(classes: Path, tmp_path: Path, java: str) -> None:
+    """Whatever it warns of on the standard error of its JVM."""
+    with jvm(classes, java=java) as pid:
+        assert NO_BROKER in ask(pid, tmp_path)
+
+
 def test_a_jvm_in_a_pid_namespace_of_its_own(classes: Path, tmp_path: Path) -> None:
     """It is named by the pid that it has there."""
     unshare = [required_program("unshare"), "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -107,6 +93,78 @@ def test_a_jvm_that_has_the_directory_elsewhere(classes: Path, tmp_path: Path) -
     ]
     with jvm(classes, before=unshare) as pid:
         assert "is not where process" in ask(pid, tmp_path)
+
+
+def test_a_jvm_with_a_tmp_of_its_own(classes: Path, tmp_path: Path) -> None:
+    """As by PrivateTmp: it is asked, and listens, there. Its working directory takes no file."""
+    assert classes.is_relative_to("/tmp")
+    assert tmp_path.is_relative_to("/tmp")
+    own_tmp = "mount --bind /tmp /mnt && mount -t tmpfs none /tmp"
+    for place in (classes, tmp_path):
+        own_tmp += f" && mkdir -p {place} && mount --bind /mnt/{place.relative_to('/tmp')} {place}"
+    unshare = [required_program("unshare"), "--mount", "sh", "-c", f'{own_tmp} && exec "$@"', "-"]
+    with jvm(classes, cwd="/sys", before=unshare) as pid:
+        assert NO_BROKER in ask(pid, tmp_path)
+        assert Path(f"/proc/{pid}/root/tmp/.java_pid{pid}").exists()
+        assert not Path(f"/tmp/.java_pid{pid}").exists()
+
+
+def test_a_jvm_of_another_user(
+    classes: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Root is let in, and what it leaves is the other user's; who has that user alone, and another group, is not."""
+    place = Path(tempfile.mkdtemp())  # of pytest's directories others see nothing
+    request.addfinalizer(lambda: shutil.rmtree(place))
+    shutil.copy(classes / "Sleeper.class", place)
+    for path in (place, *place.iterdir(), place / "meta.properties"):
+        path.touch()
+        os.chown(path, NOBODY, NOBODY)
+    as_nobody = [required_program("setpriv"), f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    with jvm(place, before=as_nobody) as pid:
+        assert NO_BROKER in ask(pid, place)
+        assert (place / ".cleanerd-agent.jar").stat().st_uid == NOBODY
+        monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
+        with pytest.raises(NoWayIn, match="its own user and group only"):
+            find_jvm(pid)
+
+
+def test_a_jvm_that_hangs(classes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked for so long, whether it listens or not, and answers again when it goes on."""
+    monkeypatch.setattr(attach, "TIMEOUT_S", 1.0)
+    with jvm(classes) as pid:
+        for reason in ("does not within 1 s", "look for a broker that hangs"):
+            os.kill(pid, signal.SIGSTOP)
+            assert reason in ask(pid, tmp_path)
+            os.kill(pid, signal.SIGCONT)
+            assert NO_BROKER in ask(pid, tmp_path)
+
+
+def test_an_answer_that_begins_as_a_success_may_be_none(classes: Path, tmp_path: Path) -> None:
+    """The request was understood, but the jar names no agent."""
+    jar = tmp_path / "no-agent.jar"
+    with zipfile.ZipFile(jar, "w") as file:
+        file.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\n")
+    with jvm(classes) as pid, pytest.raises(NoWayIn, match="does not load the agent: 0 return code: 1"):
+        load_agent(find_jvm(pid), str(jar), "", SystemClock())
+
+
+def test_a_jvm_that_would_write_a_dump_is_sent_no_signal(tmp_path: Path) -> None:
+    """OpenJ9, by the names of its libraries: to that one SIGQUIT is the request for a dump, each time a file."""
+    code = "import mmap, sys; files = [open(path) for path in sys.argv[1:]]; "
+    code += "maps = [mmap.mmap(file.fileno(), 0, prot=1) for file in files]; print('up', flush=True); sys.stdin.read()"
+    libraries = [tmp_path / "libjvm.so", tmp_path / "libj9vm29.so"]
+    for library in libraries:
+        library.write_text("x")
+    command = [sys.executable, "-c", code, *map(str, libraries)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        assert "is OpenJ9, which is not attached to: start it with -javaagent" in ask(process.pid, tmp_path)
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_what_is_no_jvm_is_sent_no_signal(tmp_path: Path) -> None:

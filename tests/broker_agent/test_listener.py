@@ -4,6 +4,7 @@ import os
 import socket
 import stat
 import struct
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.daemon.processes import wait_until
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 
 JAR = Path(sessions.__file__).parent / "cleanerd-agent.jar"
+NOBODY = 65534
 ELSEWHERE = ("--pid", "--fork", "--kill-child", "--mount-proc")
 
 
@@ -67,6 +69,28 @@ def test_a_socket_for_its_user_only_and_for_so_many_at_once(swapping: Swapping) 
     assert swapping.complaints() == []
 
 
+def test_another_user_is_not_let_in_whatever_the_mode(swapping: Swapping) -> None:
+    """Root is: the kernel says who comes."""
+    place = os.open(swapping.log_dir, os.O_PATH)
+    for opened in (swapping.log_dir, path(swapping)):
+        opened.chmod(0o777)
+    name = f"/proc/self/fd/{place}/{path(swapping).name}"  # what lies above is nobody's business
+    request = struct.pack(">i", 2) + b"{}"
+    code = "import socket, sys; peer = socket.socket(socket.AF_UNIX); peer.connect(sys.argv[1]); "
+    code += f"peer.sendall({request!r}); sys.stdout.buffer.write(peer.recv(1000))"
+    others = [required_program("setpriv"), f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    said = [
+        subprocess.run(
+            [*who, "/usr/bin/python3", "-c", code, name], pass_fds=[place], capture_output=True, check=False
+        )
+        for who in ([], others)
+    ]
+    os.close(place)
+    assert b"speaks version" in said[0].stdout, said
+    assert said[1].stdout == b"", said
+    assert b"Permission" not in said[1].stderr, said
+
+
 def connected(swapping: Swapping) -> socket.socket:
     peer = socket.socket(socket.AF_UNIX)
     peer.settimeout(30)
@@ -75,11 +99,14 @@ def connected(swapping: Swapping) -> socket.socket:
 
 
 def is_closed(peer: socket.socket) -> bool:
+    """Whatever it was answered before."""
     peer.setblocking(False)
     try:
-        return peer.recv(1) == b""
+        while peer.recv(1000):
+            pass
     except BlockingIOError:
         return False
+    return True
 
 
 def is_let_in(swapping: Swapping) -> bool:

@@ -4,14 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.cleaning.wanted import check_wanted
+from cleanerd.cleaning.result import CleanRequest
+from cleanerd.cleaning.wanted import check_wanted, configured_now
+from cleanerd.config.load import resolve
 from cleanerd.config.model import TopicConfig
+from cleanerd.config.sources import read_sources
 from cleanerd.env.clock import FixedNow
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import PolicyChanged
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.log_dir import LogDir
+from cleanerd.storage.metadata_log import find_metadata
 from tests.cleaning.logs import RECORDS, write_logs
+from tests.storage.test_metadata_log import SAMPLE_ID, TOPIC, batch, config, log, topic
 
 CONFIG = TopicConfig(
     cleanup_policy=("compact",), broker_min_cleanable_dirty_ratio=0.5,
@@ -45,3 +50,30 @@ def test_a_policy_or_a_lag_that_forbids_the_cleaning_forbids_the_commit(log_dir:
         ask(log_dir, CONFIG.but(cleanup_policy=("delete",)))
     with pytest.raises(PolicyChanged, match=r"younger than min\.compaction\.lag\.ms"):
         ask(log_dir, CONFIG.but(min_compaction_lag_ms=NOW_MS * 2))
+
+
+def test_a_run_sees_what_the_cluster_has_changed_since_it_began(tmp_path: Path) -> None:
+    """What the command line says goes on to hold; what cannot be read any more is as it was."""
+    files, lag, place = RealFiles(), "min.compaction.lag.ms", tmp_path / "__cluster_metadata-0"
+    frames = [topic("t", SAMPLE_ID), config(TOPIC, "t", "cleanup.policy", "compact")]
+    log(place, log_0=batch(0, frames))
+    for said in ((), (("t", lag, "5"),)):
+        sources = read_sources(None, [("metadata.log.dir", str(tmp_path))], said)
+        known = resolve(sources, find_metadata(files, [str(tmp_path)], str(tmp_path)))
+        place_of = (str(tmp_path),)
+        request = CleanRequest(
+            config=known.broker, topic_config=known.topic, log_dirs=place_of, configuration=known
+        )
+        before = known.topic("t")
+        assert configured_now(request, files)("t") == before
+        changed = [
+            *frames,
+            config(TOPIC, "t", lag, "3600000"),
+            config(TOPIC, "t", "cleanup.policy", "delete"),
+        ]
+        log(place, log_0=batch(0, changed))
+        now = configured_now(request, files)("t")
+        assert (now.min_compaction_lag_ms, now.compact) == (5 if said else 3_600_000, False)
+        log(place, log_0=b"x" * 100 + batch(0, frames))
+        assert configured_now(request, files)("t") == before
+        log(place, log_0=batch(0, frames))

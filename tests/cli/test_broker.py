@@ -7,7 +7,8 @@ import pytest
 
 from cleanerd.format import names
 from tests.broker.releases import current_release
-from tests.broker.swapping import Swapping
+from tests.broker.swapping import Swapping, build_agent
+from tests.broker_agent.jvms import NO_BROKER, compiled, jvm
 from tests.cleaning.logs import lock_of_another
 from tests.cli.conftest import Run
 
@@ -24,6 +25,20 @@ def test_a_process_that_is_no_broker(run: Run, tmp_path: Path) -> None:
     assert ran.code == 1
     assert "is no JVM: only a Kafka broker can swap segments" in " ".join(ran.out.split())
     assert "cleanerd.commit.live is off" in ran.err
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [((), NO_BROKER), (("-XX:+DisableAttachMechanism",), "start it without, or with -javaagent:")],
+)
+def test_a_jvm_that_cannot_be_asked(run: Run, tmp_path: Path, options: tuple[str, ...], reason: str) -> None:
+    """What forbids it, and what would help (tests/broker_agent/test_attach.py has each way)."""
+    build_agent()
+    with jvm(compiled(tmp_path), *options, lock=tmp_path / names.LOCK):
+        ran = run("broker", "check", "--log-dir", str(tmp_path), "-o", "json")
+    (row,) = json.loads(ran.out)["log_dirs"]
+    assert (ran.code, reason in row["reason"]) == (1, True), row
 
 
 @pytest.mark.broker

@@ -5,11 +5,17 @@ import java.io.EOFException;
 import java.io.InputStream;
 import java.io.OutputStream;
 import java.util.Map;
+import java.util.concurrent.Semaphore;
 
-/** Requests of one cleanerd, answered one after the other until it closes its side. No exception leaves it. */
+/**
+ * Requests of one cleanerd, answered one after the other until it closes its side. No exception leaves it. There are so many
+ * at once: where a disk hangs, and with it whoever holds the lock of a log, each waits in a thread of the broker.
+ */
 public final class Conversation implements Runnable {
     private static final int VERSION = 1;
     private static final int REQUEST_MAX_BYTES = 4 << 20;
+    private static final int CONVERSATIONS_MAX = 16;
+    private static final Semaphore FREE = new Semaphore(CONVERSATIONS_MAX);
     private final DataInputStream requests;
     private final OutputStream answers;
     private Broker broker;
@@ -20,6 +26,26 @@ public final class Conversation implements Runnable {
     }
 
     public void run() {
+        if (FREE.tryAcquire()) {
+            try {
+                converse();
+            } finally {
+                FREE.release();
+            }
+        } else {
+            refuse();
+        }
+    }
+
+    private void refuse() {
+        try {
+            answers.write(Failure.frame(CONVERSATIONS_MAX + " conversations with this broker have not ended: does a disk hang?"));
+        } catch (Throwable error) {
+            // the other side is gone
+        }
+    }
+
+    private void converse() {
         try {
             while (true) {
                 int length = requests.readInt();
@@ -43,7 +69,8 @@ public final class Conversation implements Runnable {
         try {
             Map request = (Map) Json.parse(json);
             if (!Long.valueOf(VERSION).equals(request.get("version"))) {
-                return Failure.answer("failed", "this agent speaks version " + VERSION + ", not " + request.get("version"));
+                return Failure.answer("failed", "the agent in the broker speaks version " + VERSION + ", cleanerd version "
+                    + request.get("version") + ": start the broker with the cleanerd-agent.jar of this cleanerd");
             }
             if (broker == null) {
                 broker = Broker.find();

@@ -19,7 +19,6 @@ import java.nio.file.Path;
 import java.nio.file.attribute.PosixFilePermissions;
 import java.security.Principal;
 import java.util.Iterator;
-import java.util.concurrent.Semaphore;
 
 /**
  * What `-javaagent` starts: a unix socket in each log directory, on which the same is said as over the pipes of an attached
@@ -28,10 +27,8 @@ import java.util.concurrent.Semaphore;
 public final class Listener implements Runnable {
     private static final String SOCKET = ".cleanerd-agent.sock";
     private static final long LOOK_MS = 500;
-    private static final int CONVERSATIONS_MAX = 16;
 
     private final Instrumentation jvm;
-    private final Semaphore free = new Semaphore(CONVERSATIONS_MAX);
     private SocketOption peerOption;
 
     public Listener(Instrumentation jvm) {
@@ -121,7 +118,7 @@ public final class Listener implements Runnable {
 
     /** A conversation in a thread of its own. */
     private void begin(final SocketChannel peer, Path path) throws Exception {
-        if (!isKnown(peer, path) || !free.tryAcquire()) {
+        if (!isKnown(peer, path)) {
             peer.close();
             return;
         }
@@ -134,8 +131,6 @@ public final class Listener implements Runnable {
                     peer.close();
                 } catch (Throwable error) {
                     // the other side is gone
-                } finally {
-                    free.release();
                 }
             }
         };

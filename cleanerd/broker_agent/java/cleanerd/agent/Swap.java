@@ -107,6 +107,9 @@ final class Swap {
         long micros;
         synchronized (broker.lock(log)) {
             long began = System.nanoTime();
+            if (began - deadline > 0) { // whoever asked waits no longer, and may have staged something else
+                throw Refused.later("the lock of the log came too late");
+            }
             checkLog(log);
             List old = sources(log, group);
             checkStaged(group);
