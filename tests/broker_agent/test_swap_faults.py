@@ -5,12 +5,18 @@
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from cleanerd.broker_agent import swap as swaps
+from cleanerd.broker_agent.live_logs import describe
+from cleanerd.broker_agent.swap import Swapped
+from cleanerd.errors import NoWayIn
+from cleanerd.format.names import TopicPartition
 from tests.broker.swapping import TOPIC, Swapping, build_agent, swap_command
 from tests.daemon.processes import wait_until
 from tests.operate.tools import need
@@ -78,8 +84,8 @@ class World:
         subprocess.run(["sync", "--file-system", str(self.disk.place)], check=True)
 
     @contextmanager
-    def stopped_after(self, step: str) -> Iterator["subprocess.Popen[bytes]"]:
-        """The broker stands still after a step of a swap that the process asked for which is returned."""
+    def stopping_after(self, step: str) -> Iterator[Callable[[], bool]]:
+        """The broker will stand still after a step of the next swap; yields whether it does."""
         path, pid = os.path.normpath(self.swapping.directory() / STEPS[step]), self.swapping.broker.pid
         told = self._told
         command = [need("strace", "strace"), "-f", "-qq", "-o", str(told), "-p", str(pid), "-P", path]
@@ -87,19 +93,23 @@ class World:
         told.write_bytes(b"")
         tracer = subprocess.Popen(command)
         wait_until(lambda: "TracerPid:\t0" not in Path(f"/proc/{pid}/status").read_text(), 30)
-        cleaning = subprocess.Popen(swap_command(self.swapping.log_dir, [TOPIC]), stdout=subprocess.DEVNULL)
         try:
-            wait_until(
-                lambda: b"stopped by SIGSTOP" in told.read_bytes() or cleaning.poll() is not None,
-                120,
-                told.read_text,
-            )
-            assert cleaning.poll() is None, f"the step was not met: {told.read_text()}"
-            yield cleaning
+            yield lambda: b"stopped by SIGSTOP" in told.read_bytes()
         finally:
             tracer.terminate()
             tracer.wait()
-            cleaning.wait(120)
+
+    @contextmanager
+    def stopped_after(self, step: str) -> Iterator["subprocess.Popen[bytes]"]:
+        """The broker stands still after a step of a swap that the process asked for which is returned."""
+        with self.stopping_after(step) as is_stopped:
+            cleaning = subprocess.Popen(
+                swap_command(self.swapping.log_dir, [TOPIC]), stdout=subprocess.DEVNULL
+            )
+            wait_until(lambda: is_stopped() or cleaning.poll() is not None, 120, self._told.read_text)
+            assert cleaning.poll() is None, f"the step was not met: {self._told.read_text()}"
+            yield cleaning
+        cleaning.wait(120)
 
     def fail(self, failure: str, cleaning: "subprocess.Popen[bytes]") -> None:
         broker = self.swapping.broker
@@ -151,3 +161,64 @@ def test_a_failure_after_a_step_leaves_the_old_log_or_the_new_one(
     ]
     swapping.check()
     assert [line for line in swapping.complaints() if "ERROR" in line] == []
+
+
+def test_a_broker_that_hangs_in_the_middle_begins_nothing_when_it_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its manifest is gone by then, and who asked for the swap has given it up: what is staged may be something else now."""
+    monkeypatch.setattr(swaps, "_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(swaps, "_ANSWER_S", 2.0)
+    swapping, pid = world.swapping, world.swapping.broker.pid
+    world.make_dirty()
+    session, swap = swapping.session(), swapping.stage_copies(groups_max=3)
+    before = live(swapping.directory())
+
+    def asked() -> Swapped:
+        while (answer := swap.by(session)).outcome == "busy":
+            pass
+        return answer
+
+    with ThreadPoolExecutor(1) as threads:
+        with world.stopping_after("1") as is_stopped:
+            asking = threads.submit(asked)
+            wait_until(lambda: is_stopped() or asking.done(), 60)
+            with pytest.raises(NoWayIn, match="did not answer in time"):
+                asking.result(30)
+        os.kill(pid or 0, signal.SIGCONT)
+    wait_until(lambda: conversations(pid) == 0, 30)
+    assert live(swapping.directory()) == before
+    session = swapping.session()
+    (found,) = describe(session, str(swapping.log_dir), [TopicPartition(TOPIC, 0)])
+    assert found.cleaning_state != "LogCleaningPaused", "its own cleaner may go on"
+    monkeypatch.undo()
+    wait_until(lambda: swapping.stage_copies(groups_max=3).by(session).outcome == "swapped", 60)
+    session.close()
+    swapping.check()
+    assert [line for line in swapping.complaints() if "ERROR" in line] == []
+
+
+def test_so_many_conversations_hang_in_a_broker_and_no_more(world: World) -> None:
+    """A daemon that asks again and again costs a broker whose disk hangs no thread for each time."""
+    swapping = world.swapping
+    opened = [swapping.session() for _ in range(16)]
+    with pytest.raises(NoWayIn, match="16 conversations with this broker have not ended: does a disk hang"):
+        swapping.session()
+    for session in opened:
+        session.close()
+    wait_until(lambda: conversations(swapping.broker.pid) == 0, 30)
+    swapping.session().close()
+
+
+def live(directory: Path) -> dict[str, int]:
+    """Inodes of the files that the broker has, by name."""
+    return {path.name: path.stat().st_ino for path in directory.iterdir() if path.suffix != ".cleanerd"}
+
+
+def conversations(pid: int | None) -> int:
+    """Threads of the agent in a broker."""
+    found = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError):  # it has ended
+            found += (task / "comm").read_text().startswith("cleanerd-agent")
+    return found
