@@ -47,8 +47,8 @@ from tests.daemon.processes import ROOT, DaemonProcess, environment, wait_until
 MODES = ("kafka", "swap")
 CLIENTS = ("consume", "produce")
 SLICE_S, DRAIN_S = 35.0, 5.0
-WARM_ROUNDS = 2
-"""Left out of the summary: virtual machines warm up, and nothing is there to be cleaned yet."""
+WARM_ROUNDS = 4
+"""Left out of the summary: virtual machines warm up, Spark starts, and kernels are compiled where they have never run."""
 TOPIC = {
     "cleanup.policy": "compact",
     "delete.retention.ms": "60000",
