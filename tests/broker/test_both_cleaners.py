@@ -14,6 +14,7 @@ import pytest
 
 from tests.broker.kafka import KafkaBroker
 from tests.broker.live import COMPACT, DAEMON, PATIENCE_S, Journal, check_nothing_is_lost, records
+from tests.broker.swapping import build_agent
 from tests.broker.tools import READ_UNCOMMITTED, read_all
 from tests.broker.workload import create_topics
 from tests.daemon.processes import ROOT, DaemonProcess, environment, running, wait_until
@@ -48,6 +49,13 @@ def broker(tmp_path: Path, log_dir: Path) -> Iterator[KafkaBroker]:
     with KafkaBroker(tmp_path / "broker", [log_dir], BROKER) as broker:
         create(broker, RACED)
         yield broker
+
+
+@pytest.fixture(params=["off", "auto"])
+def live(request: pytest.FixtureRequest) -> str:
+    """Whether results are swapped in (cleanerd.commit.live), which meets the broker's cleaner at each log."""
+    build_agent()
+    return str(request.param)
 
 
 @pytest.fixture
@@ -95,7 +103,9 @@ def test_being_second_is_no_failure_and_nothing_is_lost(broker: KafkaBroker, dae
     assert [line for line in broker.troubles() if "ERROR" in line] == []
 
 
-def test_a_one_shot_beside_the_brokers_cleaner_ends_well(broker: KafkaBroker, log_dir: Path) -> None:
+def test_a_one_shot_beside_the_brokers_cleaner_ends_well(
+    broker: KafkaBroker, log_dir: Path, live: str
+) -> None:
     """Whatever of it came too late. There is a producer all the time, so that not all is clean when the command looks."""
     journal, outcomes, is_over = Journal(broker.bootstrap), Counter[str](), threading.Event()
 
@@ -106,6 +116,7 @@ def test_a_one_shot_beside_the_brokers_cleaner_ends_well(broker: KafkaBroker, lo
                 return
 
     options = [f"--log-dir={log_dir}", "--set=log.cleanup.policy=compact", "--force", "-o", "json"]
+    options.append(f"--set=cleanerd.commit.live={live}")
     with ThreadPoolExecutor(1) as threads:
         producing = threads.submit(produce)
         try:
