@@ -59,10 +59,13 @@ ALLOWED = re.compile(
     r"|java\.nio\.file\.NoSuchFileException: .*-future/\d{20}\.snapshot"
     r"|ERROR org\.apache\.kafka\.server\.AssignmentsManager .* handleResponse: unexpected callback exception"
     r"|java\.lang\.NullPointerException: Cannot invoke .*get\(Object\)\" is null"
+    r"|ERROR kafka\.server\.ControllerApis .* Unexpected error handling request .*\(apiKey=CONTROLLER_REGISTRATION,"
+    r"|java\.util\.concurrent\.CompletionException: .*\.NotControllerException: The active controller appears to be node 1\."
 )
 """The controller says that the machine is too slow for its heartbeats: nothing about logs. And a flush that a broker had
 scheduled for the future replica finds the directory renamed, by the broker itself, once the replica has moved (WARN). A
-broker that told the controller in which directory a topic lies looks for a topic that was deleted meanwhile."""
+broker that told the controller in which directory a topic lies looks for a topic that was deleted meanwhile.
+And a controller that starts may register with itself in the moment between its election and its activation."""
 
 
 class World:
