@@ -66,10 +66,12 @@ class Store:
         done = run(need("buildah", "buildah"), *self.options(), *words, env=env, timeout_s=timeout_s)
         return done.stdout.strip()
 
-    def podman(self, *words: object, check: bool = True, given: str | None = None) -> "tuple[int, str]":
+    def podman(
+        self, *words: object, check: bool = True, given: str | None = None, timeout_s: float = 120
+    ) -> "tuple[int, str]":
         """Exit code, and all that it says."""
         command = [need("podman", "podman"), *self.options(), *self.settings(), *words]
-        done = run(*command, check=check, timeout_s=120, env=self.environment(), given=given)
+        done = run(*command, check=check, timeout_s=timeout_s, env=self.environment(), given=given)
         return done.returncode, done.stdout + done.stderr
 
     def inspect(self, container: str, what: str) -> str:
@@ -87,19 +89,19 @@ def _soft(limit: int) -> int:
 
 
 @contextmanager
-def built() -> Iterator[Store]:
-    """A store with the image in it, built from the Dockerfile as it is."""
+def built(*arch: str, timeout_s: float = 600) -> Iterator[Store]:
+    """A store with the image in it, built from the Dockerfile as it is; for another processor with `--arch=`."""
     store = Store(Path(tempfile.mkdtemp(prefix="cleanerd-")))  # Podman wants a short path
     try:
         store.prepare()
-        container = store.buildah("from", "scratch")
-        store.buildah("copy", "-q", container, _base_root(), "/")
+        container = store.buildah("from", *arch, "scratch")
+        store.buildah("copy", "-q", container, _base_root(*arch, timeout_s=timeout_s), "/")
         store.buildah("commit", "-q", container, BASE)
         store.buildah("config", '--cmd=["sleep","infinity"]', container)
         store.buildah("commit", "-q", "--rm", container, PAUSE)
         store.buildah(
-            "bud", "--jobs=2", "--format=docker", "--layers=false", f"--build-arg=BASE={BASE}",
-            "--build-arg=REVISION=abc", "-t", IMAGE, "-f", ROOT / "Dockerfile", ROOT,
+            "bud", *arch, "--jobs=2", "--format=docker", "--layers=false", f"--build-arg=BASE={BASE}",
+            "--build-arg=REVISION=abc", "-t", IMAGE, "-f", ROOT / "Dockerfile", ROOT, timeout_s=timeout_s,
         )  # fmt: skip
         yield store
     finally:
@@ -109,15 +111,16 @@ def built() -> Iterator[Store]:
         shutil.rmtree(store.directory, ignore_errors=True)
 
 
-def _base_root() -> Path:
+def _base_root(*arch: str, timeout_s: float) -> Path:
     """Root of a minimal Debian 12, made once."""
-    directory = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "cleanerd-tests" / "bookworm"
+    kept = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "cleanerd-tests"
+    directory = kept / "".join(("bookworm", *arch))
     if not (directory / "complete").exists():
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
         debootstrap = need("debootstrap", "debootstrap")
-        command = ("--variant=minbase", "--include=ca-certificates", "bookworm", directory / "root")
-        run(debootstrap, *command, timeout_s=300)
+        command = (*arch, "--variant=minbase", "--include=ca-certificates", "bookworm", directory / "root")
+        run(debootstrap, *command, timeout_s=timeout_s)
         (directory / "complete").touch()
     shutil.copy(f"/{CERTIFICATES}", directory / "root" / CERTIFICATES)
     return directory / "root"

@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -19,11 +20,16 @@ from tests.operate.side_by_side import SEGMENT_BYTES, SOON_S
 from tests.operate.stack import Stack
 from tests.operate.store import IMAGE, Store, build_broker, built
 from tests.operate.test_manifests import COMPOSE, STATEFULSET, documents, kustomized
-from tests.operate.tools import missing, need
+from tests.operate.tools import missing, need, run
+from tests.tools.insight.logdirs import GOLDEN, broker_log_dir
 
 UNKNOWN_UID = 4711  # not in /etc/passwd of the image
 CLEANED_S = 150.0  # kernels are compiled on the way
 MUST_BUILD = os.environ.get("CLEANERD_TEST_CONTAINER") == "1"
+EMULATED_S = 3600.0
+needs_emulation = pytest.mark.skipif(
+    os.environ.get("CLEANERD_TEST_ARM") != "1", reason="a slow emulation; needs CLEANERD_TEST_ARM=1"
+)
 needs_operate = pytest.mark.skipif(not MUST_BUILD, reason="builds an image; needs CLEANERD_TEST_CONTAINER=1")
 
 
@@ -80,6 +86,32 @@ def test_daemon_in_a_container_cleans_with_a_read_only_root_as_any_user(store: S
         assert_settled(logs / f"{topic}-0")
         assert len(newest(logs / f"{topic}-0")) == 7
         assert {path.stat().st_uid for path in (logs / f"{topic}-0").iterdir()} == {UNKNOWN_UID}
+
+
+@needs_emulation
+@pytest.mark.timeout(3 * EMULATED_S)
+def test_image_for_aarch64_leaves_the_bytes_that_this_processor_leaves(tmp_path: Path) -> None:
+    """QEMU runs all of it, from the base image on. Logs of a real broker: every codec, aborted transactions."""
+    need("qemu-aarch64-static", "qemu-user-static and binfmt-support")
+    here, there = (broker_log_dir(tmp_path / name) for name in ("here", "logs"))
+    clean = ("clean", "--force", "--roll", "--set=log.cleanup.policy=compact", "--now-ms=1800000000000")
+    told = run(sys.executable, "-m", "cleanerd.cli.main", *clean, f"--log-dir={here}", timeout_s=300).stdout
+    assert (
+        told.count("committed") == len(list(GOLDEN.glob("*-0"))) - 1
+    )  # not the log of the cluster's metadata
+    for path in [there, *there.rglob("*")]:
+        os.chown(path, UNKNOWN_UID, UNKNOWN_UID)
+    (tmp_path / "etc").mkdir()
+    with built("--arch=arm64", timeout_s=EMULATED_S) as store:
+        options = ("--rm", *confined(tmp_path, 0))
+        assert store.podman("run", *options, "--entrypoint=uname", IMAGE, "-m")[1].split()[0] == "aarch64"
+        store.podman("run", *options, IMAGE, *clean, "--log-dir=/var/lib/kafka/data", timeout_s=EMULATED_S)
+    assert files(there) == files(here)
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    found = [path for path in directory.rglob("*") if path.is_file()]
+    return {str(path.relative_to(directory)): path.read_bytes() for path in found}
 
 
 def confined(directory: Path, port: int) -> list[str]:
