@@ -15,6 +15,6 @@ def test_bytes_of_a_log_are_counted_once(disk: Disk, config: TopicConfig) -> Non
     sizes = _sizes(known, bound)
     assert sum(sizes.values()) == known.contents.size_bytes
     assert min(sizes.values()) >= 0
-    assert sizes["cleanable"] == bound.cleanable_bytes
-    if sizes["uncleanable"]:
+    assert sizes["cleanable_bytes"] == bound.cleanable_bytes
+    if sizes["uncleanable_bytes"]:
         assert bound.first_uncleanable_offset < known.contents.active_base_offset

@@ -120,20 +120,6 @@ def test_a_log_of_many_chunks_has_few_blocks(
     np.testing.assert_array_equal(offsets_in(rewritten), newest_offsets(keys))
 
 
-def test_shuffle_by_spark_where_tasks_have_no_files_in_common(
-    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on a cluster: fingerprints travel through Spark, and each part is a file of its own."""
-    keys = write_log(tmp_path / "log-0", 60_000, SMALL)
-    monkeypatch.setattr(LazySpark, "is_one_machine", False)
-
-    (indexed,), (rewritten,) = run(spark, [plan(tmp_path, "log")], TIGHT)
-
-    assert rewritten.error is None
-    assert indexed.buckets > 1
-    np.testing.assert_array_equal(offsets_in(rewritten), newest_offsets(keys))
-
-
 @pytest.mark.parametrize(("budget", "first_dirty_offset"), [(TIGHT, 0), (AMPLE, 0), (AMPLE, 30_025)])
 @pytest.mark.parametrize("is_resident", [False, True], ids=["jobs", "resident"])
 def test_who_asks_is_told_when_tasks_run(

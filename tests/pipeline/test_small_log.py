@@ -170,7 +170,6 @@ def test_what_is_small(spark: LazySpark, tmp_path: Path) -> None:
     assert is_small(work, int(needed) + 1)
     assert not is_small(work, int(needed) - 1)
     assert not is_small(replace(work, groups=2), AMPLE.bytes)
-    assert not is_small(replace(work, in_place=False), AMPLE.bytes)
     assert not is_small(replace(work, chunks=()), AMPLE.bytes)
     chunk = work.chunks[0]
     large = replace(chunk, source=replace(chunk.source, end=chunk.source.start + SMALL_LOG_BYTES + 1))
