@@ -37,8 +37,10 @@ Spark's ports answer only those who know a secret. With a `local` master it is d
 loopback only. A standalone master, its workers and cleanerd have to share one: `spark.authenticate=true` and
 `spark.authenticate.secret=...` in `conf/spark-defaults.conf` of every node, and the same secret as
 `{SPARK_CONF_PREFIX}spark.authenticate.secret` in a config file that only cleanerd can read. Without it, a cluster is
-used without authentication. Beside Spark's own ports each executor opens one that the system chooses, where tasks of other hosts
-fetch fingerprints (not records) with a token of the session; a firewall between the hosts has to let that through. Values of such properties are not shown by `config show`.
+used without authentication. Values of such properties are not shown by `config show`.
+
+Beside Spark's own ports each executor of a cluster opens one that the system chooses, where tasks of other hosts fetch
+fingerprints (not records) with a token of the session; a firewall between the hosts has to let that through.
 """
 
 

@@ -56,7 +56,7 @@ _log = structlog.get_logger("cleanerd")
 _LEFT_AT_ONCE = 130
 _CUT_OFF = 1
 _HUNG_S = 600.0
-"""A worker that reports nothing for so long hangs: no slow fsync, scan of a large disk or shuffle takes that long."""
+"""A worker that reports nothing for so long hangs: no slow fsync or scan of a large disk takes that long."""
 _STOP_MARGIN_S = 15.0
 """What a stop may need beside cleanerd.shutdown.timeout.ms: the engine, the keepers, open requests."""
 

@@ -39,10 +39,8 @@ class KernelCache(FunctionCache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The compiled code, or None: then it is to be compiled here, within `compiling`."""
         found = super().load_overload(sig, target_context)
-        if found is None and _turn.take():
-            found = super().load_overload(
-                sig, target_context
-            )  # another process may have compiled it meanwhile
+        if found is None and _turn.take():  # another process may have compiled it meanwhile
+            found = super().load_overload(sig, target_context)
         return found
 
     def signatures(self) -> list[Any]:

@@ -19,7 +19,7 @@ CONSTANT_BYTES = 1500 << 20
 
 @pytest.mark.bench
 def test_twenty_million_distinct_keys(spark: LazySpark, tmp_path: Path) -> None:
-    """One pass, shuffle plan, 128 MiB for keys; Kafka would need four passes with this buffer."""
+    """One pass, through files, 128 MiB for keys; Kafka would need four passes with this buffer."""
     shape = Shape(keys=10**9 - 1, records_per_batch=200, value_bytes=10, segment_bytes=256 << 20)
     write_log(tmp_path / "many-0", KEYS, shape)
     work = plan(tmp_path, "many", chunk_bytes=64 << 20)

@@ -94,7 +94,7 @@ def test_a_small_segment_needs_no_index(tmp_path: Path, walked: list[str]) -> No
 
 
 def test_a_clean_segment_may_have_gaps(tmp_path: Path, walked: list[str]) -> None:
-    """Its number of records only spreads the buckets of a shuffle: an upper bound does. That of a dirty one decides more."""
+    """Its number of records only spreads its records over buckets: an upper bound does. That of a dirty one decides more."""
     made = [(BASE + 30 * i + 27, batch(BASE + 30 * i, 10, 150, gap=3)) for i in range(20)]
     uncut = segment(tmp_path / "0.log", made, BASE + 600)
     found = cut(uncut, first_dirty_offset=BASE + 600)

@@ -58,11 +58,11 @@ def test_a_cleaning_gives_equal_bytes_with_either_plan_on_any_number_of_cores(
     expected = cleaned(spark, source, AMPLE)
     assert expected != contents(source)
     assert cleaned(spark, source, AMPLE) == expected, "the same again, with other fingerprints"
-    assert cleaned(spark, source, TIGHT) == expected, "by shuffle"
+    assert cleaned(spark, source, TIGHT) == expected, "through files"
     spark.stop()  # a process has one Spark context at a time; the shared one comes back when it is used
     one_core = LazySpark("local[1]")
     try:
         assert cleaned(one_core, source, AMPLE) == expected, "on one core"
-        assert cleaned(one_core, source, TIGHT) == expected, "on one core, by shuffle"
+        assert cleaned(one_core, source, TIGHT) == expected, "on one core, through files"
     finally:
         one_core.stop()

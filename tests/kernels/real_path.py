@@ -48,7 +48,7 @@ class Layout:
     piece_bytes: int = chunks.PIECE_BYTES
     slice_bytes: int = chunks.SLICE_BYTES
     segments_per_group: int = 1
-    combined_chunks: int = 1  # so many dirty chunks, or clean ones with the shuffle, share a task
+    combined_chunks: int = 1  # so many dirty chunks, or clean ones through files, share a task
 
 
 class RealPath:

@@ -89,7 +89,7 @@ def offsets_in(log: RewrittenLog) -> np.ndarray:
     return np.concatenate(found)
 
 
-def test_shuffle_plan_is_exact_with_a_budget_of_1000_keys_on_1000000_records(
+def test_plan_through_files_is_exact_with_a_budget_of_1000_keys_on_1000000_records(
     spark: LazySpark, tmp_path: Path
 ) -> None:
     """Any number of keys in one pass: 290 000 keys with room for 1 000 in a bucket."""
@@ -143,7 +143,7 @@ def test_who_asks_is_told_when_tasks_run(
     assert "report" in told
 
 
-@pytest.mark.parametrize("budget", [TIGHT, AMPLE], ids=["shuffle", "map-side"])
+@pytest.mark.parametrize("budget", [TIGHT, AMPLE], ids=["through-files", "map-side"])
 @pytest.mark.parametrize("first_dirty_offset", [0, 30_025, 59_950])
 def test_survivors_with_a_clean_section(
     spark: LazySpark, tmp_path: Path, budget: Budget, first_dirty_offset: int
@@ -164,7 +164,7 @@ def test_survivors_with_a_clean_section(
     np.testing.assert_array_equal(offsets_in(rewritten), np.array(expected))
 
 
-@pytest.mark.parametrize("budget", [TIGHT, AMPLE], ids=["shuffle", "map-side"])
+@pytest.mark.parametrize("budget", [TIGHT, AMPLE], ids=["through-files", "map-side"])
 def test_logs_share_a_job_and_a_damaged_one_harms_nobody(
     spark: LazySpark, tmp_path: Path, budget: Budget
 ) -> None:

@@ -86,7 +86,7 @@ def plan_spread(directory: Path, step: int) -> LogWork:
     return plan(directory.parent, directory.name.removesuffix("-0"))
 
 
-@pytest.mark.parametrize("budget", [Budget(300), AMPLE], ids=["shuffle", "map-side"])
+@pytest.mark.parametrize("budget", [Budget(300), AMPLE], ids=["through-files", "map-side"])
 def test_eight_records_over_2_59_offsets(spark: LazySpark, tmp_path: Path, budget: Budget) -> None:
     """They end at once, and right."""
     expected = write_spread(tmp_path / "eight-0", 8, 2**59 // 8, segments=4)
