@@ -201,4 +201,4 @@ def _sweep(log_dir: str, files: Files, clock: Clock) -> None:
 def _place_jar(path: str, content: bytes, files: Files) -> None:
     """Where the broker sees it. It stays: a JVM reads it again at each attach."""
     if not files.exists(path) or files.read(path) != content:
-        replace_file(files, path, content, f"{os.path.dirname(path)}/{names.META_PROPERTIES}")
+        replace_file(files, path, content, f"{os.path.dirname(path)}/{names.LOCK}")

@@ -1,6 +1,8 @@
 """A broker, clients that write all the time, and `cleanerd clean` that swaps beside them."""
 
+import fcntl
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -41,8 +43,20 @@ QUICK = {**COMPACT, "delete.retention.ms": "1"}
 
 
 def build_agent() -> None:
-    """The jar of this source tree, as an installation of it has it."""
-    assert hatch_build.build_agent(Path(ROOT)), "no Java compiler"
+    """The jar of this source tree, as an installation of it has it; made again where a source is newer.
+
+    One process at a time does so: others read the jar and its hash meanwhile.
+    """
+    package = Path(ROOT, "cleanerd", "broker_agent")
+    sources = os.open(package / "java", os.O_RDONLY)
+    try:
+        fcntl.flock(sources, fcntl.LOCK_EX)
+        sha256 = package / "cleanerd-agent.jar.sha256"
+        made_s = sha256.stat().st_mtime if sha256.exists() else 0.0
+        if max(source.stat().st_mtime for source in (package / "java").rglob("*.java")) >= made_s:
+            assert hatch_build.build_agent(Path(ROOT)), "no Java compiler"
+    finally:
+        os.close(sources)
 
 
 def asked_brokers(untested: str = "false") -> LiveBrokers:

@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,6 @@ EAGER = {
     "cleanerd.retry.max": "1",  # one strike would be too many
 }
 RACED = [f"raced-{number}" for number in range(4)]
-ROUNDS_MAX = 60
 CLEANS_MAX = 12
 WRITES_MAX = 2_000
 
@@ -84,13 +84,14 @@ def lost(event: dict[str, Any]) -> bool:
 
 def test_being_second_is_no_failure_and_nothing_is_lost(broker: KafkaBroker, daemon: DaemonProcess) -> None:
     """No strike, no failure in the account, nothing on the log's error level; every key is there."""
-    journal = Journal(broker.bootstrap)
-    for number in range(ROUNDS_MAX):
-        write(journal, number)
-        if number >= 3 and Counter(map(lost, events(daemon)))[True] >= 3:
-            break
+    journal, numbers = Journal(broker.bootstrap), count()
+
+    def loses() -> bool:
+        write(journal, next(numbers))
+        return Counter(map(lost, events(daemon)))[True] >= 3
+
+    wait_until(loses, PATIENCE_S, daemon.output)
     outcomes = Counter((event["kind"], event["outcome"]) for event in events(daemon))
-    assert Counter(map(lost, events(daemon)))[True], outcomes
     assert {outcome for _, outcome in outcomes}.isdisjoint({"failed", "uncleanable"}), outcomes
     assert [log["failures"] for log in daemon.ask("logs")["logs"] if log["failures"]] == []
     assert [event for event in daemon.events() if event["level"] == "error"] == []

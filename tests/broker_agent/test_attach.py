@@ -20,6 +20,7 @@ from cleanerd.broker_agent.session import Session
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import NoWayIn
+from cleanerd.format import names
 from tests.broker.releases import required_program
 from tests.broker.swapping import build_agent
 from tests.broker_agent.jvms import NO_BROKER, compiled, javas, jvm
@@ -37,7 +38,7 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def ask(pid: int, log_dir: Path) -> str:
     """Why there is no session with a JVM that is no broker."""
-    (log_dir / "meta.properties").touch()
+    (log_dir / names.LOCK).touch()
     with pytest.raises(NoWayIn) as raised:
         Session(pid, str(log_dir), RealFiles(), SystemClock())
     assert not [name for name in os.listdir(log_dir) if re.search("requests|answers", name)]
@@ -116,7 +117,7 @@ def test_a_jvm_of_another_user(
     place = Path(tempfile.mkdtemp())  # of pytest's directories others see nothing
     request.addfinalizer(lambda: shutil.rmtree(place))
     shutil.copy(classes / "Sleeper.class", place)
-    for path in (place, *place.iterdir(), place / "meta.properties"):
+    for path in (place, *place.iterdir(), place / names.LOCK):
         path.touch()
         os.chown(path, NOBODY, NOBODY)
     as_nobody = [required_program("setpriv"), f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]

@@ -24,7 +24,7 @@ QUICK = {
 
 JAVA = "/opt/java/bin/java -XX:TieredStopAtLevel=1 -cp /opt/kafka/libs/* org.apache.kafka.tools."
 BOOTSTRAP = ("--bootstrap-server", "127.0.0.1:9092")
-START_S, CLEANED_S, SOON_S = 90.0, 300.0, 60.0
+START_S, CLEANED_S, SOON_S = 180.0, 300.0, 120.0
 
 
 @dataclass
