@@ -267,15 +267,18 @@ class LazySpark:
             return False
 
     def _forget(self) -> list[str]:
-        """Drop a session that has ended; returns why, as far as Spark logged it."""
+        """Drop a session that has ended; returns why, as far as Spark logged it.
+
+        No other one starts meanwhile: PySpark would call the JVM that is gone.
+        """
         with self._mutex:
             self._context = None
             jvm, self._jvm = self._jvm, None
-        if jvm is None:
-            return []
-        reasons = jvm.log.reasons()
-        jvm.kill()
-        return reasons
+            if jvm is None:
+                return []
+            reasons = jvm.log.reasons()
+            jvm.kill()
+            return reasons
 
     def _start(self) -> SparkContext:
         """The context of the JVM that was begun, or of a new one; PySpark itself waits for it without end."""

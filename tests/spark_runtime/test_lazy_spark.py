@@ -227,6 +227,28 @@ def test_a_context_that_was_stopped_is_replaced(spark: LazySpark) -> None:
     assert spark.run(lambda context: context.parallelize([1, 2], 1).count()) == 2
 
 
+@pytest.mark.soak
+def test_none_starts_before_the_end_of_one_whose_jvm_has_died(
+    spark: LazySpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PySpark would call the JVM that is gone."""
+    process = psutil.Process(jvm_pid(spark))
+    is_ending, kill = threading.Event(), jvm.Jvm.kill
+
+    def kill_late(self: jvm.Jvm) -> None:
+        is_ending.set()
+        wait([other], 0.5)
+        kill(self)
+
+    monkeypatch.setattr(jvm.Jvm, "kill", kill_late)
+    with ThreadPoolExecutor(1) as threads:
+        other = threads.submit(lambda: is_ending.wait(60) and spark.cores())
+        process.kill()
+        process.wait()
+        assert spark.run(lambda context: context.parallelize([1, 2], 1).count()) == 2
+        assert other.result() == spark.cores()
+
+
 def spark_that_runs(tmp_path: Path, script: str) -> str:
     """A Spark whose `spark-submit` writes its pid and goes on like that."""
     submit = tmp_path / "spark" / "bin" / "spark-submit"
