@@ -20,8 +20,8 @@ from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import SEGMENT_BYTES, TRUTH, assert_settled, newest, write_logs
 from tests.daemon.processes import DaemonProcess, running, wait_until
 from tests.daemon.tracing import PATIENCE_S, RENAMES, committed_files, injecting, lasting, traced
-from tests.kills import RETENTION_MS
 from tests.storage.ext4 import Ext4
+from tests.storage.kill9_child import RETENTION_MS
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 

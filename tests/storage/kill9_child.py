@@ -35,6 +35,7 @@ TP = TopicPartition("t", 0)
 GROUPS = (slice(0, 3), slice(3, 7), slice(7, None))
 """Segments of each group; with seed 7 the second ends before its last source starts (X6), and nothing of the third stays."""
 FILES = RealFiles()
+RETENTION_MS = 250
 
 
 class Suicidal(CountedFiles):

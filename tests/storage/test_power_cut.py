@@ -6,21 +6,28 @@ It is looked at when the journal was replayed and cleanerd recovered or a broker
 import itertools
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
+from cleanerd.cleaning.delete_records import delete_records
+from cleanerd.cleaning.retain import retain_log
+from cleanerd.config.load import resolve
+from cleanerd.config.sources import read_sources
+from cleanerd.env.clock import FixedNow
 from cleanerd.env.files import Files
+from cleanerd.errors import CleanerdError
+from cleanerd.storage.checkpoints import read_checkpoints
+from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
-from tests.kill_protocols import records
-from tests.kills import PROTOCOLS
+from cleanerd.tools.client.reader import read_records
 from tests.sim.counted import CountedFiles
 from tests.storage import kill9_child
 from tests.storage.ext4 import Ext4
-from tests.storage.kill9_child import TP, write_log
+from tests.storage.kill9_child import FILES, RETENTION_MS, TP, write_log
 from tests.storage.test_kill9 import PROCESSES, REPAIRS, TIMEOUT_S, Truth, recovers_alone, recovery_is_killed
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
@@ -28,6 +35,19 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 LOGS = "logs"
 REPAIRS_AFTER_A_CUT = tuple(repairs for repairs in REPAIRS if recovery_is_killed not in repairs)
 Run = Callable[[str, Files], object]
+NOW_MS = 330
+CUT = 60
+"""Offset of the deletion of records: inside of a segment."""
+TOPIC = resolve(
+    read_sources(
+        topic_assignments=[
+            (TP.topic, "cleanup.policy", "delete"),
+            (TP.topic, "retention.ms", str(RETENTION_MS)),
+        ]
+    )
+).topic(TP.topic)
+Records = Mapping[int, tuple[bytes | None, bytes | None]]
+"""Key and value by offset."""
 
 
 class Powered(CountedFiles):
@@ -113,16 +133,50 @@ def test_commits_and_recoveries_cut_before_every_operation(original: Ext4, tmp_p
     assert cuts >= 350
 
 
-@pytest.mark.parametrize("name", ["retention", "deletion of records"])
-def test_other_protocols_cut_before_every_operation(name: str, original: Ext4, tmp_path: Path) -> None:
-    protocol, cuts = PROTOCOLS[name], 0
+def records(log_dir: Path) -> Records:
+    return {r.offset: (r.key, r.value) for r in read_records(str(log_dir / str(TP)))}
+
+
+def _retain(log_dir: str, files: Files) -> None:
+    now = LogDir.at(files, log_dir, FixedNow(NOW_MS))
+    done = retain_log(now, TP, read_checkpoints(FILES, log_dir), TOPIC, dry_run=False)
+    assert not isinstance(done, CleanerdError), done
+
+
+def _is_an_end(log_dir: Path, before: Records) -> None:
+    """Whole segments are gone at the beginning, none that was young."""
+    found = records(log_dir)
+    assert found == {n: r for n, r in before.items() if n >= min(found)}
+    assert min(found) <= 112, "the segments from there on hold younger records"
+
+
+def _delete_records(log_dir: str, files: Files) -> None:
+    now = LogDir.at(files, log_dir, FixedNow(NOW_MS))
+    assert delete_records(now, TP, CUT, TOPIC).log_start_offset == CUT
+
+
+def _is_there_from_the_cut_on(log_dir: Path, before: Records) -> None:
+    """The log start is the old or the new one; what is gone lies below it."""
+    start, found = read_checkpoints(FILES, str(log_dir)).log_start.get(TP, 0), records(log_dir)
+    assert start in (0, CUT)
+    assert found == {n: r for n, r in before.items() if n >= min(found)}
+    assert min(found) <= start
+
+
+@pytest.mark.parametrize(
+    ("run", "check"), [(_retain, _is_an_end), (_delete_records, _is_there_from_the_cut_on)]
+)
+def test_other_protocols_cut_before_every_operation(
+    run: Run, check: Callable[[Path, Records], None], original: Ext4, tmp_path: Path
+) -> None:
+    cuts = 0
     with original.mounted() as place:
         before = records(place / LOGS)
-    for _, disk in cut_everywhere(original, tmp_path / "copy", protocol.run):
+    for _, disk in cut_everywhere(original, tmp_path / "copy", run):
         cuts += 1
         with disk.mounted() as place:
-            protocol.check(place / LOGS, before)
             recovers_alone(place / LOGS)
+            check(place / LOGS, before)
     assert cuts > 5
 
 

@@ -1,12 +1,15 @@
 """Writing with `kafka-segments`: what is read back, what is refused, and what is left when a task or a commit fails."""
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from cleanerd.env.files import Files, RealFiles
 from cleanerd.errors import BadUsage, CorruptFile, LockHeld
 from cleanerd.format import names
 from cleanerd.format.checkpoint import parse_leader_epochs
@@ -18,6 +21,7 @@ from cleanerd.storage.lock import LogDirLock
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.insight.verify import verify
 from tests.kernels.reference import read_batches
+from tests.tools.client.killed import killed_at_every_operation
 from tests.tools.insight.logdirs import GOLDEN, broker_log_dir
 from tests.tools.spark.sessions import session_of
 
@@ -38,6 +42,7 @@ from pyspark.sql.types import (
     TimestampType,
 )  # fmt: skip
 
+from cleanerd.tools.spark import partition_files
 from cleanerd.tools.spark.partition_files import discard_job
 from cleanerd.tools.spark.source import KafkaSegments
 from cleanerd.tools.spark.write import SegmentsWriter, Written
@@ -359,6 +364,30 @@ def test_many_partitions_at_a_time(tmp_path: Path) -> None:
     for p in range(300):
         assert [r.offset for r in read_records(str(tmp_path / f"t-{p}"))] == [0, 1, 2, 3]
     discard_job(str(tmp_path), "0" * 16)
+
+
+def test_killed_anywhere_each_partition_is_whole_or_not_there(tmp_path: Path) -> None:
+    """What is left of others is named as a broker names what it deletes, and the table can be written again."""
+    rows = [row("w", partition, record) for partition in (0, 1) for record in some(40)]
+
+    def write(root: Path, files: Files) -> None:
+        with mock.patch.object(partition_files, "RealFiles", return_value=files):
+            one = writer(root, segmentBytes="1000", batchBytes="300")
+            one.commit([one.write(iter([batch(rows)]))])
+
+    (tmp_path / "empty").mkdir()
+    counts = set()
+    for root in killed_at_every_operation(tmp_path / "empty", tmp_path / "killed", write):
+        found = {path.name for path in root.iterdir() if path.name.startswith("w-")}
+        named = found & {"w-0", "w-1"}
+        counts.add(len(named))
+        for name in named:
+            assert [r.offset for r in read_records(str(root / name))] == list(range(40))
+        assert all(re.fullmatch(r"w-[01]\.[0-9a-f]{32}-delete", name) for name in found - named)
+        if not named:
+            write(root, RealFiles())
+            assert len(list(read_records(str(root / "w-1")))) == 40
+    assert counts == {0, 1, 2}
 
 
 @pytest.fixture(scope="module")
