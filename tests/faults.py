@@ -1,4 +1,4 @@
-"""What can fail around cleanerd, and the tests that make it fail. `tests/test_tables.py` looks up every test.
+"""What can fail around cleanerd, and the tests that make it fail. `tests/test_cases.py` looks up every test.
 
 Most run a real daemon or a real `cleanerd clean` and need the switches `--soak` or `--broker`.
 """

@@ -1,4 +1,4 @@
-"""The table of conformance cases is complete, and what it names exists, runs and cites its case."""
+"""The tables of cases, traps and faults name tests that exist and run; each case has a test that cites it."""
 
 import ast
 import re
@@ -9,6 +9,8 @@ import pytest
 
 from tests.cases import CASES, NOT_APPLICABLE
 from tests.citations import BEHAVIOUR, REFERENCE, anchors
+from tests.faults import FAULTS
+from tests.traps import TRAPS
 
 TESTS = Path(__file__).parent
 _CITED = re.compile(r"(?i)(?<![0-9a-z])([CD])(\d{2,3})(?:(?:-| to )[CD]?(\d{2,3}))?(?![0-9a-z])")
@@ -71,3 +73,12 @@ def test_every_test_that_is_named_after_a_case_is_in_the_table() -> None:
 @pytest.mark.parametrize("case", NOT_APPLICABLE)
 def test_what_does_not_apply_says_why(case: str) -> None:
     assert len(NOT_APPLICABLE[case].split()) >= 8
+
+
+@pytest.mark.parametrize("entry", [*FAULTS, *TRAPS])
+def test_what_a_fault_or_a_trap_names_exists_and_runs(entry: str) -> None:
+    tests = [*FAULTS.get(entry, ()), *TRAPS.get(entry, ())]
+    assert tests
+    for path, _, name in (test.partition("::") for test in tests):
+        decorators = functions_of(TESTS / path)[name][1]
+        assert not [one for one in decorators if one.startswith(("pytest.mark.skip(", "pytest.mark.xfail"))]

@@ -126,12 +126,6 @@ def test_pre_commit_runs_the_static_checks_of_contributing() -> None:
     }
 
 
-def test_license_is_the_whole_text() -> None:
-    text = (ROOT / "LICENSE").read_text()
-    assert "Apache License" in text
-    assert "END OF TERMS AND CONDITIONS" in text
-
-
 def test_links_of_the_project_files_lead_somewhere() -> None:
     for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"):
         links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / name).read_text())

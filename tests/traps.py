@@ -1,6 +1,6 @@
 """What other log cleaners lost data or stopped by, and the tests that walk into each of these traps here.
 
-`tests/test_tables.py` looks up every test.
+`tests/test_cases.py` looks up every test.
 """
 
 TRAPS: dict[str, tuple[str, ...]] = {

@@ -22,8 +22,6 @@ broker
 """
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -375,16 +373,6 @@ def test_5_8_the_daemon_deletes_later(tmp_path: Path) -> None:
         for kind in SEGMENT_KINDS
         if (base, kind) != (0, ".snapshot")
     }
-
-
-def test_the_parent_process_of_the_daemon_can_afford_it() -> None:
-    """Neither numba nor Spark, also when a log is scanned and rolled."""
-    code = (
-        "import sys, cleanerd.cleaning.retain, cleanerd.cleaning.delete_records, cleanerd.daemon.work.deletions;"
-        "print([name for name in ('numba', 'pyspark') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_a_tiered_log_keeps_what_its_broker_may_not_have_copied(tmp_path: Path) -> None:

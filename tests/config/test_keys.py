@@ -13,10 +13,8 @@ from cleanerd.config.keys import (
     MS_PER_UNIT,
     TOPIC_KEYS,
 )
-from cleanerd.config.load import resolve
 from cleanerd.config.model import CleanerdConfig, TopicConfig
 from cleanerd.config.settings import Key, Scope, declared_keys
-from cleanerd.config.sources import read_sources
 
 INT64_MAX = 2**63 - 1
 PACKAGE = Path(cleanerd.__file__).parent
@@ -170,17 +168,6 @@ def _shown(value: object) -> str:
 def test_no_key_is_both_used_and_ignored() -> None:
     """The list of names without effect holds only such."""
     assert TOPIC_KEYS.keys().isdisjoint(IGNORED_TOPIC_KEYS)
-
-
-def test_nothing_configured_is_all_defaults() -> None:
-    """The model of an empty configuration."""
-    configuration = resolve(read_sources())
-    assert configuration.broker.log_dirs == ("/tmp/kafka-logs",)
-    assert configuration.broker.metadata_log_dir == "/tmp/kafka-logs"
-    assert not configuration.broker.log_cleaner_threads_is_set
-    topic = configuration.topic("anything")
-    assert (topic.compact, topic.delete) == (False, True)
-    assert topic.retention_ms == 604800000
 
 
 def test_every_key_is_read_or_said_to_have_no_effect() -> None:

@@ -1,6 +1,5 @@
 """Precedence, synonyms and validation: spec behaviour section 8, rule 7.22, cases C152, C153, D19."""
 
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -164,11 +163,6 @@ def test_n1_dedupe_buffer_per_thread(enable: str) -> None:
         assert problem.startswith("log.cleaner.dedupe.buffer.size: expected more than 1048576 for each of 2")
 
 
-def test_n1_no_threads() -> None:
-    """Kafka divides by zero; here it is a range."""
-    assert len(problems_of({"log.cleaner.threads": "0"})) == 1
-
-
 def test_n6_max_message_bytes() -> None:
     """1 MiB and the overhead of a log entry, for brokers and topics; one key feeds both."""
     for values, expected in (({}, 1_048_576 + 12), ({"message.max.bytes": "5"}, 5)):
@@ -298,13 +292,6 @@ def test_explicit_threads_are_told_from_the_default() -> None:
     """Only a number that somebody chose limits the cores."""
     assert configured({"log.cleaner.threads": "1"}).broker.log_cleaner_threads_is_set
     assert not configured().broker.log_cleaner_threads_is_set
-
-
-def test_values_cross_process_borders() -> None:
-    """Spark tasks get these values."""
-    configuration = configured()
-    for value in (configuration.broker, configuration.topic("t")):
-        assert pickle.loads(pickle.dumps(value)) == value
 
 
 @given(

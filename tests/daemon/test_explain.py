@@ -182,19 +182,6 @@ def test_an_unknown_name_brings_up_those_like_it(daemon: DaemonProcess) -> None:
         assert (ran.returncode, ran.stderr) == (4, f"cleanerctl: {told}\n")
 
 
-def test_history_tells_what_was_asked(daemon: DaemonProcess) -> None:
-    """As a line that people read."""
-    asked = [
-        event["reason"] for event in daemon.ask("history", "--all")["events"] if event["kind"] == "control"
-    ]
-    assert "pause pattern=held owner=anna reason=restore" in asked[-1]
-
-
-def test_status_counts_states_as_the_logs_have_them(daemon: DaemonProcess) -> None:
-    counts = daemon.ask("status")["status"]["logs_by_state"]
-    assert counts == {"clean": 3, "uncleanable": 1, "paused": 1, "ignored": 3, "staged": 1}
-
-
 @pytest.mark.soak
 def test_a_log_that_is_tried_again_says_when(tmp_path: Path) -> None:
     """Between two tries no worker is what it waits for."""

@@ -106,12 +106,6 @@ def test_a_log_that_cannot_be_looked_at_when_first_seen_is_listed(fixture: Fixtu
     assert log not in fixture.inventory.logs()
 
 
-def test_deletion_of_a_topic_is_seen_by_its_new_name(fixture: Fixture) -> None:
-    fixture.scan()
-    (fixture.root / "a-0").rename(fixture.root / "a-0.0123456789abcdef0123456789abcdef-delete")
-    assert fixture.scan() == ["- a-0"]
-
-
 def test_1_35_log_that_moves_vanishes_here_and_appears_there(fixture: Fixture) -> None:
     fixture.scan()
     future = fixture.dirs[1] / "a-0.0123456789abcdef0123456789abcdef-future"

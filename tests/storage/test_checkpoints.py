@@ -133,14 +133,6 @@ def test_c048_partition_that_is_gone_and_removed_is_no_longer_listed() -> None:
     assert disk.read(f"{A}/{names.CLEANER_OFFSET_CHECKPOINT}") == b"0\n1\nt 1 6\n"
 
 
-def test_2_12_entries_of_partitions_that_are_gone_are_dropped_but_what_is_added_need_not_be_there() -> None:
-    disk = log_dirs({T0: 5, T1: 6, U0: 7})
-    for gone in (T1, U0):
-        disk.rmdir(f"{A}/{gone}")
-    update_cleaner_checkpoint(disk, A, {U0: 8})
-    assert cleaner(disk) == {T0: 5, U0: 8}
-
-
 tps = st.builds(TopicPartition, st.sampled_from(["t", "u.v", "w-x"]), st.integers(0, 3))
 offsets = st.integers(0, 2**63 - 1)
 

@@ -161,14 +161,6 @@ def test_3_check_notices_that_the_file_went_or_was_exchanged_under_the_lock(tmp_
             lock.check()
 
 
-def test_3_a_new_broker_can_hold_the_new_file_meanwhile(tmp_path: Path) -> None:
-    """What `check` is for: without it both would think they own the directory."""
-    with LogDirLock(str(tmp_path)) as lock:
-        (tmp_path / names.LOCK).unlink()
-        with holder(tmp_path / names.LOCK), pytest.raises(LockHeld):
-            lock.check()
-
-
 def test_4_the_file_stays(tmp_path: Path) -> None:
     with LogDirLock(str(tmp_path)):
         inode = (tmp_path / names.LOCK).stat().st_ino
@@ -341,11 +333,6 @@ def test_7_a_broker_between_open_and_lock_is_not_overtaken(tmp_path: Path) -> No
         broker.communicate("")
     with LogDirLock(str(tmp_path)):
         pass
-
-
-def test_7_another_cleanerd_does_not_wait_but_is_told_who_it_is(tmp_path: Path) -> None:
-    with LogDirLock(str(tmp_path)):
-        assert tried_elsewhere(tmp_path) == str(os.getpid())
 
 
 @pytest.mark.parametrize("error", [errno.EINVAL, errno.EACCES])

@@ -87,13 +87,6 @@ def test_the_new_segment_is_empty_and_knows_the_producers() -> None:
     assert disk.unsynced(DIRECTORY) == 0
 
 
-def test_no_producers_is_the_empty_snapshot() -> None:
-    """Spec disk B7."""
-    disk = a_log()
-    roll_segment(PartitionDir(disk, DIRECTORY), END, (), like=OLD_ACTIVE)
-    assert disk.read(f"{DIRECTORY}/{name(END, '.snapshot')}").hex() == "000148674bc700000000"
-
-
 def test_after_any_accident_the_log_is_as_it_was_or_rolled() -> None:
     assert {assert_is_whole(disk) for disk in accidents()} == {False, True}
 

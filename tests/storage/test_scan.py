@@ -7,7 +7,6 @@ import pytest
 
 from cleanerd.env.files import FileStat, RealFiles
 from cleanerd.errors import CorruptFile, SourceChanged
-from cleanerd.format import names
 from cleanerd.format.batch import Record, encode_batch, encode_empty_batch, parse_header
 from cleanerd.format.codecs import Codec
 from cleanerd.format.control import ControlType, encode_end_txn_marker
@@ -17,7 +16,6 @@ from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import (
     Checkpoints,
     PartitionSnapshot,
-    is_kafka_dir,
     read_aborted_txns,
     scan_partition,
 )
@@ -223,12 +221,6 @@ def test_a_2_log_start_is_the_checkpoint_or_the_first_segment(log_dir: Path) -> 
         (log_dir / str(TP) / name(0, kind)).unlink(missing_ok=True)
     assert scan(log_dir).log_start_offset == 3
     assert scan(log_dir, log_start=1).log_start_offset == 3
-
-
-def test_meta_properties_make_a_broker_directory(log_dir: Path) -> None:
-    assert not is_kafka_dir(FILES, str(log_dir))
-    (log_dir / names.META_PROPERTIES).touch()
-    assert is_kafka_dir(FILES, str(log_dir))
 
 
 @pytest.fixture

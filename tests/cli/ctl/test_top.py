@@ -7,7 +7,6 @@ import re
 import select
 import signal
 import subprocess
-import sys
 import termios
 import time
 from collections.abc import Iterator, Mapping
@@ -25,7 +24,6 @@ from cleanerd.daemon.values import models
 from cleanerd.daemon.values.severity import STATES
 from tests.cli.conftest import CTL, ENVIRONMENT
 from tests.cli.ctl.test_verbs import Daemon
-from tests.ctl import ctl
 
 NOW_MS = 1_700_000_000_000
 BARS = {"clean_bytes": 10, "cleanable_bytes": 20, "uncleanable_bytes": 30, "active_bytes": 40}
@@ -334,11 +332,3 @@ def test_colours_only_where_they_are_wanted(daemon: Daemon) -> None:
     with Screen("--socket", str(daemon.path), "top", TERM="dumb") as dumb:
         assert dumb.process.wait(30) == 0
         assert "\x1b[?" not in dumb.read_until("active")
-
-
-def test_only_top_imports_rich() -> None:
-    """The other verbs start in a moment; `test_verbs.py` holds them to it."""
-    script = "import sys, cleanerd.cli.ctl.main; print('rich' in sys.modules, 'termios' in sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", script], env=ENVIRONMENT, capture_output=True, text=True)
-    assert ran.stdout == "False False\n"
-    assert ctl("top", "--interval", "soon").returncode == 2

@@ -394,6 +394,7 @@ def test_starts_quickly_because_it_imports_little() -> None:
         (["clean", "orders", "payments"], "unknown argument payments"),
         (["throttle", "--io", "0"], "expected more than 0, or unlimited; `cleanerctl pause '*'`"),
         (["await", "orders-3", "-1"], "expected a number of 0 or more"),
+        (["top", "--interval", "soon"], ""),
         (["pause", "orders", "--ttl", "soon"], "is not a length of time, like 90s, 5m, 2h or 7d"),
     ],
 )
