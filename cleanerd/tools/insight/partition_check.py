@@ -13,6 +13,7 @@ from uuid import UUID
 
 import numpy as np
 
+from cleanerd.env.files import FileStat
 from cleanerd.errors import CleanerdError
 from cleanerd.format import names
 from cleanerd.format.checkpoint import EpochEntry, parse_leader_epochs
@@ -150,7 +151,7 @@ def _list_segments(found: Partition, live: Sequence[SegmentFileName]) -> None:
     for base, next_base in zip(bases, [*bases, None][1:], strict=True):
         path = found.path(str(SegmentFileName(base, FileKind.LOG)))
         try:
-            size = os.stat(path).st_size
+            identity = FileStat.of(os.stat(path))
         except FileNotFoundError:
             if os.path.islink(path):
                 found.add("unreadable", path, -1, "a readable file", "a link to nothing")
@@ -162,7 +163,7 @@ def _list_segments(found: Partition, live: Sequence[SegmentFileName]) -> None:
         watermark = facts.offset(names.REPLICATION_CHECKPOINT, found.topic_partition) or 0
         found.tasks.append(
             SegmentTask(
-                facts.log_dir, found.topic_partition, found.directory, base, next_base, size,
+                facts.log_dir, found.topic_partition, found.directory, base, next_base, identity,
                 frozenset(kinds[base]), facts.is_live, is_clean,
                 watermark if facts.is_kafka else names.MAX_OFFSET,
             )

@@ -12,7 +12,15 @@ import numpy as np
 from cleanerd.env.files import Files, FileStat, NotRegular, open_regular
 from cleanerd.errors import CorruptFile
 from cleanerd.format.errors import FormatError, Padded
-from cleanerd.format.names import MAX_OFFSET, SEGMENT_MAX_BYTES, FileKind, TopicPartition, segment_path
+from cleanerd.format.names import (
+    MAX_OFFSET,
+    SEGMENT_KINDS,
+    SEGMENT_MAX_BYTES,
+    FileKind,
+    Suffix,
+    TopicPartition,
+    segment_path,
+)
 from cleanerd.format.txn_index import AbortedTxn
 from cleanerd.kernels.judge import Context
 from cleanerd.kernels.tables import Producers, Table
@@ -28,7 +36,8 @@ from .walk import Bounds, Damage, Sound, walk_log
 FINDINGS_MAX = 100
 """Listed per segment; a ruined one has as many as batches."""
 
-_ATTEMPTS_MAX = 3
+CHANGED = "changed"
+
 _T = TypeVar("_T")
 _NOTHING = np.empty(0, np.int64)
 _CONTEXT = Context(0, -1, MAX_OFFSET, Producers(_NOTHING, _NOTHING, _NOTHING), _NOTHING)
@@ -48,11 +57,16 @@ class SegmentTask:
     directory: str
     base_offset: int
     next_base: int | None
-    size_bytes: int
+    identity: FileStat
     kinds: frozenset[FileKind]
     is_live: bool
     is_clean: bool
     high_watermark: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the `.log` file."""
+        return self.identity.size_bytes
 
     @property
     def is_settled(self) -> bool:
@@ -91,6 +105,11 @@ class SegmentReport(Judged):
     is_whole: bool = True
 
     @property
+    def has_changed(self) -> bool:
+        """Whether it says nothing but that the log is to be listed again."""
+        return any(finding.code == CHANGED for finding in self.findings)
+
+    @property
     def subject(self) -> tuple[str, str, int]:
         """Log directory, topic and partition."""
         return self.task.log_dir, self.task.topic_partition.topic, self.task.topic_partition.partition
@@ -106,46 +125,43 @@ class SegmentReport(Judged):
 
 
 def check_segment(task: SegmentTask) -> SegmentReport | None:
-    """Read a segment and its indexes; None when it is gone. What cannot be read is a finding."""
-    report: SegmentReport | None = None
-    for _ in range(_ATTEMPTS_MAX):
-        report = SegmentReport(task)
-        path = task.path(FileKind.LOG)
-        try:
-            before = FileStat.of(os.stat(path))
-            _check(report)
-            if (
-                not task.is_live
-                or not report.findings
-                or before == FileStat.of(os.stat(path))
-                or task.is_active
-            ):
-                break
-        except FileNotFoundError:
-            return None
-        except NotRegular as error:
-            report.add("not_regular", str(error.filename), -1, "a regular file", error.found)
-            report.is_whole = False
-            break
-        except OSError as error:
-            report.add("unreadable", str(error.filename or path), -1, "a readable file", error.strerror)
-            report.is_whole = False
-            break
-        except Exception as error:  # noqa: BLE001 - one log's trouble is its own
-            report.add("not_judged", path, -1, "", defect(error))
-            report.is_whole = False
-            break
-    else:
-        assert report is not None
-        changed = SegmentReport(task)
-        changed.add(
-            "changed", task.path(FileKind.LOG), -1, "the same file for as long as it is read", "others"
-        )
-        report = changed
+    """Read a segment and its indexes; None when it is gone. What cannot be read is a finding.
+
+    That a live broker has another segment than the one that was listed, or gives its files their names, is the only finding.
+    """
+    report = SegmentReport(task)
+    path = task.path(FileKind.LOG)
+    try:
+        is_named = _is_named(task)
+        _check(report)
+        is_same = is_named and FileStat.of(os.stat(path)) == task.identity
+        if task.is_live and not task.is_active and not is_same:
+            report = SegmentReport(task)
+            report.add(CHANGED, path, -1, "the same file for as long as it is read", "others")
+    except FileNotFoundError:
+        return None
+    except NotRegular as error:
+        report.add("not_regular", str(error.filename), -1, "a regular file", error.found)
+        report.is_whole = False
+    except OSError as error:
+        report.add("unreadable", str(error.filename or path), -1, "a readable file", error.strerror)
+        report.is_whole = False
+    except Exception as error:  # noqa: BLE001 - one log's trouble is its own
+        report.add("not_judged", path, -1, "", defect(error))
+        report.is_whole = False
     if report.unlisted:
-        path, more = report.task.path(FileKind.LOG), f"{report.unlisted} more"
+        more = f"{report.unlisted} more"
         report.findings.append(Finding("many_findings", *report.subject, path, -1, "nothing", more))
     return report
+
+
+def _is_named(task: SegmentTask) -> bool:
+    """Whether its files have their names: a broker that swaps a cleaned segment in names the `.log` first."""
+    return not any(
+        os.path.exists(segment_path(task.directory, task.base_offset, kind, Suffix.SWAP))
+        and not os.path.exists(task.path(kind))
+        for kind in SEGMENT_KINDS
+    )
 
 
 def defect(error: Exception) -> str:
@@ -297,6 +313,6 @@ def _finish(
 
 def _check_txn_index(report: SegmentReport) -> None:
     task = report.task
-    if FileKind.TXN_INDEX in task.kinds:
+    if os.path.exists(task.path(FileKind.TXN_INDEX)):
         read = partial(read_txn_index, is_written=not task.is_settled)
         report.aborted = _read(report, FileKind.TXN_INDEX, "", read) or ()

@@ -8,7 +8,7 @@ leader epochs, checkpoints and names are compared with what the batches say. Seg
 goes wrong with one log, also an unreadable disk, is a finding about that log.
 
 Beside a live broker (a process holds `.lock`) the active segment is read up to the checkpointed high watermark and what
-grows, rolls or is deleted meanwhile is no finding.
+grows, rolls or is deleted meanwhile is no finding. A log that is cleaned meanwhile is listed again, and what is new is read.
 """
 
 from collections.abc import Collection, Sequence
@@ -22,6 +22,8 @@ from .log_dir_check import compare_log_dirs, list_log_dir
 from .partition_check import DirFacts, Partition, check_partition, list_partition
 from .processes import ReadProgress, answers
 from .segment_check import SegmentReport, SegmentTask, check_segment, defect
+
+_LISTED_AGAIN_MAX = 2
 
 
 @dataclass(slots=True)
@@ -69,6 +71,16 @@ def verify(
     ]
     tasks = [task for log in logs for task in log.tasks]
     reports = answers(check_segment, tasks, _killed, processes, read)
+    for _ in range(_LISTED_AGAIN_MAX):
+        reports = {task: one for task, one in reports.items() if one is None or not one.has_changed}
+        logs = [
+            log
+            if reports.keys() >= set(log.tasks)
+            else _listed(log.facts, log.topic_partition, log.directory)
+            for log in logs
+        ]
+        tasks = [task for log in logs for task in log.tasks if task not in reports]
+        reports |= answers(check_segment, tasks, _killed, processes)
     report = VerifyReport(log_dirs=len(found_dirs), partitions=len(logs))
     for log in logs:
         mine = [one for task in log.tasks if (one := reports[task]) is not None]

@@ -14,7 +14,9 @@ from cleanerd.format.legacy import encode_message
 from cleanerd.format.names import FileKind
 from cleanerd.format.record import Record
 from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.tools.insight import segment_check
 from cleanerd.tools.insight.findings import KINDS, Severity
+from cleanerd.tools.insight.segment_check import SegmentReport
 from cleanerd.tools.insight.verify import verify
 from cleanerd.tools.insight.walk import Bounds, walk_log
 from tests.cleaning.logs import clean, lock_of_another, write_logs
@@ -143,6 +145,65 @@ def test_a_live_log_is_read_up_to_the_high_watermark(tmp_path: Path) -> None:
         checkpoint.write_text("0\n1\nplain 0 16\n")
         damage.overwrite(log, damage.starts(log)[0] + 70, b"\xff")
         assert codes(log_dir) == {"bad_crc": 2}
+
+
+def test_a_segment_that_a_live_broker_is_swapping_in_is_no_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files get their names one after the other, the `.log` first; what has none a moment later is missing."""
+    log_dir = broker_log_dir(tmp_path / "logs")
+    indexes = [
+        segment(log_dir / "transactions-0", 0, kind)
+        for kind in (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
+    ]
+
+    def swapping() -> None:
+        for path in indexes:
+            path.rename(f"{path}.swap")
+
+    def named(report: SegmentReport) -> None:
+        check(report)
+        for path in indexes:
+            if os.path.exists(f"{path}.swap"):
+                os.rename(f"{path}.swap", path)
+
+    check = segment_check._check
+    with lock_of_another(log_dir / names.LOCK):
+        swapping()
+        assert codes(log_dir) == {"changed": 1}
+        monkeypatch.setattr(segment_check, "_check", named)
+        assert findings(log_dir) == []
+        monkeypatch.undo()
+        for path in indexes:
+            path.unlink()
+        assert codes(log_dir) == {"index_missing": 1, "time_index_missing": 1, "txn_index_gap": 1}
+
+
+def test_segments_that_a_live_broker_merges_are_read_as_they_are_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that takes their place has more bytes and offsets than the one of its name that was listed."""
+    log_dir = broker_log_dir(tmp_path / "logs")
+    with lock_of_another(log_dir / names.LOCK):
+        expected = verify([str(log_dir)]).records
+    merged = segment(log_dir / "idempotent-0", 0)
+    content, start = merged.read_bytes(), damage.starts(merged)[1]
+    second = segment(log_dir / "idempotent-0", int.from_bytes(content[start : start + 8]))
+    second.write_bytes(content[start:])
+    os.truncate(merged, start)
+
+    def merges(report: SegmentReport) -> None:
+        if second.exists():
+            (tmp_path / "swap").write_bytes(content)
+            (tmp_path / "swap").rename(merged)
+            second.unlink()
+        check(report)
+
+    check = segment_check._check
+    monkeypatch.setattr(segment_check, "_check", merges)
+    with lock_of_another(log_dir / names.LOCK):
+        report = verify([str(log_dir)])
+    assert (report.findings, report.records) == ([], expected)
 
 
 def test_a_staged_cleaning_is_no_trouble(tmp_path: Path, spark: LazySpark) -> None:
