@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
+from cleanerd.format.names import CLEANER_OFFSET_CHECKPOINT
 from tests.broker.kafka import KafkaBroker
 from tests.broker.live import COMPACT, DAEMON, PATIENCE_S, Journal, check_nothing_is_lost, records
 from tests.broker.swapping import build_agent
-from tests.broker.tools import READ_UNCOMMITTED, read_all
+from tests.broker.tools import READ_UNCOMMITTED, offset_checkpoint, read_all
 from tests.broker.workload import create_topics
 from tests.daemon.processes import ROOT, DaemonProcess, environment, running, wait_until
 
@@ -59,9 +60,9 @@ def live(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def daemon(tmp_path: Path, broker: KafkaBroker, log_dir: Path) -> Iterator[DaemonProcess]:
+def daemon(tmp_path: Path, broker: KafkaBroker, log_dir: Path, live: str) -> Iterator[DaemonProcess]:
     assert broker.pid is not None
-    with running(tmp_path / "daemon", log_dir, **EAGER) as daemon:
+    with running(tmp_path / "daemon", log_dir, **EAGER, **{"cleanerd.commit.live": live}) as daemon:
         yield daemon
 
 
@@ -82,25 +83,45 @@ def lost(event: dict[str, Any]) -> bool:
     return event["outcome"] in {"superseded_by_broker", "dropped"}
 
 
-def test_being_second_is_no_failure_and_nothing_is_lost(broker: KafkaBroker, daemon: DaemonProcess) -> None:
-    """No strike, no failure in the account, nothing on the log's error level; every key is there."""
+def swapped(event: dict[str, Any]) -> bool:
+    return event["outcome"] == "committed" and event["committed_by"] == "swap"
+
+
+def check_all(broker: KafkaBroker, journal: Journal) -> None:
+    seen = read_all(broker, RACED, READ_UNCOMMITTED)
+    for topic in RACED:
+        check_nothing_is_lost(journal.written[topic], seen[topic])
+
+
+def test_being_second_is_no_failure_and_nothing_is_lost(
+    broker: KafkaBroker, log_dir: Path, daemon: DaemonProcess, live: str
+) -> None:
+    """No strike, no failure in the account, nothing on either's error level; every key is there, and both cleaners live."""
     journal, numbers = Journal(broker.bootstrap), count()
+    awaited, times = (swapped, 1) if live == "auto" else (lost, 3)
 
-    def loses() -> bool:
+    def has_met() -> bool:
         write(journal, next(numbers))
-        return Counter(map(lost, events(daemon)))[True] >= 3
+        return Counter(map(awaited, events(daemon)))[True] >= times
 
-    wait_until(loses, PATIENCE_S, daemon.output)
+    wait_until(has_met, PATIENCE_S, daemon.output)
     outcomes = Counter((event["kind"], event["outcome"]) for event in events(daemon))
     assert {outcome for _, outcome in outcomes}.isdisjoint({"failed", "uncleanable"}), outcomes
     assert [log["failures"] for log in daemon.ask("logs")["logs"] if log["failures"]] == []
     assert [event for event in daemon.events() if event["level"] == "error"] == []
     assert daemon.ctl("clean", *[f"{topic}-0" for topic in RACED[:1]], "--wait").returncode == 0
     print(outcomes)
-    seen = read_all(broker, RACED, READ_UNCOMMITTED)
-    for topic in RACED:
-        check_nothing_is_lost(journal.written[topic], seen[topic])
+    check_all(broker, journal)
     assert daemon.stop() == 0
+    before = offset_checkpoint(log_dir / CLEANER_OFFSET_CHECKPOINT)
+
+    def goes_on() -> bool:
+        write(journal, next(numbers))
+        after = offset_checkpoint(log_dir / CLEANER_OFFSET_CHECKPOINT)
+        return all(after.get(f"{topic}-0", 0) > before.get(f"{topic}-0", 0) for topic in RACED)
+
+    wait_until(goes_on, PATIENCE_S, lambda: f"{before} {broker.troubles()}")
+    check_all(broker, journal)
     assert [line for line in broker.troubles() if "ERROR" in line] == []
 
 
@@ -134,9 +155,7 @@ def test_a_one_shot_beside_the_brokers_cleaner_ends_well(
             is_over.set()
         producing.result(PATIENCE_S)
     assert set(outcomes) - {"skipped"}, outcomes
-    seen = read_all(broker, RACED, READ_UNCOMMITTED)
-    for topic in RACED:
-        check_nothing_is_lost(journal.written[topic], seen[topic])
+    check_all(broker, journal)
 
 
 def test_topics_that_are_being_created_are_nothing_to_warn_of(
