@@ -1,7 +1,8 @@
-"""The workloads W1 to W8, and their logs on disk: made from a seed once, then kept.
+"""The workloads W1 to W9, and their logs on disk: made from a seed once, then kept.
 
 A variant has the bytes of the workload before the hyphen. `W1-noindex` has no `.index` files, as on a restored volume; a
-broker rebuilds them when it starts. `W1-cold` is read from the disk. `W5-memory` and `W6-threads` give more to Kafka.
+broker rebuilds them when it starts. `W1-cold` is read from the disk. `W5-memory` and `W6-threads` give more to Kafka,
+`W9-buffer` less.
 """
 
 import json
@@ -108,10 +109,15 @@ _ALL = (
     Workload(
         "W8", "cold start of the command, one log of 2 MB", 16_000, _small(4_000), is_command=True
     ),
+    Workload(
+        "W9", "1,000 logs of 16 kB", 128, Shape(keys=32, key_bytes=16, records_per_batch=16), logs=1000
+    ),
 )  # fmt: skip
 
 _MORE_MEMORY = {"log.cleaner.dedupe.buffer.size": str(512 << 20)}
 """Beside which a broker of 1 GiB of heap takes as much memory as cleanerd."""
+_LESS_MEMORY = {"log.cleaner.dedupe.buffer.size": str(8 << 20)}
+"""Kafka clears the whole buffer before each cleaning."""
 _VARIANTS: Mapping[str, Sequence[tuple[str, str, Mapping[str, str]]]] = {
     "W1": ((_NO_INDEX, "no .index", {}), (_COLD, "read from the disk", {})),
     "W2": ((_COLD, "read from the disk", {}),),
@@ -120,6 +126,7 @@ _VARIANTS: Mapping[str, Sequence[tuple[str, str, Mapping[str, str]]]] = {
     "W5": (("-memory", "Kafka with a dedupe buffer of 512 MiB", _MORE_MEMORY),),
     "W6": (("-threads", "Kafka with two cleaner threads", {"log.cleaner.threads": "2"}),),
     "W7": ((_COLD, "read from the disk", {}),),
+    "W9": (("-buffer", "Kafka with a dedupe buffer of 8 MiB", _LESS_MEMORY),),
 }
 WORKLOADS = {
     workload.name: workload
