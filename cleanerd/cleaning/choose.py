@@ -57,6 +57,11 @@ class Candidate:
         return Basis(self.snapshot.generation, self.snapshot.checkpoint, epochs)
 
     @property
+    def log_dir(self) -> str:
+        """Where it lies."""
+        return self.snapshot.log_dir
+
+    @property
     def size_bytes(self) -> int:
         """Bytes that its cleaning reads."""
         return self.range.clean_bytes + self.range.cleanable_bytes

@@ -100,13 +100,13 @@ class Cleaner:
     def stage(
         self, candidates: Sequence[Candidate], reporter: Reporter | None = None, *, is_owned: bool = False
     ) -> list[LogResult]:
-        """Clean candidates of one log directory as common Spark jobs and stage the results: `plan`, `write` and `end`."""
+        """Clean candidates as common Spark jobs and stage the results: `plan`, `write` and `end`."""
         return self.end(self.write(self.plan(candidates, is_owned=is_owned), reporter))
 
     def plan(self, candidates: Sequence[Candidate], *, is_owned: bool = False) -> CleaningJob:
-        """What to do to candidates of one log directory. What an earlier cleaning left staged is dropped.
+        """What to do to candidates, of any log directories. What an earlier cleaning left staged is dropped.
 
-        It may wait for its turn. `is_owned`: a broker lives in the log directory, and cleanerd.staged.min.free.ratio holds.
+        It may wait for its turn. `is_owned`: a broker lives in all of these, and cleanerd.staged.min.free.ratio holds.
         """
         job = self._plan(candidates, is_owned=is_owned, drops_staged=True)
         job.watch.pause()
@@ -240,12 +240,13 @@ class Cleaner:
 
         def run() -> None:
             for log in logs:
-                self._progress.planned(log.candidate.snapshot.topic_partition, log.plan.work.size_bytes)
+                snapshot = log.candidate.snapshot
+                self._progress.planned(snapshot.topic_partition, snapshot.log_dir, log.plan.work.size_bytes)
                 self._progress.step(steps.planned(log.plan))
             with self._own_reporter(logs) if reporter is None else contextlib.nullcontext(reporter) as used:
                 self._run_steps(job, used, before, write=write)
 
-        where = logs[0].candidate.snapshot.directory if len(logs) == 1 else logs[0].candidate.snapshot.log_dir
+        where = logs[0].candidate.snapshot.directory if len(logs) == 1 else logs[0].candidate.log_dir
         error = attempt(run, where)
         if isinstance(error, Fatal):
             raise error
@@ -256,14 +257,14 @@ class Cleaner:
     @contextlib.contextmanager
     def _own_reporter(self, logs: list[_Log]) -> Iterator[Reporter]:
         """To the progress of this object; whoever reports keeps to the limits of the configuration."""
-        partitions = [log.candidate.snapshot.topic_partition for log in logs]
+        names = [(log.candidate.snapshot.topic_partition, log.candidate.log_dir) for log in logs]
         throttle = self._throttle
 
         def answer(moved: Moved) -> ReportAnswer:
             if moved.phase is not Phase.VERIFY:  # reads again what the rewrite has counted as written
                 size_bytes = moved.read_bytes + moved.written_bytes
                 phase = moved.phase.name.lower()
-                self._progress.advanced(partitions[moved.log], phase, size_bytes, moved.records)
+                self._progress.advanced(*names[moved.log], phase, size_bytes, moved.records)
             throttle.charge(moved.read_bytes, moved.written_bytes, lambda: False)
             return GO_ON
 
@@ -301,13 +302,9 @@ class Cleaner:
                     steps.report_rewritten(self._progress, log.plan, rewritten)
 
     def _clean_small(self, logs: list[_Log], pipeline: Pipeline) -> None:
-        """Index and rewrite in one step, if there is plenty of room: no log has been looked into yet."""
-        if not logs:
-            return
-        least_free_bytes = max(log.plan.work.least_free_bytes for log in logs)
-        wanted = {log.candidate.snapshot.directory: Room.of_any(log.plan).peak_bytes for log in logs}
-        if self._reservations.take(wanted, least_free_bytes) is not None:
-            return
+        """Index and rewrite in one step, where there is plenty of room: no log has been looked into yet."""
+        full = self._full([(log, Room.of_any(log.plan)) for log in logs])
+        logs = [log for log in logs if log.candidate.log_dir not in full]
         for log, (indexed, rewritten) in zip(logs, pipeline.clean_small(*self._works(logs)), strict=True):
             log.indexed, log.rewritten = indexed, rewritten
             log.error = indexed.error
@@ -323,26 +320,36 @@ class Cleaner:
         self, logs: list[_Log], pipeline: Pipeline, before: Ending[Any] | None, *, by_group: bool
     ) -> None:
         """Reserve room for new files; refuse logs whose do not fit. They are measured exactly only when it is tight."""
-        alive = [log for log in logs if log.is_alive]
-        if not alive:
-            return
-        indexed = [log.indexed for log in alive if log.indexed is not None]
-        least_free_bytes = max(log.plan.work.least_free_bytes for log in alive)
-        wanted = {
-            log.candidate.snapshot.directory: Room.bound(log.plan, one).peak_bytes
-            for log, one in zip(alive, indexed, strict=True)
-        }
-        if self._reservations.take(wanted, least_free_bytes) is None:
+        alive = [(log, log.indexed) for log in logs if log.is_alive and log.indexed is not None]
+        wanted = [(log, Room.bound(log.plan, indexed)) for log, indexed in alive]
+        full = self._full(wanted)
+        if not full:
             return
         pipeline.release()
         if before is not None:
             before.wait()
-        if self._reservations.take(wanted, least_free_bytes) is None:
-            return
-        for log, counted in zip(alive, pipeline.rewrite(indexed, write=False), strict=True):
+        full = self._full([one for one in wanted if one[0].candidate.log_dir in full])
+        tight = [(log, indexed) for log, indexed in alive if log.candidate.log_dir in full]
+        found = pipeline.rewrite([indexed for _, indexed in tight], write=False)
+        for (log, _), counted in zip(tight, found, strict=True):
             counted.indexed.error = log.error = counted.error or self._reserve(
                 log, counted, by_group=by_group
             )
+
+    def _full(self, wanted: Sequence[tuple[_Log, Room]]) -> set[str]:
+        """Log directories without room for what their logs want together, and nothing is reserved there."""
+        by_log_dir: dict[str, list[tuple[_Log, Room]]] = {}
+        for log, room in wanted:
+            by_log_dir.setdefault(log.candidate.log_dir, []).append((log, room))
+        return {
+            log_dir
+            for log_dir, mine in by_log_dir.items()
+            if self._reservations.take(
+                {log.plan.work.directory: room.peak_bytes for log, room in mine},
+                max(log.plan.work.least_free_bytes for log, _ in mine),
+            )
+            is not None
+        }
 
     def _reserve(self, log: _Log, counted: RewrittenLog, *, by_group: bool) -> NoSpace | None:
         """Room for a whole log, or, `by_group`, for as many of its groups as there is room for, the first ones."""

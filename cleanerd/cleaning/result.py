@@ -207,11 +207,13 @@ class Step:
 class Progress(Protocol):
     """Hears how far a run is; called from any thread."""
 
-    def planned(self, tp: TopicPartition, total_bytes: int) -> None:
-        """A log is about to be cleaned, which means moving `total_bytes`."""
+    def planned(self, tp: TopicPartition, log_dir: str, total_bytes: int) -> None:
+        """A log is about to be cleaned, which means moving `total_bytes`; another directory may have one of its name."""
         ...
 
-    def advanced(self, tp: TopicPartition, phase: str, bytes_done_delta: int, records_delta: int) -> None:
+    def advanced(
+        self, tp: TopicPartition, log_dir: str, phase: str, bytes_done_delta: int, records_delta: int
+    ) -> None:
         """A task of `phase` moved so much more."""
         ...
 

@@ -29,10 +29,12 @@ class NoProgress:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def planned(self, tp: TopicPartition, total_bytes: int) -> None:
+    def planned(self, tp: TopicPartition, log_dir: str, total_bytes: int) -> None:
         """Nothing to draw."""
 
-    def advanced(self, tp: TopicPartition, phase: str, bytes_done_delta: int, records_delta: int) -> None:
+    def advanced(
+        self, tp: TopicPartition, log_dir: str, phase: str, bytes_done_delta: int, records_delta: int
+    ) -> None:
         """Nothing to draw."""
 
     def step(self, step: Step) -> None:
@@ -48,8 +50,8 @@ class Bars(NoProgress):
     def __init__(self, stream: TextIO) -> None:
         self._bars = _bars(stream)
         self._mutex = threading.Lock()  # guards what follows
-        self._tasks: dict[TopicPartition, TaskID] = {}
-        self._records: dict[TopicPartition, int] = {}
+        self._tasks: dict[tuple[TopicPartition, str], TaskID] = {}
+        self._records: dict[tuple[TopicPartition, str], int] = {}
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -58,26 +60,31 @@ class Bars(NoProgress):
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
-    def planned(self, tp: TopicPartition, total_bytes: int) -> None:
+    def planned(self, tp: TopicPartition, log_dir: str, total_bytes: int) -> None:
         """Show the bar of a log."""
         with self._mutex:
-            self._tasks[tp] = self._bars.add_task(str(tp), total=total_bytes, phase=_WAITING, records=0)
-            self._records[tp] = 0
+            self._tasks[tp, log_dir] = self._bars.add_task(
+                str(tp), total=total_bytes, phase=_WAITING, records=0
+            )
+            self._records[tp, log_dir] = 0
 
-    def advanced(self, tp: TopicPartition, phase: str, bytes_done_delta: int, records_delta: int) -> None:
+    def advanced(
+        self, tp: TopicPartition, log_dir: str, phase: str, bytes_done_delta: int, records_delta: int
+    ) -> None:
         """Move the bar of a log."""
         with self._mutex:
-            self._records[tp] += records_delta
+            log = tp, log_dir
+            self._records[log] += records_delta
             self._bars.update(
-                self._tasks[tp], advance=bytes_done_delta, phase=phase, records=self._records[tp]
+                self._tasks[log], advance=bytes_done_delta, phase=phase, records=self._records[log]
             )
 
     def finished(self, result: LogResult) -> None:
         """Take the bar of a log away."""
-        tp = TopicPartition(result.topic, result.partition)
+        log = result.topic_partition, result.log_dir
         with self._mutex:
-            if tp in self._tasks:
-                self._bars.remove_task(self._tasks.pop(tp))
+            if log in self._tasks:
+                self._bars.remove_task(self._tasks.pop(log))
 
 
 def progress_on(stream: TextIO) -> NoProgress:

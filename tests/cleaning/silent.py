@@ -15,10 +15,12 @@ from cleanerd.spark_runtime.lazy_spark import LazySpark
 class Silent:
     """A progress that nobody looks at."""
 
-    def planned(self, tp: TopicPartition, total_bytes: int) -> None:
+    def planned(self, tp: TopicPartition, log_dir: str, total_bytes: int) -> None:
         """Nothing."""
 
-    def advanced(self, tp: TopicPartition, phase: str, bytes_done_delta: int, records_delta: int) -> None:
+    def advanced(
+        self, tp: TopicPartition, log_dir: str, phase: str, bytes_done_delta: int, records_delta: int
+    ) -> None:
         """Nothing."""
 
     def step(self, step: Step) -> None:

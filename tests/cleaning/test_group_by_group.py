@@ -114,7 +114,7 @@ def test_a_run_that_ends_between_two_groups_is_taken_up_by_the_next(
 ) -> None:
     before = newest(small / "t-0")
     with monkeypatch.context() as patched:
-        patched.setattr("cleanerd.cleaning.one_shot.in_rounds", lambda first, _: first)
+        patched.setattr("cleanerd.cleaning.directory.in_rounds", lambda first, _: first)
         result = clean(spark, small, options=OPTIONS).results["small", "t"]
     assert result["outcome"] == "committed"
     assert "there is no room for more of them beside the old segments" in result["reason"]

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.format.names import FileKind
+from cleanerd.cleaning.result import LogResult
+from cleanerd.cli.progress import NoProgress
+from cleanerd.format import names
+from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.pipeline import small_log
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from tests.cleaning.logs import assert_cleaned, clean, segment, size_of, write_logs
@@ -34,3 +37,44 @@ def test_a_log_is_left_with_the_same_bytes(
     assert size_of(here / "a-0") == size_of(there / "a-0")
     for kind in (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX):
         assert segment(here / "a-0", 0, kind).read_bytes() == segment(there / "a-0", 0, kind).read_bytes()
+
+
+class Seen(NoProgress):
+    """Logs that were planned and finished, in order."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[str, str, str]] = []
+
+    def planned(self, tp: TopicPartition, log_dir: str, total_bytes: int) -> None:
+        assert total_bytes
+        self.taken.append(("planned", str(tp), log_dir))
+
+    def finished(self, result: LogResult) -> None:
+        self.taken.append(("finished", str(result.topic_partition), result.log_dir))
+
+
+@pytest.mark.parametrize("is_small", [False, True])
+def test_logs_of_several_directories_are_tasks_of_the_same_jobs(
+    cluster: LazySpark, tmp_path: Path, is_small: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three restored volumes, which have the same partitions: one progress, one report, one exit code."""
+    monkeypatch.setattr(small_log, "SMALL_LOG_BYTES", 1 << 20 if is_small else 0)
+    log_dirs = [write_logs(tmp_path / f"broker{node}", "a", "b") for node in range(3)]
+    for log_dir in log_dirs:
+        (log_dir / names.META_PROPERTIES).unlink()  # of one broker they would be two copies of a partition
+    damaged = segment(log_dirs[1] / "a-0", 1)
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"!")
+    jobs, seen, run = [], [Seen()], LazySpark.run
+    monkeypatch.setattr(LazySpark, "run", lambda self, work: jobs.append(work) or run(self, work))
+    monkeypatch.setattr("cleanerd.cli.clean.progress_on", lambda _: seen.pop())
+    progress = seen[0]
+    ran = clean(cluster, *log_dirs)
+    assert ran.code == 1
+    assert ran.results.keys() == {(log_dir.name, topic) for log_dir in log_dirs for topic in "ab"}
+    assert "CRC" in ran.reason("a", "broker1")
+    for log_dir, topic in ran.results.keys() - {("broker1", "a")}:
+        assert_cleaned(ran, tmp_path / log_dir / f"{topic}-0")
+    logs = {(f"{topic}-0", str(log_dir)) for log_dir in log_dirs for topic in "ab"}
+    assert {(tp, log_dir) for what, tp, log_dir in progress.taken[:6] if what == "planned"} == logs
+    assert {(tp, log_dir) for what, tp, log_dir in progress.taken[6:] if what == "finished"} == logs
+    assert len(jobs) == (1 if is_small else 3)  # index, resolve, rewrite

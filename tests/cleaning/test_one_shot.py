@@ -228,6 +228,18 @@ def test_no_more_is_staged_beside_a_live_broker_than_it_allows(
     assert_cleaned(clean(spark, log_dir, options=[f"--set={limit}"]), log_dir / "good-0")
 
 
+@pytest.mark.parametrize(("staged_max_bytes", "outcome"), [(1 << 30, "staged"), (0, "skipped")])
+def test_only_the_directory_of_the_live_broker_waits_for_it(
+    spark: LazySpark, tmp_path: Path, staged_max_bytes: int, outcome: str
+) -> None:
+    """Its logs begin in a job with those of a directory where nobody lives."""
+    free, owned = write_logs(tmp_path / "free", "a"), write_logs(tmp_path / "owned", "b")
+    with lock_of_another(owned / names.LOCK):
+        ran = clean(spark, free, owned, options=[f"--set=cleanerd.staged.max.bytes={staged_max_bytes}"])
+    assert_cleaned(ran, free / "a-0")
+    assert ran.outcome("b", "owned") == outcome
+
+
 def test_nothing_is_written_to_what_is_no_log_directory(spark: LazySpark, tmp_path: Path) -> None:
     """Application logs, or another engine's directory: no lock file lies there; the log directory beside is cleaned."""
     other = tmp_path / "other"

@@ -31,8 +31,8 @@ class FakeCleaning:
             raise self.error
         for result in self.results:
             tp = TopicPartition(result.topic, result.partition)
-            progress.planned(tp, 2 * result.bytes_read)
-            progress.advanced(tp, "index", result.bytes_read, result.records_read)
+            progress.planned(tp, result.log_dir, 2 * result.bytes_read)
+            progress.advanced(tp, result.log_dir, "index", result.bytes_read, result.records_read)
             progress.finished(result)
         return self.results
 

@@ -1,5 +1,6 @@
 """`cleanerd clean`: the interface that others script against."""
 
+import io
 import json
 import os
 import pty
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from cleanerd.cleaning.result import LogResult
+from cleanerd.cli.progress import Bars
 from cleanerd.errors import BadConfiguration, CleanerdError, Fatal, LockHeld
+from cleanerd.format.names import TopicPartition
 from tests.cli.conftest import ENVIRONMENT, FakeCleaning, Run, make_log_dir, read_all
 
 COMMITTED = LogResult(
@@ -311,8 +314,8 @@ from cleanerd.format.names import TopicPartition
 
 def clean_once(request, *, progress, clock):
     tp = TopicPartition("orders", 3)
-    progress.planned(tp, 100)
-    progress.advanced(tp, "rewrite", 50, 10)
+    progress.planned(tp, "/data", 100)
+    progress.advanced(tp, "/data", "rewrite", 50, 10)
     result = LogResult("orders", 3, "/data", "committed", bytes_before=2, bytes_after=1)
     progress.finished(result)
     return [result] * int(sys.argv[1])
@@ -332,6 +335,17 @@ def run_on_terminal(tmp_path: Path, **environment: str) -> tuple[bytes, bytes]:
     os.close(out)
     os.close(err)
     return read_all(out_master), read_all(err_master)
+
+
+def test_logs_of_one_name_in_two_directories_have_a_bar_each() -> None:
+    """The end of one takes away no bar but its own, which the tasks of the other go on to move."""
+    tp = TopicPartition("orders", 3)
+    with Bars(io.StringIO()) as bars:
+        bars.planned(tp, "/a", 100)
+        bars.planned(tp, "/b", 100)
+        bars.finished(LogResult.of(tp, "/a", "committed"))
+        bars.advanced(tp, "/b", "rewrite", 50, 10)
+        bars.finished(LogResult.of(tp, "/b", "committed"))
 
 
 def test_terminal_gets_colour_and_a_bar(tmp_path: Path) -> None:

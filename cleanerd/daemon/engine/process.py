@@ -53,7 +53,7 @@ class _Planning:
         self._call_id = call_id
         self._tells_steps = tells_steps
 
-    def planned(self, tp: TopicPartition, total_bytes: int) -> None:
+    def planned(self, tp: TopicPartition, log_dir: str, total_bytes: int) -> None:  # noqa: ARG002
         """One more log of the job."""
         self._engine.send(PlannedBytes(self._call_id, tp, total_bytes))
 

@@ -1,0 +1,348 @@
+"""One log directory on its way through a one-shot cleaning: what comes before its logs are cleaned, and after.
+
+Whatever happens to one log becomes its result; the others go on.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
+
+from cleanerd.broker_agent.brokers import LiveBrokers
+from cleanerd.cleaning.batching import in_jobs, one_by_one
+from cleanerd.cleaning.choose import Candidate, examine_all, failed_on_disk, in_order, log_size
+from cleanerd.cleaning.clean import Cleaner
+from cleanerd.cleaning.committer import CommitHost, Committer, has_result, in_rounds
+from cleanerd.cleaning.foreign import left_alone
+from cleanerd.cleaning.result import CleaningOutcome, CleanRequest, LogResult, Progress
+from cleanerd.cleaning.retain import Retained, retain_log
+from cleanerd.cleaning.roll import roll
+from cleanerd.cleaning.room import ForeseenSpace
+from cleanerd.cleaning.slices import SliceSize, Weighed
+from cleanerd.cleaning.wanted import check_wanted, configured_now
+from cleanerd.errors import CleanerdError, JobFailed, LockHeld, LogUncleanable, attempt, guarded
+from cleanerd.format.names import FileKind, TopicPartition
+from cleanerd.storage.log_dir import LogDir, Owner, why_two_copies
+from cleanerd.storage.scan import PartitionSnapshot
+from cleanerd.storage.staged import StagedGroup, staged_bytes
+
+_COMMITTED_TOGETHER = 16
+"""Logs under the first hold of the lock; its duration decides how many the next ones take."""
+NO_LOG = TopicPartition("", -1)
+"""Stands for the log directory as a whole."""
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class Run:
+    """What one call of `clean_once` carries from directory to directory; `results`: one per log, the newest."""
+
+    request: CleanRequest
+    cleaner: Cleaner
+    progress: Progress
+    brokers: LiveBrokers
+    space: ForeseenSpace = field(default_factory=ForeseenSpace)
+    results: dict[tuple[str, int, str], LogResult] = field(default_factory=dict)
+
+    def add(self, result: LogResult) -> None:
+        """A log is done."""
+        self.replace(result)
+        self.progress.finished(result)
+
+    def replace(self, result: LogResult) -> None:
+        """The newest result of a log, at its end of the account."""
+        key = (result.topic, result.partition, result.log_dir)
+        self.results.pop(key, None)
+        self.results[key] = result
+
+
+class Directory(CommitHost):
+    """One log directory on its way through a run. `found`: the partitions that the run is about."""
+
+    def __init__(self, run: Run, log_dir: LogDir, found: list[TopicPartition]) -> None:
+        self._run = run
+        self._request = run.request
+        self._cleaner = run.cleaner
+        self._log_dir = log_dir
+        self.path = log_dir.path
+        self._found = found
+        self._topic_config = run.request.topic_config
+        self.committer = Committer(log_dir, self, SliceSize(_COMMITTED_TOGETHER), run.brokers)
+
+    def attempt(self, step: Callable[[], _T]) -> _T | None:
+        """A step of it, or what went wrong with it as a whole: then nothing more is done to it."""
+        done = attempt(step, self.path)
+        if not isinstance(done, CleanerdError):
+            return done
+        self.fail(done)
+        return None
+
+    def fail(self, error: CleanerdError) -> None:
+        """The result of every log that has none yet, and the end of what is done here."""
+        for tp in [tp for tp in self._found if self._result_of(tp) is None] or [NO_LOG]:
+            self._add(LogResult.of(tp, self.path).failed(error))
+        self._found = []
+
+    def prepare(self, stack: contextlib.ExitStack) -> list[Candidate]:
+        """All that comes before the cleaning; what is to be cleaned. Until `stack` is left no second cleanerd gets in."""
+        stack.enter_context(self._log_dir.cleaned_by_us())
+        self._leave_copies()
+        self._recover()
+        self._leave_alone()
+        self._commit_waiting()
+        self._reset_checkpoints()
+        self._roll()
+        return self._candidates({})
+
+    def _leave_copies(self) -> None:
+        """Leave out logs of which another directory of the same broker has a copy."""
+        twice = self._log_dir.copies(self._found)
+        self._found = [tp for tp in self._found if tp not in twice]
+        for tp, other in twice.items():
+            result = LogResult.of(tp, self.path).failed(LogUncleanable(why_two_copies(other)))
+            if self._is_news(result):
+                self._add(result)
+
+    def _recover(self) -> None:
+        """Finish or undo interrupted commits where no broker owns the directory; what cannot be is not looked at further.
+
+        Where one does, a log in the middle of a commit is refused by the scan.
+        """
+        by_name = {str(tp): tp for tp in self._found}
+        with contextlib.suppress(LockHeld):
+            for one in self._log_dir.recover(by_name):
+                tp = by_name[one.name]
+                if isinstance(one.reason, CleanerdError):
+                    self._add(failed_on_disk(self._log_dir, tp, one.reason))
+                elif one.reason is not None:
+                    self._add(LogResult.of(tp, self._log_dir.path, "failed", one.reason))
+        self._found = [tp for tp in self._found if self._result_of(tp) is None]
+
+    def _leave_alone(self) -> None:
+        """Leave out logs that nothing allows us to touch."""
+        request = self._request
+        alone = left_alone(self._log_dir, self._found, request.configuration, request.topics or frozenset())
+        for tp, reason in alone.items():
+            skipped = LogResult.of(tp, self._log_dir.path, "skipped", reason)
+            if self._is_news(skipped):
+                self._add(skipped)
+        self._found = [tp for tp in self._found if tp not in alone]
+
+    def _commit_waiting(self) -> None:
+        """Commit what earlier cleanings left staged, so that nothing is done twice.
+
+        What no longer fits has been dropped then: its log is cleaned again, and its result reports that.
+        """
+        waiting = [tp for tp in self._found if has_result(self._log_dir, tp)]
+        before = {tp: log_size(self._log_dir.partition(tp)) for tp in waiting}
+        for tp, end in self.committer.commit(list(map(Weighed, waiting))).items():
+            if isinstance(end, int):
+                after = log_size(self._log_dir.partition(tp))
+                done = self._waited("committed", tp, end, before[tp], after)
+                self._replace(replace(done, committed_by=self.committer.ways.get(tp)))
+
+    def begin(self, logs: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
+        """Beside a live broker policies may have changed since the run began."""
+        if self._is_live():
+            self._topic_config = configured_now(self._request, self._log_dir.files)
+        return logs
+
+    def check(self, tp: TopicPartition, round_end: int) -> None:
+        """Whether a result is still wanted."""
+        check_wanted(self._log_dir, tp, self._topic_config(tp.topic), round_end)
+
+    def _reset_checkpoints(self) -> None:
+        """Before anything is chosen, for logs with nothing to clean as well (1.7)."""
+        checkpoints = self._log_dir.checkpoints()
+        for tp in self._found:
+            if self._request.topic_config(tp.topic).compact:  # the examination reports what is wrong
+                reset = partial(self._log_dir.reset_checkpoint, tp, checkpoints)
+                attempt(reset, self._log_dir.partition(tp).path)
+
+    def _roll(self) -> None:
+        """Close active segments, where that is asked for. A log that cannot be rolled has failed: it was asked for."""
+        for tp in list(self._found) if self._request.roll else ():
+            if not self._request.topic_config(tp.topic).compact:
+                continue
+            error = attempt(
+                partial(roll, self._log_dir, tp, self._run.brokers), self._log_dir.partition(tp).path
+            )
+            if error is not None:
+                self._add(failed_on_disk(self._log_dir, tp, error))
+                self._found.remove(tp)
+
+    # -- cleaning -----------------------------------------------------------------------------------------------
+
+    def is_owned(self) -> bool:
+        """Whether another process holds `.lock`. What is out of reach has no owner, and its logs fail one by one."""
+        owner = guarded(lambda: self._log_dir.owner, self.path)
+        return isinstance(owner, Owner) and owner.has_lock
+
+    def take(self, settled: LogResult) -> None:
+        """A log is done, unless there was no room for all of its groups."""
+        self._add(in_rounds(settled, partial(self._clean_again, settled)))
+
+    def _clean_again(self, before: LogResult) -> LogResult:
+        """A log of which only some groups could be cleaned, whatever its dirty ratio is now."""
+        tp, forced = before.topic_partition, replace(self._request, force=True)
+        found = attempt(lambda: [*self._examined([tp], forced)], self._log_dir.path)
+        if isinstance(found, CleanerdError):
+            return before.failed(found)
+        (answer,) = found
+        if isinstance(answer, LogResult):
+            return answer
+        return self.committer.settle(one_by_one(self._cleaner.stage, [answer], job_failed))[0]
+
+    def skipped_if_full(self, candidates: Sequence[Candidate]) -> list[LogResult]:
+        """Their results if nothing more may be staged beside a live broker, none if something may."""
+
+        def staged() -> int:
+            return sum(staged_bytes(self._log_dir.partition(tp)) for tp in self._found)
+
+        def why_full() -> str | None:
+            is_owned = self._log_dir.owner.has_lock
+            return self._log_dir.why_full(staged, self._request.config) if is_owned else None
+
+        reason = attempt(why_full, self.path)
+        if isinstance(reason, CleanerdError):
+            return [one.result("failed", None).failed(reason) for one in candidates]
+        return [] if reason is None else [one.result("skipped", reason) for one in candidates]
+
+    def _candidates(self, waiting: Mapping[TopicPartition, Sequence[StagedGroup]]) -> list[Candidate]:
+        """What to clean; all else is added. `waiting`: staged groups that count as committed."""
+        candidates = []
+        for answer in self._examined(self._found, self._request, waiting):
+            if isinstance(answer, Candidate):
+                candidates.append(answer)
+            elif answer.outcome == "failed" or self._is_news(answer):
+                self._add(answer)
+        return candidates
+
+    def _examined(
+        self,
+        found: Iterable[TopicPartition],
+        request: CleanRequest,
+        waiting: Mapping[TopicPartition, Sequence[StagedGroup]] | None = None,
+    ) -> Iterator[Candidate | LogResult]:
+        tps = list(found)
+        checkpoints = self._run.brokers.checkpoints(self._log_dir, tps)
+        return examine_all(self._log_dir, tps, request, self._cleaner.pace_of, waiting, checkpoints)
+
+    def _is_news(self, skipped: LogResult) -> bool:
+        """Compacted logs are always reported, others only when they were named; a log with a result has been."""
+        tp = skipped.topic_partition
+        is_asked_for = self._request.topics is not None or self._request.topic_config(tp.topic).compact
+        return is_asked_for and self._result_of(tp) is None
+
+    # -- a dry run ----------------------------------------------------------------------------------------------
+
+    def count(self) -> None:
+        """A dry run: it writes nothing, so it takes no lock either."""
+        self._leave_copies()
+        self._leave_alone()
+        is_owned = self._log_dir.owner.has_lock
+        count = partial(self._cleaner.count, space=self._run.space, is_owned=is_owned)
+        for job in jobs_of(self._candidates({} if is_owned else self._foresee_commits())):
+            for result in self.skipped_if_full(job) or one_by_one(count, job, job_failed):
+                self._add(result)
+        self.retain()
+
+    def _foresee_commits(self) -> dict[TopicPartition, list[StagedGroup]]:
+        """What `_commit_waiting` would commit; what no longer fits would be dropped."""
+        waiting, space = {}, self._run.space
+        around = self.committer.look_around(self._found)
+        for tp in self._found:
+            partition = self._log_dir.partition(tp)
+            answer = attempt(partial(self.committer.waiting_groups, tp, around), partition.path)
+            if isinstance(answer, CleanerdError):
+                dropped_bytes = attempt(partial(staged_bytes, partition), partition.path)
+                space.take(partition.path, -dropped_bytes if isinstance(dropped_bytes, int) else 0)
+            elif groups := answer[0]:
+                waiting[tp] = groups
+                before, segments = log_size(partition)
+                replaced = sum(source.size_bytes for group in groups for source in group.sources)
+                after = before - replaced + sum(group.sizes[FileKind.LOG] for group in groups)
+                merged = sum(len(group.sources) - 1 for group in groups)
+                space.take(partition.path, -replaced)
+                end, now = groups[-1].round_end, (after, segments - merged)
+                self._replace(self._waited("planned", tp, end, (before, segments), now))
+        return waiting
+
+    def _waited(
+        self,
+        outcome: CleaningOutcome,
+        tp: TopicPartition,
+        end: int,
+        before: tuple[int, int],
+        after: tuple[int, int],
+    ) -> LogResult:
+        """The account of a log whose staged result is, or would be, committed; `before`, `after`: bytes and segments."""
+        return replace(
+            LogResult.of(tp, self._log_dir.path, outcome, "staged by an earlier cleaning"),
+            end_offset=end,
+            bytes_before=before[0], segments_before=before[1], bytes_after=after[0], segments_after=after[1],
+        )  # fmt: skip
+
+    # -- retention and the account ------------------------------------------------------------------------------
+
+    def retain(self) -> None:
+        """Retention for compacted logs that are not in trouble (rule 1.28); those of a live broker are its own to retain."""
+        if self._log_dir.owner is Owner.LIVE_BROKER:
+            return
+        checkpoints, dry_run = self._log_dir.checkpoints(), self._request.dry_run
+        for tp in self._found:
+            result = self._result_of(tp) or LogResult.of(tp, self._log_dir.path)
+            config = self._request.topic_config(tp.topic)
+            if not config.compact or result.outcome in ("failed", "aborted"):
+                continue
+            done = retain_log(self._log_dir, tp, checkpoints, config, dry_run=dry_run)
+            if isinstance(done, LockHeld):
+                return
+            if isinstance(done, CleanerdError):
+                self._replace(result.failed(done))
+            elif done is not None:
+                self._replace(_with_retention(result, *done, "planned" if dry_run else "committed"))
+
+    def _result_of(self, tp: TopicPartition) -> LogResult | None:
+        return self._run.results.get((tp.topic, tp.partition, self.path))
+
+    def _replace(self, result: LogResult) -> None:
+        self._run.replace(self._as_seen(result))
+
+    def _add(self, result: LogResult) -> None:
+        self._run.add(self._as_seen(result))
+
+    def _as_seen(self, result: LogResult) -> LogResult:
+        """What a live broker changed meanwhile is no failure of ours."""
+        return result.beside_broker() if self._is_live() else result
+
+    def _is_live(self) -> bool:
+        """Whether a live broker owns the directory. One that is out of reach has none."""
+        return guarded(lambda: self._log_dir.owner, self._log_dir.path) is Owner.LIVE_BROKER
+
+
+def jobs_of(candidates: list[Candidate]) -> Iterator[list[Candidate]]:
+    """Most urgent first, cut into jobs."""
+    return in_jobs(in_order(candidates), lambda candidate: candidate.size_bytes)
+
+
+def job_failed(candidate: Candidate, error: JobFailed) -> LogResult:
+    """Of the only log of a job."""
+    return candidate.result("failed", None).failed(error)
+
+
+def _with_retention(
+    result: LogResult, snapshot: PartitionSnapshot, retained: Retained, outcome: CleaningOutcome
+) -> LogResult:
+    """The result of a log after retention took segments from it."""
+    skipped = result.outcome in ("skipped", "unchanged")
+    return replace(
+        result,
+        outcome=outcome if skipped else result.outcome,
+        reason=str(retained) if skipped or not result.reason else f"{result.reason}; {retained}",
+        bytes_before=result.bytes_before or snapshot.size_bytes,
+        bytes_after=snapshot.size_bytes - retained.bytes,
+        segments_before=result.segments_before or len(snapshot.segments),
+        segments_after=len(snapshot.segments) - retained.segments + retained.rolled,
+    )
