@@ -31,11 +31,16 @@ _RETRY_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class BrokerReport:
-    """The broker of a log directory. `reason`: why it cannot be asked to swap, None if it can."""
+    """The broker of a log directory, and what it has answered (`Session.hello`). `reason`: why it cannot be asked to swap,
+    None if it can.
+    """
 
     log_dir: str
     pid: int | None = None
+    node_id: int | None = None
     release: str | None = None
+    capabilities: Sequence[str] = ()
+    broker_log_dirs: Sequence[str] = ()
     reason: str | None = None
 
 
@@ -97,12 +102,19 @@ class LiveBrokers:
             raise NoWayIn(f"{log_dir}: no broker lives in it")
         with self._mutex:
             found = self._sessions.get(pid or log_dir)
-            if found is not None and found.is_open:
-                return found
+            is_open = found is not None and found.is_open
             until_s, reason = self._refused.get((log_dir, pid), (0.0, ""))
-            if self._clock.monotonic_s() < until_s:
+            if not is_open and self._clock.monotonic_s() < until_s:
                 raise NoWayIn(reason)
-            return self._open(log_dir, pid)
+            others = {key: value for key, value in self._refused.items() if key[0] != log_dir}
+            try:
+                session = found if found is not None and is_open else self._open(log_dir, pid)
+                session.check_has(log_dir)
+            except NoWayIn as error:
+                self._refused = {**others, (log_dir, pid): (self._clock.monotonic_s() + _RETRY_S, str(error))}
+                raise
+            self._refused = others
+            return session
 
     def why_not(self, log_dir: str) -> str | None:
         """Why a broker in a log directory cannot be asked to swap; None if it can."""
@@ -114,7 +126,10 @@ class LiveBrokers:
             session = self._session(log_dir)
         except (NoWayIn, DirOffline) as error:
             return BrokerReport(log_dir, reason=str(error))
-        return BrokerReport(log_dir, session.pid, str(session.hello.get("release")))
+        hello = session.hello
+        return BrokerReport(
+            log_dir, session.pid, hello["node_id"], hello["release"], hello["capabilities"], hello["log_dirs"]
+        )
 
     def check(self, held: LockHeld, log_dir: LogDir) -> None:
         """Raise `held`, with the reason, unless the holder of `.lock` is a broker that can be asked."""
@@ -156,14 +171,8 @@ class LiveBrokers:
             left = self._sessions.pop(gone, None)
             if left is not None:
                 left.close()
-        try:
-            session = Session(pid, log_dir, self._files, self._clock)
-            self._check_release(session)
-        except NoWayIn as error:
-            self._refused = {(log_dir, pid): (self._clock.monotonic_s() + _RETRY_S, str(error)), **{
-                key: value for key, value in self._refused.items() if key[0] != log_dir
-            }}  # fmt: skip
-            raise
+        session = Session(pid, log_dir, self._files, self._clock)
+        self._check_release(session)
         self._sessions[pid or log_dir] = session
         return session
 

@@ -38,14 +38,16 @@ _HELLO_S = 30.0
 _LENGTH = struct.Struct(">I")
 _JAR = ".cleanerd-agent.jar"
 _SOCKET = ".cleanerd-agent.sock"
+_SAME_PATH = "mount the log directories at the same path in both"
 _PIPES = re.compile(r"\.cleanerd-agent-[0-9a-f]{16}\.(requests|answers)")
 
 
 class Session:
     """Open from the constructor on, which returns when the agent has answered; thread-safe.
 
-    `hello` is that answer: `release` of Kafka, `collections` (java or scala). Raises NoWayIn; and so does each
-    request when the broker has ended or does not answer in time: after that the session is closed.
+    `hello` is that answer: `release` of Kafka, `collections` (java or scala), `capabilities` (the requests that it serves),
+    `node_id` (None until the broker has started), `log_dirs` (those that work, by their real paths). Raises NoWayIn; and so
+    does each request when the broker has ended or does not answer in time: after that the session is closed.
     """
 
     def __init__(self, pid: int, log_dir: str, files: Files, clock: Clock) -> None:
@@ -68,6 +70,14 @@ class Session:
         """Whether the broker still listens, as far as one can know without asking."""
         with self._mutex:
             return self._answers >= 0 and not select.select([self._answers], [], [], 0)[0]
+
+    def check_has(self, log_dir: str) -> None:
+        """Raise NoWayIn unless the broker has this log directory, under the same path: requests name logs by that."""
+        log_dirs = self.hello.get("log_dirs") or []
+        if os.path.realpath(log_dir) not in log_dirs:
+            raise NoWayIn(
+                f"{log_dir} is not where {self._who} has it, among {', '.join(log_dirs)}: {_SAME_PATH}"
+            )
 
     def ask(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         """The answer to a request. Raises NoWayIn."""
@@ -178,16 +188,14 @@ class Session:
 
 
 def _check_seen(pid: int, log_dir: str) -> None:
-    """The broker must have the directory under the same path: what it loads and opens is named by that."""
+    """As `Session.check_has`, before there is a session: the agent that the broker loads is named by that path, too."""
     theirs = f"/proc/{pid}/root{log_dir}"
     try:
         is_same = os.path.samefile(theirs, log_dir)
     except OSError:
         is_same = False
     if not is_same:
-        raise NoWayIn(
-            f"{log_dir} is not where process {pid} has it: mount the log directories at the same path in both"
-        )
+        raise NoWayIn(f"{log_dir} is not where process {pid} has it: {_SAME_PATH}")
 
 
 def _sweep(log_dir: str, files: Files, clock: Clock) -> None:

@@ -34,6 +34,8 @@ def check(arguments: Namespace) -> int:
             "LOG DIR": [one.log_dir for one in found],
             "SWAPS": ["no" if one.reason else "yes" for one in found],
             "BROKER": [_broker(one) for one in found],
+            "REQUESTS": [", ".join(one.capabilities) for one in found],
+            "ITS LOG DIRS": [", ".join(one.broker_log_dirs) for one in found],
             "REASON": [one.reason or "" for one in found],
         }
         write_table(columns)
@@ -46,4 +48,5 @@ def check(arguments: Namespace) -> int:
 
 
 def _broker(one: BrokerReport) -> str:
-    return f"Kafka {one.release}, process {one.pid}" if one.release else ""
+    node = "" if one.node_id is None else f"node {one.node_id}, "
+    return f"Kafka {one.release}, {node}process {one.pid}" if one.release else ""

@@ -1,10 +1,12 @@
 """A broker that was started with -javaagent is asked over its socket, by who sees no more of it than its log directory."""
 
+import json
 import os
 import socket
 import stat
 import struct
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -67,6 +69,18 @@ def test_a_socket_for_its_user_only_and_for_so_many_at_once(swapping: Swapping) 
         assert session.ask({"request": "hello"}, 30)["outcome"] == "hello"
     wait_until(lambda: is_let_in(swapping), 30)
     assert swapping.complaints() == []
+
+
+def test_a_directory_that_is_mounted_elsewhere_is_refused(swapping: Swapping, tmp_path: Path) -> None:
+    """Its socket lets cleanerd in, but each request would name logs that the broker does not have."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    mount = f'mount --bind {swapping.log_dir} {elsewhere} && exec "$@"'
+    command = [required_program("unshare"), "--mount", "sh", "-c", mount, "-"]
+    command += [sys.executable, "-m", "cleanerd.cli.main", "broker", "check", "--log-dir", str(elsewhere)]
+    done = subprocess.run([*command, "-o", "json"], check=False, capture_output=True, text=True)
+    (row,) = json.loads(done.stdout)["log_dirs"]
+    assert f"has it, among {swapping.log_dir}: mount the log directories at the same path" in row["reason"]
 
 
 def test_another_user_is_not_let_in_whatever_the_mode(swapping: Swapping) -> None:

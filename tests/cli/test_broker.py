@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from cleanerd.format import names
-from tests.broker.releases import current_release
+from tests.broker.releases import SWITCH, newest_release
 from tests.broker.swapping import Swapping, build_agent
 from tests.broker_agent.jvms import NO_BROKER, compiled, jvm
+from tests.broker_agent.test_other_versions import OLD_RELEASE
 from tests.cleaning.logs import lock_of_another
 from tests.cli.conftest import Run
 
@@ -35,6 +36,7 @@ def test_a_process_that_is_no_broker(run: Run, tmp_path: Path) -> None:
 def test_a_jvm_that_cannot_be_asked(run: Run, tmp_path: Path, options: tuple[str, ...], reason: str) -> None:
     """What forbids it, and what would help (tests/broker_agent/test_attach.py has each way)."""
     build_agent()
+    (tmp_path / names.META_PROPERTIES).touch()  # whose owner gets the jar
     with jvm(compiled(tmp_path), *options, lock=tmp_path / names.LOCK):
         ran = run("broker", "check", "--log-dir", str(tmp_path), "-o", "json")
     (row,) = json.loads(ran.out)["log_dirs"]
@@ -42,8 +44,29 @@ def test_a_jvm_that_cannot_be_asked(run: Run, tmp_path: Path, options: tuple[str
 
 
 @pytest.mark.broker
-def test_a_broker_that_can_swap(run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [OLD_RELEASE, newest_release()])
+def test_a_broker_that_can_swap(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    """What it answers: of brokers with collections of Scala and of Java. A link to its directory will do."""
+    monkeypatch.setenv(SWITCH, version)
+    link = tmp_path / "link"
     with Swapping(tmp_path) as world:
-        ran = run("broker", "check", "--log-dir", str(world.log_dir), "-o", "json")
+        link.symlink_to(world.log_dir)
+        ran = run("broker", "check", "--log-dir", str(link), "-o", "json")
+        shown = run("broker", "check", "--log-dir", str(world.log_dir))
         (row,) = json.loads(ran.out)["log_dirs"]
-        assert (ran.code, row["pid"], row["release"]) == (0, world.broker.pid, current_release().version)
+        assert (ran.code, row) == (
+            0,
+            {
+                "log_dir": str(link),
+                "pid": world.broker.pid,
+                "node_id": int(world.broker.properties["node.id"]),
+                "release": version,
+                "capabilities": ["describe", "lease", "roll", "swap"],
+                "broker_log_dirs": [str(world.log_dir)],
+                "reason": None,
+            },
+        )
+        assert f"Kafka {version}, node {row['node_id']}, process {row['pid']}" in shown.out
+        assert f"describe, lease, roll, swap  {world.log_dir}" in shown.out

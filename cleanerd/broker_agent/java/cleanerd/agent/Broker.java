@@ -2,6 +2,7 @@ package cleanerd.agent;
 
 import java.io.File;
 import java.io.IOException;
+import java.lang.management.ManagementFactory;
 import java.lang.reflect.Constructor;
 import java.lang.reflect.Field;
 import java.lang.reflect.InvocationHandler;
@@ -10,6 +11,7 @@ import java.lang.reflect.Method;
 import java.lang.reflect.Modifier;
 import java.lang.reflect.Proxy;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -18,6 +20,7 @@ import java.util.Set;
 import java.util.TreeMap;
 import java.util.TreeSet;
 import java.util.concurrent.locks.Lock;
+import javax.management.ObjectName;
 
 /**
  * The broker in whose JVM this runs, with everything that is ever called in it. `find` proves that all of it is there, with
@@ -38,7 +41,7 @@ final class Broker {
     private final Object logManager;
     private final Containers containers;
     private final Constructor newTopicPartition;
-    private final Method getLog, allLogs, getCleaner, topic, partition;
+    private final Method getLog, allLogs, liveLogDirs, getCleaner, topic, partition;
     private final Method dir, config, time, topicId, highWatermark, lastStableOffset, logSegments, activeSegment;
     private final Method topicPartition, isFuture, logStartOffset, logEndOffset, recoveryPoint, roll;
     private final Method leaderEpochCache, replaceSegments, epochEntries, markOffline;
@@ -92,6 +95,7 @@ final class Broker {
         newTopicPartition = constructor(shape, tp, new Class[] {String.class, int.class});
         getLog = shape.method(logManager.getClass(), Object.class, "getLog", new Class[] {tp, boolean.class});
         allLogs = shape.method(logManager.getClass(), Object.class, "allLogs", NONE);
+        liveLogDirs = shape.method(logManager.getClass(), Object.class, "liveLogDirs", NONE);
         topic = shape.method(tp, String.class, "topic", NONE);
         partition = shape.method(tp, int.class, "partition", NONE);
         getCleaner = shape.method(logManager.getClass(), cleaner, "cleaner", NONE);
@@ -226,7 +230,29 @@ final class Broker {
         answer.put("outcome", "hello");
         answer.put("release", release);
         answer.put("collections", containers.isScala ? "scala" : "java");
+        answer.put("capabilities", Conversation.REQUESTS);
+        answer.put("node_id", nodeId());
+        List dirs = new ArrayList();
+        for (Object dir : containers.copied(of(liveLogDirs, logManager))) {
+            dirs.add(realPath((File) dir));
+        }
+        answer.put("log_dirs", dirs);
         return answer;
+    }
+
+    /** What it has registered when it had started; null before that, or with several in this JVM. */
+    private static Long nodeId() throws Exception {
+        Set found = ManagementFactory.getPlatformMBeanServer().queryNames(new ObjectName("kafka.server:type=app-info,id=*"), null);
+        return found.size() == 1 ? Long.valueOf(((ObjectName) found.iterator().next()).getKeyProperty("id")) : null;
+    }
+
+    /** One that has gone meanwhile as it is named. */
+    private static String realPath(File dir) {
+        try {
+            return dir.toPath().toRealPath().toString();
+        } catch (IOException error) {
+            return dir.getPath();
+        }
     }
 
     Object topicPartition(String topic, int partition) throws Exception {

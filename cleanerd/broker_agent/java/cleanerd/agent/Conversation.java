@@ -4,6 +4,8 @@ import java.io.DataInputStream;
 import java.io.EOFException;
 import java.io.InputStream;
 import java.io.OutputStream;
+import java.util.Arrays;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.Semaphore;
 
@@ -12,6 +14,9 @@ import java.util.concurrent.Semaphore;
  * at once: where a disk hangs, and with it whoever holds the lock of a log, each waits in a thread of the broker.
  */
 public final class Conversation implements Runnable {
+    /** `Broker.find` proves that all of them can be served, or refuses. */
+    static final List REQUESTS = Arrays.asList("describe", "lease", "roll", "swap");
+
     private static final int VERSION = 1;
     private static final int REQUEST_MAX_BYTES = 4 << 20;
     private static final int CONVERSATIONS_MAX = 16;
