@@ -62,6 +62,12 @@ _TIMEOUT_S = 30.0
 """No group is begun later than so long after the request."""
 _ANSWER_S = 2 * _TIMEOUT_S
 
+REFUSAL_CAUSES = (
+    "another_log", "broker_at_work", "broker_starts", "broker_stops", "cleanup_policy", "files", "first_dirty_offset",
+    "high_watermark", "leader_epochs", "log_moves", "no_log", "other", "out_of_memory", "segments", "storage", "time_up",
+)  # fmt: skip
+"""Words of the agent for why it has not swapped, beside the reason in full."""
+
 
 @dataclass(frozen=True, slots=True)
 class Swap:
@@ -88,8 +94,14 @@ class Swap:
         answer = session.ask(self._request(), _ANSWER_S)
         seconds = tuple(int(micros) / 1e6 for micros in answer.get("lock_us", ()))
         has_cleaner = answer.get("has_cleaner") is not False
+        cause = str(answer.get("cause"))
         return Swapped(
-            str(answer.get("outcome")), str(answer.get("reason")), seconds, self.partition.path, has_cleaner
+            str(answer.get("outcome")),
+            cause if cause in REFUSAL_CAUSES else "other",
+            str(answer.get("reason")),
+            seconds,
+            self.partition.path,
+            has_cleaner,
         )
 
     def _request(self) -> dict[str, Any]:
@@ -111,12 +123,13 @@ class BrokerStarting(LockHeld):
 
 @dataclass(frozen=True, slots=True)
 class Swapped:
-    """The answer. `outcome`: swapped, changed, busy (ask again at once), later, starting or failed; `lock_s`: seconds under
-    the log's lock, of each group that was swapped, whatever the outcome. `has_cleaner`: the broker's cleaner is on, and
-    writes checkpoints.
+    """The answer. `outcome`: swapped, changed, busy (ask again at once), later, starting or failed; `cause`: why not
+    swapped, one of REFUSAL_CAUSES; `lock_s`: seconds under the log's lock, of each group that was swapped, whatever the
+    outcome. `has_cleaner`: the broker's cleaner is on, and writes checkpoints.
     """
 
     outcome: str
+    cause: str
     reason: str
     lock_s: tuple[float, ...]
     directory: str

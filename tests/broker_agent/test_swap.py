@@ -18,7 +18,7 @@ import pytest
 import hatch_build
 from cleanerd.broker_agent import session as sessions
 from cleanerd.broker_agent.jar import AgentJar, agent_jar
-from cleanerd.broker_agent.swap import Swapped
+from cleanerd.broker_agent.swap import REFUSAL_CAUSES, Swapped
 from cleanerd.errors import NoWayIn
 from tests.broker.releases import required_program, run_tool
 from tests.broker.swapping import TOPIC, TXN_TOPIC, Swapping
@@ -113,6 +113,13 @@ def hostile(swap: dict[str, Any]) -> dict[str, tuple[dict[str, Any], str, str]]:
     }
 
 
+def test_each_refusal_of_the_agent_has_its_cause() -> None:
+    """And each cause is in use."""
+    sources = "".join(path.read_text() for path in Path(sessions.__file__).parent.rglob("*.java"))
+    assert {*re.findall(r'Refused\.(?:changed|busy|later)\("(\w+)", ', sources)} < {*REFUSAL_CAUSES}
+    assert [cause for cause in REFUSAL_CAUSES if f'"{cause}"' not in sources] == []
+
+
 @pytest.mark.parametrize("swapping", ["cleaner on"], indirect=True)
 def test_what_does_not_fit_is_refused_and_nothing_is_touched(swapping: Swapping) -> None:
     """By the broker's own knowledge, under the log's own lock: the request itself need not be right."""
@@ -132,6 +139,7 @@ def test_what_does_not_fit_is_refused_and_nothing_is_touched(swapping: Swapping)
         while "LogCleaningInProgress" in answer["reason"]:  # its cleaner looks at every log, again and again
             answer = session.ask(request, 30)
         assert (answer["outcome"], reason in answer["reason"]) == (outcome, True), (name, answer)
+        assert (answer["cause"] == "other") == (outcome == "failed"), (name, answer)
         assert live() == before, name
     wait_until(lambda: swapping.stage_copies(groups_max=3).by(session).outcome == "swapped", 30)
     assert swapping.complaints() == []

@@ -81,7 +81,7 @@ def test_a_brokers_cleaner_that_is_off_is_waited_for_by_nobody(world: World) -> 
     scan(world)
     cleaner = world.parts.brokers_cleaner
     cleaner.asked_to_swap(
-        str(world.a), Swapped("swapped", "", (), str(world.a / "three-0"), has_cleaner=False)
+        str(world.a), Swapped("swapped", "other", "", (), str(world.a / "three-0"), has_cleaner=False)
     )
     write_cleaner_checkpoint(world.a, {"three-0": 1})
     scan(world)

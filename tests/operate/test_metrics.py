@@ -273,12 +273,14 @@ def test_metrics_move(scenario: Scenario, world: World, monkeypatch: pytest.Monk
     assert [m.name for m in SCENARIOS[scenario] if not has_moved(m, before, after)] == []
 
 
-@moves(table.SWAPS, table.SWAP_SECONDS, table.RESULTS_WAIT)
+@moves(table.SWAPS, table.SWAP_REFUSALS, table.SWAP_SECONDS, table.RESULTS_WAIT)
 def a_broker_swaps_and_another_one_cannot_be_asked(world: World) -> None:
     world.configure(cleanerd_commit_live="auto")
     world.others.enter_context(lock_of_another(world.b / ".lock"))
     world.scan()
-    world.parts.metrics.asked_to_swap(str(world.a), Swapped("swapped", "", (0.004,), "", has_cleaner=True))
+    for outcome in ("swapped", "changed"):
+        answer = Swapped(outcome, "leader_epochs", "", (0.004,), "", has_cleaner=True)
+        world.parts.metrics.asked_to_swap(str(world.a), answer)
 
 
 def test_every_metric_moves_in_some_test() -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import get_args
 
+from cleanerd.broker_agent.swap import REFUSAL_CAUSES
 from cleanerd.cleaning.phases import JOB_PHASES, LOG_PHASES
 from cleanerd.cleaning.result import SUPERSEDED
 from cleanerd.cleaning.throttle import RateLimit
@@ -160,6 +161,11 @@ SWAPS = _counter("cleanerd_swaps_total", "log_dir outcome", "Cleaned logs that a
                  "with cleanerd.commit.live=auto; changed: the log was another one by then; busy: the broker was at work on "
                  "it; later: it has not got that far; starting: it swaps nothing yet; all three are asked again",
                  outcome=SWAP_OUTCOMES)
+SWAP_REFUSALS = _counter("cleanerd_swap_refusals_total", "log_dir cause",
+                         "Cleaned logs that a running broker was asked to take over and has not.",
+                         "with every outcome but swapped of cleanerd_swaps_total. storage: a file operation failed; "
+                         "out_of_memory: in the broker; broker_at_work: its cleaner has the log; segments, files: not "
+                         "those that were read, or staged", cause=REFUSAL_CAUSES)
 SWAP_SECONDS = _histogram("cleanerd_swap_lock_duration_seconds", "log_dir",
                           "How long the broker's lock of a log was held for a group of segments, during which nothing is "
                           "appended to that log.", "with every group that is swapped",

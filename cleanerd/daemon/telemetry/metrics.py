@@ -145,6 +145,8 @@ class Metrics:
         self._count(
             table.SWAPS, log_dir, answer.outcome if answer.outcome in table.SWAP_OUTCOMES else "failed"
         )
+        if answer.outcome != "swapped":
+            self._count(table.SWAP_REFUSALS, log_dir, answer.cause)
         for seconds in answer.lock_s:
             self._histograms[table.SWAP_SECONDS].labels(log_dir).observe(seconds)
 

@@ -6,7 +6,6 @@ import java.lang.management.ManagementFactory;
 import java.lang.reflect.Constructor;
 import java.lang.reflect.Field;
 import java.lang.reflect.InvocationHandler;
-import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.lang.reflect.Modifier;
 import java.lang.reflect.Proxy;
@@ -447,7 +446,7 @@ final class Broker {
             Object state = containers.orNull(Shape.call(cleaningState, manager, new Object[] {tp}));
             boolean isPaused = pausedState.isInstance(state) && ((Integer) of(pausedCount, state)).intValue() == pauses;
             if (state != null && !isPaused) {
-                throw Refused.busy("the broker is at work on the log: " + name(state));
+                throw Refused.busy("broker_at_work", "the broker is at work on the log: " + name(state));
             }
             Shape.call(abortAndPause, cleaner, new Object[] {tp});
         } finally {
@@ -487,10 +486,5 @@ final class Broker {
 
     private static Object of(Method method, Object target) throws Exception {
         return Shape.call(method, target, NO_ARGUMENTS);
-    }
-
-    /** What reflection has wrapped. */
-    static Throwable cause(Throwable error) {
-        return error instanceof InvocationTargetException && error.getCause() != null ? error.getCause() : error;
     }
 }

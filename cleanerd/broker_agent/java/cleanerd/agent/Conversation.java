@@ -74,7 +74,7 @@ public final class Conversation implements Runnable {
         try {
             Map request = (Map) Json.parse(json);
             if (!Long.valueOf(VERSION).equals(request.get("version"))) {
-                return Failure.answer("failed", "the agent in the broker speaks version " + VERSION + ", cleanerd version "
+                return Failure.answer("the agent in the broker speaks version " + VERSION + ", cleanerd version "
                     + request.get("version") + ": start the broker with the cleanerd-agent.jar of this cleanerd");
             }
             if (broker == null) {
@@ -96,11 +96,9 @@ public final class Conversation implements Runnable {
             if ("lease".equals(what)) {
                 return Leases.run(broker, request);
             }
-            return Failure.answer("failed", "unknown request " + what);
-        } catch (Refused refused) {
-            return Failure.answer(refused.outcome, refused.getMessage());
+            return Failure.answer("unknown request " + what);
         } catch (Throwable error) {
-            return Failure.answer("failed", Broker.cause(error).toString());
+            return Failure.answer(error);
         }
     }
 }

@@ -134,7 +134,7 @@ final class Describe {
     /** Pairs of base offset and size. */
     private List segments(List segments) throws Exception {
         if (segments.size() > SEGMENTS_MAX) {
-            throw Refused.changed("a log of " + segments.size() + " segments: at most " + SEGMENTS_MAX);
+            throw Refused.changed("segments", "a log of " + segments.size() + " segments: at most " + SEGMENTS_MAX);
         }
         List found = new ArrayList(segments.size());
         for (Object segment : segments) {

@@ -1,5 +1,7 @@
 package cleanerd.agent;
 
+import java.io.IOException;
+import java.lang.reflect.InvocationTargetException;
 import java.nio.ByteBuffer;
 import java.util.LinkedHashMap;
 import java.util.Map;
@@ -13,13 +15,33 @@ final class Failure {
 
     /** A whole frame. */
     static byte[] frame(String reason) throws Exception {
-        return frame(answer("failed", reason));
+        return frame(answer(reason));
     }
 
-    /** The answer to a request. */
-    static Map answer(String outcome, String reason) {
+    /** The answer to a request that is none. */
+    static Map answer(String reason) {
+        return answer("failed", "other", reason);
+    }
+
+    /** The answer to a request that has ended with this. */
+    static Map answer(Throwable error) {
+        if (error instanceof Refused) {
+            return answer(((Refused) error).outcome, ((Refused) error).cause, error.getMessage());
+        }
+        Throwable first = error; // of those that have led to it, or have been wrapped by reflection
+        while (first.getCause() != null) {
+            first = first.getCause();
+        }
+        String reason = (error instanceof InvocationTargetException ? first : error).toString();
+        boolean isStorage = first instanceof IOException || first.getClass().getSimpleName().equals("KafkaStorageException");
+        String cause = first instanceof OutOfMemoryError ? "out_of_memory" : isStorage ? "storage" : "other";
+        return answer("failed", cause, reason);
+    }
+
+    private static Map answer(String outcome, String cause, String reason) {
         Map answer = new LinkedHashMap();
         answer.put("outcome", outcome);
+        answer.put("cause", cause);
         answer.put("reason", reason.length() > REASON_MAX ? reason.substring(0, REASON_MAX) : reason);
         return answer;
     }

@@ -110,10 +110,10 @@ final class Leases implements Runnable {
         }
         List policies = broker.cleanupPolicies(log);
         if (!policies.contains("compact")) {
-            throw Refused.changed("its cleanup.policy does not contain compact");
+            throw Refused.changed("cleanup_policy", "its cleanup.policy does not contain compact");
         }
         if (policies.contains("delete")) {
-            throw Refused.changed("its cleanup.policy contains delete: the broker's cleaner sees to its retention, too");
+            throw Refused.changed("cleanup_policy", "its cleanup.policy contains delete: the broker's cleaner sees to its retention, too");
         }
     }
 

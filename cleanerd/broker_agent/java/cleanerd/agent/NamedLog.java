@@ -25,7 +25,7 @@ final class NamedLog {
         Object log = broker.log(tp);
         if (log == null) {
             // While the broker loads its logs, and after it has closed one: nothing says that the log is another one.
-            throw Refused.later("the broker has no log " + tp + " open");
+            throw Refused.later("no_log", "the broker has no log " + tp + " open");
         }
         return log;
     }
@@ -42,11 +42,11 @@ final class NamedLog {
     /** That the broker has the log still, in this directory and with this topic id. Needs the lock. */
     void check(Object log) throws Exception {
         if (broker.log(tp) != log || !isThere(log)) {
-            throw Refused.changed("the broker has the log in " + broker.dir(log));
+            throw Refused.changed("another_log", "the broker has the log in " + broker.dir(log));
         }
         String id = broker.topicId(log);
         if (topicId != null && id != null && !topicId.equals(id)) {
-            throw Refused.changed("the topic id was " + topicId + ", is " + id);
+            throw Refused.changed("another_log", "the topic id was " + topicId + ", is " + id);
         }
     }
 }

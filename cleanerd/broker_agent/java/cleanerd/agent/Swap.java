@@ -55,10 +55,8 @@ final class Swap {
             swapAll(cleaner);
             answer = new LinkedHashMap();
             answer.put("outcome", "swapped");
-        } catch (Refused refused) {
-            answer = Failure.answer(refused.outcome, refused.getMessage());
         } catch (Throwable error) {
-            answer = Failure.answer("failed", error.toString());
+            answer = Failure.answer(error);
         }
         answer.put("lock_us", lockMicros); // of each group that was swapped
         answer.put("has_cleaner", Boolean.valueOf(cleaner != null));
@@ -74,7 +72,7 @@ final class Swap {
             if (cleaner != null) {
                 Long found = broker.checkpoint(broker.checkpoints(cleaner), tp);
                 if (found == null ? checkpoint != null : !found.equals(checkpoint)) {
-                    throw Refused.changed("the first dirty offset was " + checkpoint + ", is " + found);
+                    throw Refused.changed("first_dirty_offset", "the first dirty offset was " + checkpoint + ", is " + found);
                 }
             }
             synchronized (broker.lock(log)) {
@@ -99,7 +97,7 @@ final class Swap {
 
     private void swap(Object log, Map group) throws Exception {
         if (System.nanoTime() - deadline > 0) {
-            throw Refused.busy("the time is up");
+            throw Refused.busy("time_up", "the time is up");
         }
         long base = number(group, "base_offset");
         Files.delete(directory.resolve(name(base, ".manifest", ".cleanerd")));
@@ -108,7 +106,7 @@ final class Swap {
         synchronized (broker.lock(log)) {
             long began = System.nanoTime();
             if (began - deadline > 0) { // whoever asked waits no longer, and may have staged something else
-                throw Refused.later("the lock of the log came too late");
+                throw Refused.later("time_up", "the lock of the log came too late");
             }
             checkLog(log);
             List old = sources(log, group);
@@ -119,7 +117,7 @@ final class Swap {
             } catch (Throwable error) {
                 if (broker.isClosed(error)) { // it looks before it renames anything
                     deleteCleaned(base);
-                    throw Refused.later("the broker stops: " + error.getMessage());
+                    throw Refused.later("broker_stops", "the broker stops: " + error.getMessage());
                 }
                 broker.markOffline(log, "cleanerd: the segments of " + directory + " could not be replaced", error);
                 throw new IOException("the broker failed while it replaced segments: " + error, error);
@@ -157,24 +155,24 @@ final class Swap {
     private void checkLog(Object log) throws Exception {
         named.check(log);
         if (broker.futureLog(tp) != null) {
-            throw Refused.changed("the broker moves the log to another directory");
+            throw Refused.changed("log_moves", "the broker moves the log to another directory");
         }
         if (!broker.cleanupPolicies(log).contains("compact")) {
-            throw Refused.changed("its cleanup.policy no longer contains compact");
+            throw Refused.changed("cleanup_policy", "its cleanup.policy no longer contains compact");
         }
         boolean isThere = false;
         for (Object segment : broker.segments(log)) {
             isThere |= broker.baseOffset(segment) == roundEnd;
         }
         if (!isThere) {
-            throw Refused.changed("segment " + roundEnd + ", which follows the cleaned range, is gone");
+            throw Refused.changed("segments", "segment " + roundEnd + ", which follows the cleaned range, is gone");
         }
         checkEpochs(log);
         long highWatermark = broker.highWatermark(log);
         long lastStableOffset = broker.lastStableOffset(log);
         if (roundEnd > Math.min(highWatermark, lastStableOffset)) {
             // A broker that has just started begins at the log start. A log that was cut has failed the checks above.
-            throw Refused.later("cleaned up to " + roundEnd + ", but the high watermark is " + highWatermark
+            throw Refused.later("high_watermark", "cleaned up to " + roundEnd + ", but the high watermark is " + highWatermark
                 + " and the last stable offset " + lastStableOffset);
         }
     }
@@ -202,7 +200,7 @@ final class Swap {
             }
         }
         if (!found.equals(expected)) {
-            throw Refused.changed("the leader epochs below " + roundEnd + " were " + planned + ", are " + found);
+            throw Refused.changed("leader_epochs", "the leader epochs below " + roundEnd + " were " + planned + ", are " + found);
         }
     }
 
@@ -223,23 +221,23 @@ final class Swap {
             isFollowed |= offset == next;
             if (offset >= base && offset < next) {
                 if (segment == active) {
-                    throw Refused.changed("segment " + offset + " is active");
+                    throw Refused.changed("segments", "segment " + offset + " is active");
                 }
                 old.add(segment);
                 found.add(Long.valueOf(offset));
             }
         }
         if (!found.equals(new ArrayList(planned.keySet()))) {
-            throw Refused.changed("the segments in the group were " + planned.keySet() + ", are " + found);
+            throw Refused.changed("segments", "the segments in the group were " + planned.keySet() + ", are " + found);
         }
         if (!isFollowed) {
-            throw Refused.changed("segment " + next + ", which follows the group, is gone");
+            throw Refused.changed("segments", "segment " + next + ", which follows the group, is gone");
         }
         for (Object segment : old) {
             long offset = broker.baseOffset(segment);
             Map source = (Map) planned.get(Long.valueOf(offset));
             if (broker.size(segment) != number(source, "size_bytes")) {
-                throw Refused.changed("segment " + offset + " had " + number(source, "size_bytes") + " bytes, has "
+                throw Refused.changed("segments", "segment " + offset + " had " + number(source, "size_bytes") + " bytes, has "
                     + broker.size(segment));
             }
             checkFile(name(offset, ".log", ""), source);
@@ -254,10 +252,10 @@ final class Swap {
             long expected = ((Long) ((List) file).get(1)).longValue();
             try {
                 if (Files.size(directory.resolve(name)) != expected) {
-                    throw Refused.changed(name + " is not the staged file of " + expected + " bytes that was written");
+                    throw Refused.changed("files", name + " is not the staged file of " + expected + " bytes that was written");
                 }
             } catch (NoSuchFileException error) {
-                throw Refused.changed(name + " is gone");
+                throw Refused.changed("files", name + " is gone");
             }
         }
         checkFile(name(base, ".log", ".cleanerd"), (Map) group.get("staged_log"));
@@ -273,10 +271,10 @@ final class Swap {
             boolean isCoarse = modified == expected / 1000 * 1000; // Java 8 knows whole seconds
             if (inode != number(planned, "inode") || Files.size(path) != number(planned, "size_bytes")
                 || !(modified == expected || isCoarse)) {
-                throw Refused.changed(name + " is not the file that was read: other inode, size or time");
+                throw Refused.changed("files", name + " is not the file that was read: other inode, size or time");
             }
         } catch (NoSuchFileException error) {
-            throw Refused.changed(name + " is gone");
+            throw Refused.changed("files", name + " is gone");
         }
     }
 
