@@ -40,9 +40,9 @@ Inode, size and time prove that the staged `.log` is the one that verification r
 the broker read each byte again: 1.1 s for a GiB that is cached, 15 s for one that is not (CRC32C, on a busy machine), where
 a swap takes milliseconds. What decays on the disk in between fails the CRC of its batch, at the next cleaning as at a fetch.
 
-An error in step 3 takes the `.cleaned` files away, and the log is as it was. So does a log that the broker has closed:
-it stops, which shows at the beginning of step 4. Any other error in steps 4 to 6 takes the log directory offline in the
-broker, as one of its own cleaner does. One in step 7 is reported by the broker in its own way.
+An error in step 3, or in step 4 before the broker has renamed the `.log`, takes the `.cleaned` files away, and the log is as
+it was: the broker has no memory, or has closed the log to stop. A later one in steps 4 to 6 takes the log directory offline
+in the broker, as one of its own cleaner does. One in step 7 is reported by the broker in its own way.
 """
 
 from collections.abc import Sequence

@@ -115,9 +115,12 @@ final class Swap {
             try {
                 broker.replaceSegments(log, Collections.singletonList(created), old);
             } catch (Throwable error) {
-                if (broker.isClosed(error)) { // it looks before it renames anything
+                if (Files.exists(directory.resolve(name(base, ".log", ".cleaned")))) { // it renames that first
                     deleteCleaned(base);
-                    throw Refused.later("broker_stops", "the broker stops: " + error.getMessage());
+                    if (broker.isClosed(error)) {
+                        throw Refused.later("broker_stops", "the broker stops: " + error.getMessage());
+                    }
+                    throw new IOException("the broker could not begin to replace segments: " + error, error);
                 }
                 broker.markOffline(log, "cleanerd: the segments of " + directory + " could not be replaced", error);
                 throw new IOException("the broker failed while it replaced segments: " + error, error);
