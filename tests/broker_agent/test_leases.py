@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,11 @@ def log(swapping: Swapping, tp: TopicPartition) -> tuple[PartitionDir, TopicPart
 
 def timers(swapping: Swapping) -> int:
     tasks = Path(f"/proc/{swapping.broker.pid}/task").iterdir()
-    return sum((task / "comm").read_text().startswith("cleanerd-agent-") for task in tasks)
+    found = 0
+    for task in tasks:
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            found += (task / "comm").read_text().startswith("cleanerd-agent-")
+    return found
 
 
 def make_dirtiest(swapping: Swapping) -> None:
