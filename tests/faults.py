@@ -58,7 +58,9 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "storage/test_delete.py::test_power_cut_anywhere_leaves_the_end_of_the_log",
         "storage/test_roll.py::test_a_roll_killed_anywhere_and_done_again_survives_a_power_cut_anywhere",
     ),
-    "the broker runs out of memory": ("broker_agent/test_out_of_memory.py::test_nothing_is_begun_without_memory",),
+    "the broker runs out of memory": (
+        "broker_agent/test_out_of_memory.py::test_nothing_is_begun_without_memory",
+    ),
     "the broker is killed": (
         "broker/test_start_beside_commits.py::test_a_killed_broker_starts_again_whatever_is_being_committed",
         "broker/test_live_broker.py::test_a_killed_broker_finds_its_logs_in_order",

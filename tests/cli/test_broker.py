@@ -36,7 +36,6 @@ def test_a_process_that_is_no_broker(run: Run, tmp_path: Path) -> None:
 def test_a_jvm_that_cannot_be_asked(run: Run, tmp_path: Path, options: tuple[str, ...], reason: str) -> None:
     """What forbids it, and what would help (tests/broker_agent/test_attach.py has each way)."""
     build_agent()
-    (tmp_path / names.META_PROPERTIES).touch()  # whose owner gets the jar
     with jvm(compiled(tmp_path), *options, lock=tmp_path / names.LOCK):
         ran = run("broker", "check", "--log-dir", str(tmp_path), "-o", "json")
     (row,) = json.loads(ran.out)["log_dirs"]
