@@ -15,7 +15,7 @@ import shutil
 import tempfile
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,7 +27,7 @@ from pyspark import SparkContext
 from cleanerd.errors import JobFailed
 
 from .block_store import Put, block_file, scratch_directory, travelling
-from .host_blocks import drop, host_block_file, new_name, server_here
+from .host_blocks import Server, drop, host_block_file, new_name, server_here
 from .resident_job import Answers, ResidentJob, Residents, TaskStep, answer_all
 from .shared_value import SharedFile
 from .task_queue import TURN_BYTES, TaskQueue, spark_tasks, turns
@@ -181,28 +181,22 @@ class Cluster(Executor):
     shares_files = False
 
     def _answers(self, step: TaskStep) -> Answers:
-        return [(number, step.take(answer)) for number, answer, _ in self._job(step, travelling, _nothing)]
+        return [(number, step.take(answer)) for number, answer in self._job(step, travelling)]
 
     def _kept(self, step: TaskStep, stack: ExitStack) -> list[Any]:
-        if not step.tasks:
-            return []
-        name = new_name()
-        found = self._job(step, partial(host_block_file, name), server_here)
-        stack.callback(drop, name, {server for _, _, server in found})
-        return _in_order([(number, answer) for number, answer, _ in found], len(step.tasks))
+        name, asked = new_name(), replace(step, do=partial(_with_server, step.do))
+        found = self._job(asked, partial(host_block_file, name)) if step.tasks else []
+        stack.callback(drop, name, {server for _, (_, server) in found})
+        return _in_order([(number, answer) for number, (answer, _) in found], len(step.tasks))
 
-    def _job(
-        self, step: TaskStep, blocks: Callable[[], AbstractContextManager[Put]], about: Callable[[], _T]
-    ) -> list[tuple[int, Any, _T]]:
-        """Each answer with its number and what `about` knows where it was made."""
-
-        def job(spark: SparkContext) -> list[tuple[int, Any, _T]]:
+    def _job(self, step: TaskStep, blocks: Callable[[], AbstractContextManager[Put]]) -> Answers:
+        def job(spark: SparkContext) -> Answers:
             with step.shared() as value:
                 do, shared = step.do, spark.broadcast(value)
                 size_bytes = sum(task.size_bytes for task in step.tasks)
                 count = spark_tasks(len(step.tasks), size_bytes, _ROWS_PER_CORE * self.cores, self.cores)
                 answers = spark.parallelize(list(enumerate(step.tasks)), count).mapPartitions(
-                    lambda rows: ((*one, about()) for one in answer_all(iter(rows), do, shared, blocks))
+                    lambda rows: answer_all(iter(rows), do, shared, blocks)
                 )
                 step.begun()
                 return list(answers.collect())
@@ -210,8 +204,9 @@ class Cluster(Executor):
         return self._session.run(job)
 
 
-def _nothing() -> None:
-    return None
+def _with_server(do: Callable[..., Iterable[Any]], *of_step: Any) -> Iterator[tuple[Any, Server]]:
+    """Each answer of `do`, with the server of the host that made it."""
+    return ((answer, server_here()) for answer in do(*of_step))
 
 
 def _in_order(answers: Answers, count: int) -> list[Any]:
