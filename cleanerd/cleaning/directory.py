@@ -20,7 +20,7 @@ from cleanerd.cleaning.retain import Retained, retain_log
 from cleanerd.cleaning.roll import roll
 from cleanerd.cleaning.room import ForeseenSpace
 from cleanerd.cleaning.slices import SliceSize, Weighed
-from cleanerd.cleaning.wanted import check_wanted, configured_now
+from cleanerd.cleaning.wanted import ConfiguredNow, check_wanted
 from cleanerd.errors import CleanerdError, JobFailed, LockHeld, LogUncleanable, attempt, guarded
 from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.storage.log_dir import LogDir, Owner, why_two_copies
@@ -67,7 +67,7 @@ class Directory(CommitHost):
         self._log_dir = log_dir
         self.path = log_dir.path
         self._found = found
-        self._topic_config = run.request.topic_config
+        self._now = ConfiguredNow(run.request, log_dir.files)
         self.committer = Committer(log_dir, self, SliceSize(_COMMITTED_TOGETHER), run.brokers)
 
     def attempt(self, step: Callable[[], _T]) -> _T | None:
@@ -145,12 +145,12 @@ class Directory(CommitHost):
     def begin(self, logs: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
         """Beside a live broker policies may have changed since the run began."""
         if self._is_live():
-            self._topic_config = configured_now(self._request, self._log_dir.files)
+            self._now.refresh()
         return logs
 
     def check(self, tp: TopicPartition, round_end: int) -> None:
         """Whether a result is still wanted."""
-        check_wanted(self._log_dir, tp, self._topic_config(tp.topic), round_end)
+        check_wanted(self._log_dir, tp, self._now.topic_config(tp.topic), round_end)
 
     def _reset_checkpoints(self) -> None:
         """Before anything is chosen, for logs with nothing to clean as well (1.7)."""

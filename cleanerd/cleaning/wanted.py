@@ -6,30 +6,40 @@ max.compaction.lag.ms or dirty ratio makes a cleaning due or not, never wrong. S
 cleaner is to take the log next. A result that waits is committed all the same, unless the broker's cleaner was there first.
 """
 
-from collections.abc import Callable
-
 from cleanerd.cleaning.result import CleanRequest
+from cleanerd.config.load import Configuration
 from cleanerd.config.model import TopicConfig
 from cleanerd.env.files import Files
-from cleanerd.errors import CleanerdError, PolicyChanged, SourceChanged, guarded
+from cleanerd.errors import PolicyChanged, SourceChanged, guarded
 from cleanerd.format.names import TopicPartition
 from cleanerd.policy.cleanable import first_dirty_offset, first_young, non_active_from
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.metadata_log import find_metadata
+from cleanerd.storage.metadata_tail import MetadataTail
 
 
-def configured_now(request: CleanRequest, files: Files) -> Callable[[str], TopicConfig]:
+class ConfiguredNow:
     """`request.topic_config`, with what the cluster has changed since: by its metadata log, where that can be read."""
-    known, metadata_log_dir = request.configuration, request.config.metadata_log_dir
-    if known is None or not known.has_metadata_log:
-        return request.topic_config
 
-    def look() -> Callable[[str], TopicConfig]:
-        metadata = find_metadata(files, request.all_log_dirs, metadata_log_dir)
-        return request.topic_config if metadata is None else known.with_metadata(metadata).topic
+    def __init__(self, request: CleanRequest, files: Files) -> None:
+        self.topic_config = request.topic_config
+        self._request, self._files = request, files
+        metadata = request.configuration and request.configuration.metadata
+        self._tail = MetadataTail(files, [metadata.directory]) if metadata and metadata.is_whole else None
+        self._is_read = False  # what could not be read is read again, news or not
 
-    found = guarded(look, metadata_log_dir)
-    return request.topic_config if isinstance(found, CleanerdError) else found
+    def refresh(self) -> None:
+        """Take in the changes since the last call."""
+        if self._tail is None or not (self._tail.has_news() or not self._is_read):
+            return
+        found = guarded(self._read, self._request.config.metadata_log_dir)
+        self._is_read = isinstance(found, Configuration)
+        self.topic_config = found.topic if isinstance(found, Configuration) else self._request.topic_config
+
+    def _read(self) -> Configuration | None:
+        request, known = self._request, self._request.configuration
+        metadata = find_metadata(self._files, request.all_log_dirs, request.config.metadata_log_dir)
+        return None if known is None or metadata is None else known.with_metadata(metadata)
 
 
 def check_wanted(log_dir: LogDir, tp: TopicPartition, config: TopicConfig, round_end: int) -> None:

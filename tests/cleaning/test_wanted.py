@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from cleanerd.cleaning.result import CleanRequest
-from cleanerd.cleaning.wanted import check_wanted, configured_now
+from cleanerd.cleaning.wanted import ConfiguredNow, check_wanted
 from cleanerd.config.load import resolve
 from cleanerd.config.model import TopicConfig
 from cleanerd.config.sources import read_sources
 from cleanerd.env.clock import FixedNow
-from cleanerd.env.files import RealFiles
+from cleanerd.env.files import READ_MAX_BYTES, RealFiles
 from cleanerd.errors import PolicyChanged
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.log_dir import LogDir
@@ -52,9 +52,19 @@ def test_a_policy_or_a_lag_that_forbids_the_cleaning_forbids_the_commit(log_dir:
         ask(log_dir, CONFIG.but(min_compaction_lag_ms=NOW_MS * 2))
 
 
+class CountedFiles(RealFiles):
+    """Counts files that are read."""
+
+    reads = 0
+
+    def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
+        self.reads += 1
+        return super().read(path, max_bytes)
+
+
 def test_a_run_sees_what_the_cluster_has_changed_since_it_began(tmp_path: Path) -> None:
-    """What the command line says goes on to hold; what cannot be read any more is as it was."""
-    files, lag, place = RealFiles(), "min.compaction.lag.ms", tmp_path / "__cluster_metadata-0"
+    """What the command line says goes on to hold; what cannot be read any more is as it was, and read again."""
+    files, lag, place = CountedFiles(), "min.compaction.lag.ms", tmp_path / "__cluster_metadata-0"
     frames = [topic("t", SAMPLE_ID), config(TOPIC, "t", "cleanup.policy", "compact")]
     log(place, log_0=batch(0, frames))
     for said in ((), (("t", lag, "5"),)):
@@ -64,16 +74,27 @@ def test_a_run_sees_what_the_cluster_has_changed_since_it_began(tmp_path: Path) 
         request = CleanRequest(
             config=known.broker, topic_config=known.topic, log_dirs=place_of, configuration=known
         )
-        before = known.topic("t")
-        assert configured_now(request, files)("t") == before
+        before, configured = known.topic("t"), ConfiguredNow(request, files)
+
+        def now(configured: ConfiguredNow = configured) -> TopicConfig:
+            configured.refresh()
+            return configured.topic_config("t")
+
+        assert now() == before
         changed = [
             *frames,
             config(TOPIC, "t", lag, "3600000"),
             config(TOPIC, "t", "cleanup.policy", "delete"),
         ]
         log(place, log_0=batch(0, changed))
-        now = configured_now(request, files)("t")
-        assert (now.min_compaction_lag_ms, now.compact) == (5 if said else 3_600_000, False)
+        for _ in range(2):
+            assert (now().min_compaction_lag_ms, now().compact) == (5 if said else 3_600_000, False)
+        reads = files.reads
+        assert not now().compact
+        assert files.reads == reads, "no news"
         log(place, log_0=b"x" * 100 + batch(0, frames))
-        assert configured_now(request, files)("t") == before
+        for _ in range(2):
+            assert now() == before
+            assert files.reads > reads, "it cannot be known that nothing has changed"
+            reads = files.reads
         log(place, log_0=batch(0, frames))
