@@ -70,10 +70,11 @@ class Paced:
     def steps(self, count: int = 1, *, moved_bytes: int = 0, **percents: float) -> None:
         """So many rounds, under this pressure; in each of them so much is wanted to be moved."""
         self.kernel.percents |= percents
+        is_on = self.world.parts.configuration().broker.throttle_pressure_max_percent > 0
         for _ in range(count):
             self.throttle.charge(moved_bytes, 0, lambda: True)
             self.world.clock.advance(2000)
-            assert self.pacer.step() == 2.0
+            assert self.pacer.step() == (2.0 if is_on else 3600.0), "till a reload"
 
     @property
     def limit(self) -> float:
@@ -133,7 +134,9 @@ def test_the_other_limits_stay_what_they_are_and_hold(paced: Paced) -> None:
 def test_it_comes_goes_and_changes_with_a_reload(paced: Paced) -> None:
     paced.steps(4, io=30)
     assert paced.limit == FLOOR_BYTES_PER_S
+    rings = paced.pacer.bell.rings()
     paced.world.configure(cleanerd_throttle_pressure_max_percent=40)
+    assert paced.pacer.bell.rings() > rings, "it looks at once"
     paced.steps(STEPS)
     assert (paced.limit, paced.view.max_percent) == (math.inf, 40)
     paced.steps(2, io=50)

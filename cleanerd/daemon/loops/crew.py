@@ -65,6 +65,7 @@ class Crew:
         if outcome.plan is not None:
             self.scanner.judge(parts.inventory.logs())
             parts.work_bell.ring()
+            self.pacer.bell.ring()
 
     def stop(self) -> None:
         """Ask all of them to end; they do so after the step that is under way."""

@@ -7,7 +7,7 @@ Every two seconds, the kernel's own interval:
 3. at least the rate at which all logs that are due meet their max.compaction.lag.ms; that of a late one is unlimited
 
 The other limits of the throttle stay in force: what is moved is bound by the lowest. What cleaning itself makes wait is
-part of the pressure, and cannot be told from the rest.
+part of the pressure, and cannot be separated from the rest.
 """
 
 import math
@@ -25,6 +25,7 @@ from cleanerd.policy.deadlines import needed_bytes_per_s
 from cleanerd.policy.pace import FREE
 
 _EVERY_S = 2.0
+_OFF_S = 3600.0  # a reload ends it
 _RESOURCES = ("io", "cpu")
 _SOME = re.compile(rb"some .*\btotal=(\d+)")
 _log = structlog.get_logger("cleanerd")
@@ -32,7 +33,7 @@ _log = structlog.get_logger("cleanerd")
 
 @dataclass(frozen=True, slots=True)
 class _Counters:
-    """What only grows, at an instant. `waited_us`: for how long some task has waited, by resource."""
+    """Counters at an instant. `waited_us`: for how long some task has waited, by resource."""
 
     at_s: float
     waited_us: dict[str, int]
@@ -48,14 +49,15 @@ class _Counters:
 
 
 class Pacer(Duty):
-    """`view` is what it came to last; None while cleanerd.throttle.pressure.max.percent is 0."""
+    """`view` is the result of the last round; None while cleanerd.throttle.pressure.max.percent is 0."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._pace = FREE
         self._before: _Counters | None = None
         self.view: PressureView | None = None
-        self.worker = Worker("cleanerd-pacer", self, Bell(), parts.clock)
+        self.bell = Bell()  # rings when it may have been switched on
+        self.worker = Worker("cleanerd-pacer", self, self.bell, parts.clock)
 
     def step(self) -> float:
         """One round."""
@@ -63,7 +65,7 @@ class Pacer(Duty):
         max_percent = parts.configuration().broker.throttle_pressure_max_percent
         if not max_percent:
             self._let_go(None)
-            return _EVERY_S
+            return _OFF_S
         try:
             waited_us = {name: _waited_us(parts.files, name) for name in _RESOURCES}
         except (OSError, ValueError) as error:
