@@ -24,7 +24,7 @@ def configure(log_format: str, level: str, stream: IO[str] = sys.stderr) -> None
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.format_exc_info if not is_console else _as_it_is,
+        *([] if is_console else [structlog.processors.format_exc_info]),
     ]
     renderer: Processor = (
         structlog.dev.ConsoleRenderer(colors="NO_COLOR" not in os.environ)
@@ -53,10 +53,6 @@ def configure(log_format: str, level: str, stream: IO[str] = sys.stderr) -> None
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-
-
-def _as_it_is(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    return event
 
 
 def _is_journal(stream: IO[str]) -> bool:
