@@ -1,4 +1,4 @@
-"""What holds a log back, for the operator who asks: the segment, record or file that is in the way, and what to do about it.
+"""Why a log is held back, for the operator: which segment, record or file blocks it, and what to do.
 
 Rules decide which bound holds (`policy.cleanable`, `policy.retention`); people need to know why it lies there.
 """

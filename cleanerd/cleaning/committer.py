@@ -67,7 +67,7 @@ _UNTRIED = TimeUp("its turn has not come", None)
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one hold of the lock came to, for each log, and in seconds; or, `by` swap, the same of a live broker.
+    """Result of one hold of the lock, by log, and its seconds; `by` swap: of one conversation with a live broker.
 
     `is_wanted`: another process waited for the lock at the end. `recovered`: logs whose commit went wrong.
     """
@@ -104,7 +104,7 @@ class CommitHost:
         """A group has taken the place of its sources. Must not raise."""
 
     def end(self, turn: Turn) -> None:
-        """A slice has ended, whatever became of it: `turn.done` is empty where the lock could not be had."""
+        """A slice has ended. `turn.done` is empty if the lock was held by another process."""
 
     def pause(self, seconds: float) -> None:
         """Leave the lock alone for so long."""

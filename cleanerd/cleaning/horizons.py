@@ -25,7 +25,7 @@ _NEVER_MS = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Horizons:
-    """Of the segments of a clean section: whether a tombstone or marker may go now, else when the next one may."""
+    """Whether a tombstone or marker of a clean section may go now, else when the next one may."""
 
     has_expired: bool
     next_ms: int | None = None

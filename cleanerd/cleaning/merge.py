@@ -1,4 +1,4 @@
-"""Between steps 5 and 6 of a cleaning: small neighbouring segments to be merged although nothing of them goes."""
+"""Between steps 5 and 6 of a cleaning: choose small neighbouring segments to merge although they lose no record."""
 
 import itertools
 from collections.abc import Iterable
@@ -42,9 +42,8 @@ def merge_neighbours(plan: CleaningPlan, indexed: IndexedLog) -> CleaningPlan:
     )
     number_of = {s.base_offset: number for number, group in enumerate(groups) for s in group.sources}
     chunks = tuple(replace(chunk, group=number_of[chunk.source.min_offset]) for chunk in plan.work.chunks)
-    work = replace(
-        plan.work, chunks=chunks, groups=len(groups), renewed_groups=frozenset()
-    )  # are in `changed`
+    # are in `changed`
+    work = replace(plan.work, chunks=chunks, groups=len(groups), renewed_groups=frozenset())
     indexed.work, indexed.changed_groups = work, frozenset(changed)
     return replace(plan, groups=tuple(groups), work=work)
 

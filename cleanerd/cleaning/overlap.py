@@ -1,4 +1,4 @@
-"""What overlaps in one process: while a job is written, the one before it is staged and committed, the next one planned."""
+"""Overlapping jobs in one process: while one is written, the previous one is committed and the next one planned."""
 
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait

@@ -50,7 +50,7 @@ class CleaningPlan:
     damaged_indexes: tuple[CorruptFile, ...] = ()
 
     def damage_met(self, indexed: IndexedLog) -> tuple[str, ...]:
-        """What was found out about indexes before their segments were read, and then; one thing for each index."""
+        """Damage of indexes, found before their segments were read or while; one line for each index."""
         segments = {segment.path: segment for group in self.groups for segment in group.sources}
         met = [
             _damaged_index(segments[chunk.source.path], FileKind.OFFSET_INDEX, summary.index_flaw)

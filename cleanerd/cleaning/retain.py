@@ -69,7 +69,7 @@ _EVER_MS = -1  # older than any limit
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """What retention took from a log, or would take; `rolled`: a new empty segment is all that is left."""
+    """What retention took from a log, or would take; `rolled`: only a new empty segment is left."""
 
     segments: int
     bytes: int

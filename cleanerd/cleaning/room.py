@@ -1,4 +1,4 @@
-"""What a cleaning takes of the disk beside the segments that it replaces, to the block, before any of it is written.
+"""Disk space that a cleaning needs beside the segments that it replaces, to the block, known before it writes.
 
 The parts of all groups are written first. Then, group by group, each part but the first is appended to the new `.log` and
 goes, unless it has been written there, and indexes and the manifest come.
@@ -97,7 +97,7 @@ class Room:
 
     @property
     def peak_bytes(self) -> int:
-        """Most that all of them take at any time."""
+        """Peak of all groups together."""
         return self.peak_of(self._groups)
 
     @property

@@ -52,7 +52,7 @@ class SliceSize:
         return rest[:count]
 
     def took(self, logs: Sequence[Weighed], seconds: float) -> None:
-        """A slice with these logs took so long: the next may be twice as large, or should be half of it."""
+        """A slice with these logs took so long: double the next one, or halve it."""
         weight = sum(one.weight for one in logs)
         if len(logs) == 1:
             self._price_s = min(self._price_s, seconds)

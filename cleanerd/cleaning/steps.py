@@ -1,4 +1,4 @@
-"""What the steps of a cleaning came to, in the order in which they are done: Kafka's cleaner logs each of them, too.
+"""Results of the steps of a cleaning, in their order. Kafka's cleaner logs each of them, too.
 
 ========  ==================================================================================================
 step      numbers

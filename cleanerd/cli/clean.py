@@ -65,7 +65,7 @@ def _clean_once(request: CleanRequest, *, progress: Progress, clock: Clock) -> l
 
 
 def request_from(arguments: Namespace) -> CleanRequest:
-    """What the options of `clean` ask for. Raises `BadConfiguration`, `BadUsage`."""
+    """The request that the options of `clean` make. Raises `BadConfiguration`, `BadUsage`."""
     loaded = load(arguments, output.say, named=frozenset(arguments.topic))
     for reason in no_log_dirs(loaded.log_dirs):
         output.say(reason)

@@ -59,9 +59,8 @@ def main(argv: Sequence[str] | None = None, *, clean_once: "CleanOnce | None" = 
     """Run one command and return its exit code. `clean_once` stands in for the work of `clean`."""
     prepare_streams()
     search_host_last(sys.path, os.environ)
-    atexit.register(
-        gc.freeze
-    )  # else the interpreter looks for garbage in all that is imported before it ends: 0.2 s
+    # else the interpreter looks for garbage in all that is imported before it ends: 0.2 s
+    atexit.register(gc.freeze)
     try:
         if sys.flags.optimize:
             raise BadUsage("python -O switches off the assertions that guard the data; run without it")

@@ -110,7 +110,7 @@ def write(text: str) -> bool:
 
 @contextlib.contextmanager
 def written_to(path: str) -> Iterator[None]:
-    """What is done in the block writes a file: raises `CleanerdError` where that fails."""
+    """The block writes a file; its failures become `CleanerdError`."""
     try:
         yield
     except OSError as error:

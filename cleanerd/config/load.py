@@ -229,7 +229,7 @@ def _read(
 
 
 def _settings(settings: Settings, layers: Layers) -> Iterator[tuple[str, Setting]]:
-    """What holds, by key; nothing for a key that is not set and has no default."""
+    """Effective settings by key, without keys that are not set and have no default."""
     for name, key in declared_keys(type(settings)).items():
         value = getattr(settings, key.field)
         if name.endswith("*"):

@@ -274,7 +274,7 @@ class TopicConfig(Settings):
 
     @property
     def min_cleanable_dirty_ratio(self) -> float:
-        """What cleanerd goes by: its own key wins over that which the broker's cleaner goes by."""
+        """The ratio for cleanerd: its own key wins over the key of the broker's cleaner."""
         own = self.own_min_cleanable_dirty_ratio
         return self.broker_min_cleanable_dirty_ratio if own is None else own
 

@@ -191,7 +191,7 @@ def _key(field: FieldInfo) -> Key:
 
 
 def metadata(field: FieldInfo) -> Iterator[object]:
-    """What a field is annotated with, in order; the TYPE in `TYPE | None` comes first."""
+    """Annotations of a field, in order; the TYPE in `TYPE | None` comes first."""
     for inner in get_args(field.annotation):
         yield from getattr(inner, "__metadata__", ())
     yield from field.metadata

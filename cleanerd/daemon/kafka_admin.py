@@ -1,4 +1,4 @@
-"""What only the cluster can do, asked through its admin API: the one importer of the Kafka client library.
+"""Requests to the cluster through its admin API: the one importer of the Kafka client library.
 
 The client takes Java's names: `cleanerd.kafka.client.config` is a properties file as Kafka's own tools read it. Its values
 are secrets: they are in no message, log line or answer.

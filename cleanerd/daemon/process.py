@@ -113,16 +113,14 @@ class Daemon:
         self._watcher = ConfigWatcher(config_file, self._cluster_news(), self._reload, clock=clock)
 
     def _first(self, configuration: Configuration, clock: Clock) -> Configuration:
-        """What the daemon starts with: a broker is asked where there is no metadata log."""
+        """The configuration at the start: without a metadata log a broker is asked."""
         if configuration.metadata is None:
             config = configuration.broker
             with contextlib.closing(LiveBrokers(RealFiles(), clock, lambda: config)) as brokers:
                 attempt(partial(self._answers.ask, brokers, config), ", ".join(self._answers.log_dirs))
         try:
             return self._whole(configuration)
-        except (
-            BadConfiguration
-        ) as error:  # by what the broker answered: asked again, it is a reload that is refused
+        except BadConfiguration as error:  # by the broker's answer: once asked again, a reload is refused
             _log.warning("configuration_warning", reason=str(error))
             return configuration.with_mutes(self._mutes.ratios())
 
@@ -207,7 +205,7 @@ class Daemon:
         self._supervisor.apply(plan)
 
     def _refresh(self) -> None:
-        """Take in what the cluster has said since the last look: before a commit, ahead of the watcher."""
+        """Take in the cluster's changes since the last look: before a commit, ahead of the watcher."""
         with self._refreshing:
             if self._news.has_news():
                 self._reload(ReloadTrigger.METADATA)

@@ -327,9 +327,8 @@ def _is_damage(error: sqlite3.Error) -> bool:
 
 def _shrink(connection: sqlite3.Connection) -> None:
     """Give free pages and the write-ahead log back to the file system."""
-    connection.executescript(
-        "PRAGMA incremental_vacuum"
-    )  # execute() would free a single page: it takes one step
+    # execute() would free a single page: it takes one step
+    connection.executescript("PRAGMA incremental_vacuum")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 

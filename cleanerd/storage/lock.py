@@ -112,9 +112,8 @@ class LogDirLock:
             assert slot.fd is not None
             fd, slot.fd = slot.fd, None
             fcntl.lockf(fd, fcntl.LOCK_UN)
-            if (
-                slot.is_leased
-            ):  # closing is not enough while a child that was just forked has the descriptor, too
+            # closing is not enough while a child that was just forked has the descriptor, too
+            if slot.is_leased:
                 fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
             os.close(fd)
 

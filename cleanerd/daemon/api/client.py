@@ -25,7 +25,7 @@ _LEAST_ANSWER_S = 0.001  # 0 would mean: do not wait even for the kernel
 
 
 class ControlError(CleanerdError):
-    """What was asked for has not been done. `code` is that of the API's error, "" where no daemon answered."""
+    """The request was not carried out. `code` is that of the API's error, "" where no daemon answered."""
 
     def __init__(self, message: str, exit_code: int, code: str = "") -> None:
         super().__init__(message)

@@ -188,7 +188,7 @@ class HttpServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
 
 class _Incoming(io.RawIOBase):
-    """Bytes of one request, with a limit on their number and on the time that all of them take."""
+    """Bytes of one request, with a limit on their number and on their total time."""
 
     def __init__(self, connection: socket.socket, limits: RequestLimits, clock: Clock) -> None:
         self._connection = connection

@@ -108,7 +108,7 @@ class _Child:
 
     @property
     def silent_s(self) -> float:
-        """How long no task has reported while a Spark job runs; 0 while none does."""
+        """Seconds since the last report of a task of a running Spark job; 0 without one."""
         return self._clock.monotonic_s() - self._beat_s if self._in_spark else 0.0
 
     def _read(self) -> None:
@@ -278,7 +278,7 @@ class Engine:
             return True
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Stop the process whatever it does: nothing of it is committed by itself."""
+        """Stop the process whatever it does: an engine commits nothing."""
         with self._mutex:
             self._stop(timeout_s)
             for child in self._retired:

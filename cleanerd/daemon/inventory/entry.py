@@ -10,7 +10,7 @@ from cleanerd.env.files import FileStat
 
 @dataclass(slots=True)
 class Visits:
-    """What is remembered of a log for the question whether it is due (`due_logs`); it goes when its directory goes."""
+    """What `due_logs` remembers about a log as long as its directory exists."""
 
     estimate: DirtyEstimate | None = None
     first_batches_ms: dict[ClosedSegment, int | None] = field(default_factory=dict)

@@ -152,7 +152,7 @@ class Inventory:
         return entry.known if entry else None
 
     def live(self, log: LogId) -> LiveLog | None:
-        """What a live broker reported about a log at the last scan, None where none could be asked."""
+        """The answer of a live broker about a log at the last scan, None without an answer."""
         with self._mutex:
             place = self._dirs.get(log.log_dir)
             return (place.live or {}).get(str(log.topic_partition)) if place else None
@@ -246,9 +246,8 @@ class Inventory:
             self._ask_broker(place, marked)
             place.note_checkpoints()
             listed = sorted(marked) if marked is not None else self._files.list_names(place.path)
-            if marked is not None and any(
-                futures(marked)
-            ):  # a move that begins, or ends: a directory that fails later can no longer be asked
+            # a move that begins, or ends: a directory that fails later can no longer be asked
+            if marked is not None and any(futures(marked)):
                 place.futures = frozenset(futures(self._files.list_names(place.path)))
         except (OSError, CorruptFile) as error:
             place.offline = _reason(error)

@@ -127,9 +127,8 @@ class LogDirWatcher:
             self._complain(log_dir, f"only scans: {error.strerror}")
             return
         got = _kernel_watches() - before
-        if (
-            got < wanted
-        ):  # wrong if a directory comes or goes at this moment, which costs nothing but a warning
+        # wrong if a directory comes or goes at this moment, which costs nothing but a warning
+        if got < wanted:
             limit = "fs.inotify.max_user_watches may be too low"
             self._complain(log_dir, f"only scans for {wanted - got} of {wanted} directories: {limit}")
         else:
@@ -167,7 +166,7 @@ class _Handler(FileSystemEventHandler):
 
 
 class _Complaints(logging.Handler):
-    """Receives what watchdog logs about lost events, which is the only way to learn of them."""
+    """Watchdog reports lost events in its log only: this handler takes them from there."""
 
     def __init__(self, lost: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)
@@ -201,7 +200,7 @@ def _inode(path: str) -> int:
 
 
 def _kernel_watches() -> int:
-    """How many inotify watches this process has; watchdog is silent about those that it did not get."""
+    """Number of inotify watches of this process; watchdog does not report those that it did not get."""
     count = 0
     for path in glob.glob("/proc/self/fdinfo/*"):
         try:

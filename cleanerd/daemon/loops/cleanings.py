@@ -229,7 +229,7 @@ class Cleanings:
                 return [_failed(log, error) for log in logs]
 
     def _checkpoints(self, log_dir: str, partitions: Sequence[TopicPartition]) -> Checkpoints | None:
-        """Those of a live broker; None also for what the engine will find to be wrong with the directory."""
+        """Those of a live broker; None without one, or if the directory has an error, which the engine reports."""
         found = guarded(
             lambda: self.parts.brokers.checkpoints(self.parts.ownership.at(log_dir), partitions), log_dir
         )
@@ -270,7 +270,7 @@ def _with_examination(results: list[LogResult], seconds: float) -> list[LogResul
 
 
 def jobs_at_once(config: CleanerdConfig) -> int:
-    """How many jobs run at most. They share log.cleaner.dedupe.buffer.size, as the threads of Kafka's cleaner do."""
+    """Most jobs at a time. They share log.cleaner.dedupe.buffer.size, as the threads of Kafka's cleaner do."""
     return config.log_cleaner_threads + bool(config.reserved_topics)  # those have a worker of their own
 
 

@@ -1,4 +1,4 @@
-"""What is due by the clock alone: deletions, holds that expire, an idle engine, samples for the history, old history."""
+"""Work that is due by the clock alone: deletions, expired holds, an idle engine, samples for the history, old history."""
 
 import structlog
 from pydantic import TypeAdapter

@@ -235,7 +235,7 @@ def _restore(cluster: Replicas, area: "_Area", left: LeftInstall, seen: Seen) ->
 
 
 def _outcome(area: "_Area", left: LeftInstall, seen: Seen) -> tuple[str, str]:
-    """What becomes of it, and why."""
+    """The outcome of an install, and its reason."""
     if left.step == "clearing":
         return left.outcome or "returned", "only its directory was left"
     if seen.topic_id != left.topic_id:
@@ -256,7 +256,7 @@ class _Area:
 
     @property
     def path(self) -> str:
-        """Of it."""
+        """Its path."""
         parent, name = os.path.split(os.path.normpath(self.log_dir))
         return os.path.join(parent, f".cleanerd-install-{name}")
 

@@ -102,9 +102,8 @@ class Scanner(Duty):
         twice = self._twice(judged)
         unknown: dict[str, set[str]] = {}
         for log in judged:
-            is_named = self._is_named(
-                log, configuration
-            )  # first: what its broker writes meanwhile is found by the next scan
+            # first: what its broker writes meanwhile is found by the next scan
+            is_named = self._is_named(log, configuration)
             foreign = attempt(partial(self._why_foreign, log, configuration), log.directory)
             reason = twice.get(log, foreign)
             if reason is None:
@@ -239,9 +238,8 @@ class Scanner(Duty):
             return
         if name is not None:
             self._parts.inventory.touch(log_dir, name)
-        if (
-            name is None or log_dir in self._parts.obstacles.offline
-        ):  # events were lost, or it may be a log directory now
+        # events were lost, or it may be a log directory now
+        if name is None or log_dir in self._parts.obstacles.offline:
             self._scanned_s = -math.inf
         self._bell.ring()
 

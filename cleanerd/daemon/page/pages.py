@@ -50,7 +50,7 @@ class BarPart:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What the bytes of a log, or of all logs, are to the cleaner. `label` is the text."""
+    """Bytes of a log, or of all logs, by what the cleaner makes of them. `label` is the text."""
 
     parts: tuple[BarPart, ...]
     label: str

@@ -216,7 +216,7 @@ def _first_dirty(offset: int, offsets: Offsets) -> str:
 
 
 def _examined(parts: Parts, log: LogId) -> tuple[Fact, str | None]:
-    """What a cleaning would find, with transactions and the true log end; and what to do about it."""
+    """The finding of an examination, with transactions and the true log end; and what to do."""
     topic, configuration = log.topic_partition.topic, parts.configuration()
     partitions, configs = (log.topic_partition,), {topic: configuration.topic(topic)}
     try:

@@ -1,4 +1,4 @@
-"""What is to come: when each log becomes due, how long its cleaning takes, and whether all meet max.compaction.lag.ms.
+"""Forecast: when each log becomes due, how long its cleaning takes, and whether all meet max.compaction.lag.ms.
 
 A log is late when its cleaning ends after its deadline, the time that its cleaning takes, and a grace: it had to wait for
 others. All of this rests on upper bounds of what is dirty and on the rate of past cleanings, and assumes that writing
@@ -161,7 +161,7 @@ def _log_forecast(
 
 
 def _removable_bytes(estimate: DirtyEstimate, last: HistoryEvent | None) -> int | None:
-    """What a cleaning removes if it leaves what the last one left; None if there was none."""
+    """Bytes that a cleaning removes if it leaves as much as the last one; None without a last one."""
     if last is None or last.bytes_after is None or last.kind not in ("cleaning", "commit"):
         return None
     size_bytes = estimate.range.clean_bytes + estimate.range.cleanable_bytes

@@ -100,7 +100,7 @@ def _log_dir(
 
 
 def _sums(parts: Parts, log_dir: str, entries: Sequence[Entry]) -> Iterator[MetricSample]:
-    """Of all logs of a directory. What has to do with dirt is of compacted ones, and an upper bound."""
+    """Sums over the logs of a directory. Dirty and cleanable bytes count compacted logs only, and are upper bounds."""
     known = [entry.known.contents for entry in entries if entry.known is not None]
     staged = [contents.staged for contents in known if contents.staged is not None]
     found = [one for one in (parts.due_logs.estimate(entry.log) for entry in entries) if one is not None]

@@ -27,9 +27,8 @@ class StatusLine:
         given_up = sum(failure.is_uncleanable for failure in parts.failures.all())
         last = self._reloader.last
         is_rejected = last is not None and last.status is ReloadStatus.REJECTED
-        minute = (
-            now_s // _AT_LATEST_S
-        )  # time alone makes logs dirtier, and no bell rings when one has vanished
+        # time alone makes logs dirtier, and no bell rings when one has vanished
+        minute = now_s // _AT_LATEST_S
         basis = (minute, parts.work_bell.rings(), given_up, len(parts.obstacles.offline), is_rejected)
         if basis != self._basis:
             self._basis, self._made_s = basis, now_s

@@ -1,4 +1,4 @@
-"""What other settings would have done to a log: its recorded growth, cleaned by other rules (`policy.backtest`)."""
+"""Other settings for a log: its recorded growth, cleaned by other rules (`policy.backtest`)."""
 
 from collections.abc import Iterator
 from dataclasses import replace

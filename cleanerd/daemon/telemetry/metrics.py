@@ -222,7 +222,7 @@ class Metrics:
 
 
 def dedupe_ratio(results: Iterable[LogResult], config: CleanerdConfig) -> float:
-    """How much of the dedupe buffer these logs need at most together: every offset may have a key of its own."""
+    """Upper bound of the share of the dedupe buffer that these logs need together: every offset may have its own key."""
     ranges = [(result.first_dirty_offset, result.end_offset) for result in results]
     offsets = sum(max(end - start, 0) for start, end in ranges if start is not None and end is not None)
     return offsets * KEY_BYTES / (config.dedupe_buffer_size_bytes * config.io_buffer_load_factor)

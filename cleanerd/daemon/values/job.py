@@ -33,6 +33,6 @@ class Job:
         self.reason: str | None = None
 
     def fields(self) -> dict[str, Any]:
-        """What is the same for all that happens in it, by the names that history and API use."""
+        """Fields that all events of the job share, by the names that history and API use."""
         of_logs = self.logs[0].fields() if len(self.logs) == 1 else {"log_dir": self.logs[0].log_dir}
         return {"job_id": self.id, **of_logs}

@@ -14,7 +14,7 @@ from cleanerd.format.names import CLEANER_OFFSET_CHECKPOINT
 
 
 class BrokersCleaner:
-    """What is seen of it in each log directory. Thread-safe: every entry is replaced as a whole."""
+    """Signs of the broker's cleaner in each log directory. Thread-safe: every entry is replaced as a whole."""
 
     def __init__(self, files: Files) -> None:
         self._files = files

@@ -73,7 +73,7 @@ class Jobs:
             self._changed.notify_all()
 
     def planned_log(self, job: Job, number: int) -> LogId | None:
-        """The log that tasks call `number`; the news of it may come a moment after the first report."""
+        """The log that tasks call `number`; it may become known a moment after their first report."""
         with self._changed:
             is_known = self._changed.wait_for(lambda: len(job.planned) > number, timeout=10)
             return job.planned[number] if is_known else None

@@ -58,7 +58,7 @@ class Mutes:
         return tuple(found[topic] for topic in sorted(found))
 
     def ratios(self) -> dict[str, float | None]:
-        """What cleanerd itself goes by instead, where it has no key of its own; None: the broker's default."""
+        """The ratio for cleanerd instead, where it has no key of its own; None: the broker's default."""
         return {
             mute.topic: None if mute.prior is None else float(mute.prior)
             for mute in self.all()

@@ -71,9 +71,8 @@ class Schedule:
         if barred is not None:  # since it was requested
             self.jobs.end(job, (), barred)
             return self._requested()
-        is_coming = self.ownership.is_yielding(
-            job.logs[0].log_dir
-        )  # a broker; it was not when the job was requested
+        # a broker; it was not when the job was requested
+        is_coming = self.ownership.is_yielding(job.logs[0].log_dir)
         taken = [] if is_coming else self.states.try_start_all(job.logs)
         if len(taken) == len(job.logs):
             return self.jobs.begin(job)

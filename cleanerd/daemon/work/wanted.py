@@ -34,9 +34,8 @@ class Wanted:
         configuration = self.configuration()
         log_dir, tp = LogDir.at(self.files, log.log_dir, self.clock), log.topic_partition
         reason = why_foreign(log_dir, tp, configuration)
-        if (
-            reason is None and (target := self.inventory.moving_to(log)) is not None
-        ):  # it may not be there to be seen
+        # it may not be there to be seen
+        if reason is None and (target := self.inventory.moving_to(log)) is not None:
             reason = f"{log.directory}: its broker moves it to {target}"
         if reason is not None:
             raise PolicyChanged(reason)

@@ -115,9 +115,8 @@ class LogWriter:
             self._producers, scan = self._find_end(start_offset)
             self.log_end_offset = scan.next_offset
             self._segment = ActiveSegment(self._files, self.directory, scan)
-            if (
-                options.fsync
-            ):  # an append is worth nothing while the name of its file is not on stable storage
+            # an append is worth nothing while the name of its file is not on stable storage
+            if options.fsync:
                 self._files.fsync_dir(self.directory)
                 self._files.fsync_dir(log_dir)
 
@@ -259,9 +258,8 @@ class LogWriter:
         """Close the active segment and start one at the log end."""
         self._segment.close(sync=self._options.fsync)
         self._write_snapshot()
-        if (
-            self._options.fsync
-        ):  # invariant 2 holds after a power cut, too: the transaction index may be a new file
+        # invariant 2 holds after a power cut, too: the transaction index may be a new file
+        if self._options.fsync:
             self._files.fsync_dir(self.directory)
         self._segment = ActiveSegment(self._files, self.directory, self._empty(self.log_end_offset))
         if self._options.fsync:

@@ -141,9 +141,8 @@ def _list_segments(found: Partition, live: Sequence[SegmentFileName]) -> None:
     for name in live:
         kinds.setdefault(name.base_offset, set()).add(name.kind)
     bases = sorted(base for base, present in kinds.items() if FileKind.LOG in present)
-    orphans = (
-        set() if found.facts.is_live else kinds.keys() - set(bases)
-    )  # a live broker renames the `.log` first
+    # a live broker renames the `.log` first
+    orphans = set() if found.facts.is_live else kinds.keys() - set(bases)
     for base in sorted(orphans):
         for kind in sorted(kinds[base] & _INDEXES, key=lambda kind: kind.value):
             found.add("orphan_index", found.path(str(SegmentFileName(base, kind))))
