@@ -395,7 +395,7 @@ def frozen(broker: KafkaBroker) -> Iterator[None]:
         os.kill(broker.pid, signal.SIGCONT)
 
 
-RESTARTS, RESTARTS_MAX = 3, 8
+RESTARTS, RESTARTS_MAX = 3, 20
 
 
 def test_producers_write_over_three_restarts(place: Place) -> None:

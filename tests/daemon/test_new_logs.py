@@ -107,4 +107,4 @@ def test_the_first_segment_of_a_log_directory_is_seen_at_once(tmp_path: Path) ->
         assert daemon.ask("status")["status"]["log_dirs"][0]["online"] is False
         write_logs(log_dir, "new")
         (log_dir / META_PROPERTIES).unlink()
-        wait_until(lambda: daemon.log("new-0"), 30, daemon.output)
+        wait_until(lambda: daemon.ask("logs")["logs"], 30, daemon.output)

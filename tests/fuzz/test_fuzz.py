@@ -76,7 +76,7 @@ def _names_no_file() -> None:
         (lambda: {}[1], "exception", "KeyError: 1"),
         (lambda: ctypes.string_at(0), "crash", "-11"),
         (lambda: time.sleep(60), "hang", "0.5 s"),  # noqa: TID251
-        (lambda: bytes(1 << 30), "exception", "MemoryError"),
+        (lambda: bytes(8 << 30), "exception", "MemoryError"),  # a worker may give 1 GiB back
         (_dies_in_a_thread, "traceback", "thread victim: TypeError"),
         (_names_no_file, "exception", "names no file: it does not work"),
     ],
