@@ -132,10 +132,10 @@ def check_segment(task: SegmentTask) -> SegmentReport | None:
     report = SegmentReport(task)
     path = task.path(FileKind.LOG)
     try:
-        is_named = _is_named(task)
+        is_named = not task.is_live or _is_named(task)
         _check(report)
-        is_same = is_named and FileStat.of(os.stat(path)) == task.identity
-        if task.is_live and not task.is_active and not is_same:
+        is_same = not task.is_live or (is_named and FileStat.of(os.stat(path)) == task.identity)
+        if not (is_same or task.is_active):
             report = SegmentReport(task)
             report.add(CHANGED, path, -1, "the same file for as long as it is read", "others")
     except FileNotFoundError:

@@ -72,7 +72,11 @@ def verify(
     tasks = [task for log in logs for task in log.tasks]
     reports = answers(check_segment, tasks, _killed, processes, read)
     for _ in range(_LISTED_AGAIN_MAX):
-        reports = {task: one for task, one in reports.items() if one is None or not one.has_changed}
+        changed = [task for task, one in reports.items() if one is not None and one.has_changed]
+        if not changed:
+            break
+        for task in changed:
+            del reports[task]
         logs = [
             log
             if reports.keys() >= set(log.tasks)
