@@ -101,14 +101,15 @@ class LiveBrokers:
         if pid is None:
             raise NoWayIn(f"{log_dir}: no broker lives in it")
         with self._mutex:
-            found = self._sessions.get(pid or log_dir)
-            is_open = found is not None and found.is_open
-            until_s, reason = self._refused.get((log_dir, pid), (0.0, ""))
-            if not is_open and self._clock.monotonic_s() < until_s:
-                raise NoWayIn(reason)
+            session = self._sessions.get(pid or log_dir)
+            if session is None or not session.is_open:
+                session = None
+                until_s, reason = self._refused.get((log_dir, pid), (0.0, ""))
+                if self._clock.monotonic_s() < until_s:
+                    raise NoWayIn(reason)
             others = {key: value for key, value in self._refused.items() if key[0] != log_dir}
             try:
-                session = found if found is not None and is_open else self._open(log_dir, pid)
+                session = session or self._open(log_dir, pid)
                 session.check_has(log_dir)
             except NoWayIn as error:
                 self._refused = {**others, (log_dir, pid): (self._clock.monotonic_s() + _RETRY_S, str(error))}

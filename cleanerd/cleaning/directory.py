@@ -42,6 +42,7 @@ class Run:
     cleaner: Cleaner
     progress: Progress
     brokers: LiveBrokers
+    configured: ConfiguredNow
     space: ForeseenSpace = field(default_factory=ForeseenSpace)
     results: dict[tuple[str, int, str], LogResult] = field(default_factory=dict)
 
@@ -67,7 +68,7 @@ class Directory(CommitHost):
         self._log_dir = log_dir
         self.path = log_dir.path
         self._found = found
-        self._now = ConfiguredNow(run.request, log_dir.files)
+        self._topic_config = run.request.topic_config
         self.committer = Committer(log_dir, self, SliceSize(_COMMITTED_TOGETHER), run.brokers)
 
     def attempt(self, step: Callable[[], _T]) -> _T | None:
@@ -116,7 +117,7 @@ class Directory(CommitHost):
                 if isinstance(one.reason, CleanerdError):
                     self._add(failed_on_disk(self._log_dir, tp, one.reason))
                 elif one.reason is not None:
-                    self._add(LogResult.of(tp, self._log_dir.path, "failed", one.reason))
+                    self._add(LogResult.of(tp, self.path, "failed", one.reason))
         self._found = [tp for tp in self._found if self._result_of(tp) is None]
 
     def _leave_alone(self) -> None:
@@ -124,7 +125,7 @@ class Directory(CommitHost):
         request = self._request
         alone = left_alone(self._log_dir, self._found, request.configuration, request.topics or frozenset())
         for tp, reason in alone.items():
-            skipped = LogResult.of(tp, self._log_dir.path, "skipped", reason)
+            skipped = LogResult.of(tp, self.path, "skipped", reason)
             if self._is_news(skipped):
                 self._add(skipped)
         self._found = [tp for tp in self._found if tp not in alone]
@@ -145,12 +146,12 @@ class Directory(CommitHost):
     def begin(self, logs: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
         """Beside a live broker policies may have changed since the run began."""
         if self._is_live():
-            self._now.refresh()
+            self._topic_config = self._run.configured.now()
         return logs
 
     def check(self, tp: TopicPartition, round_end: int) -> None:
         """Whether a result is still wanted."""
-        check_wanted(self._log_dir, tp, self._now.topic_config(tp.topic), round_end)
+        check_wanted(self._log_dir, tp, self._topic_config(tp.topic), round_end)
 
     def _reset_checkpoints(self) -> None:
         """Before anything is chosen, for logs with nothing to clean as well (1.7)."""
@@ -186,7 +187,7 @@ class Directory(CommitHost):
     def _clean_again(self, before: LogResult) -> LogResult:
         """A log of which only some groups could be cleaned, whatever its dirty ratio is now."""
         tp, forced = before.topic_partition, replace(self._request, force=True)
-        found = attempt(lambda: [*self._examined([tp], forced)], self._log_dir.path)
+        found = attempt(lambda: [*self._examined([tp], forced)], self.path)
         if isinstance(found, CleanerdError):
             return before.failed(found)
         (answer,) = found
@@ -279,7 +280,7 @@ class Directory(CommitHost):
     ) -> LogResult:
         """The account of a log whose staged result is, or would be, committed; `before`, `after`: bytes and segments."""
         return replace(
-            LogResult.of(tp, self._log_dir.path, outcome, "staged by an earlier cleaning"),
+            LogResult.of(tp, self.path, outcome, "staged by an earlier cleaning"),
             end_offset=end,
             bytes_before=before[0], segments_before=before[1], bytes_after=after[0], segments_after=after[1],
         )  # fmt: skip
@@ -288,11 +289,11 @@ class Directory(CommitHost):
 
     def retain(self) -> None:
         """Retention for compacted logs that are not in trouble (rule 1.28); those of a live broker are its own to retain."""
-        if self._log_dir.owner is Owner.LIVE_BROKER:
+        if not self._found or self._log_dir.owner is Owner.LIVE_BROKER:
             return
         checkpoints, dry_run = self._log_dir.checkpoints(), self._request.dry_run
         for tp in self._found:
-            result = self._result_of(tp) or LogResult.of(tp, self._log_dir.path)
+            result = self._result_of(tp) or LogResult.of(tp, self.path)
             config = self._request.topic_config(tp.topic)
             if not config.compact or result.outcome in ("failed", "aborted"):
                 continue
@@ -319,7 +320,7 @@ class Directory(CommitHost):
 
     def _is_live(self) -> bool:
         """Whether a live broker owns the directory. One that is out of reach has none."""
-        return guarded(lambda: self._log_dir.owner, self._log_dir.path) is Owner.LIVE_BROKER
+        return guarded(lambda: self._log_dir.owner, self.path) is Owner.LIVE_BROKER
 
 
 def jobs_of(candidates: list[Candidate]) -> Iterator[list[Candidate]]:

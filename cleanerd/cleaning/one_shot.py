@@ -20,6 +20,7 @@ from cleanerd.cleaning.directory import NO_LOG, Directory, Run, job_failed, jobs
 from cleanerd.cleaning.overlap import Ending, one_ahead
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
+from cleanerd.cleaning.wanted import ConfiguredNow
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files, RealFiles
 from cleanerd.errors import CleanerdError, attempt, guarded
@@ -42,7 +43,8 @@ def clean_once(
     """Clean once and return a result per log. The session stays open; it is used only if there is something to clean."""
     files = files or RealFiles()
     brokers = LiveBrokers(files, clock, lambda: request.config)
-    run = Run(request, Cleaner(request, progress, clock, files, session), progress, brokers)
+    cleaner, configured = Cleaner(request, progress, clock, files, session), ConfiguredNow(request, files)
+    run = Run(request, cleaner, progress, brokers, configured)
     with contextlib.closing(brokers):
         directories = []
         for path in request.log_dirs:
@@ -55,7 +57,7 @@ def clean_once(
             for directory in directories:
                 directory.attempt(directory.count)
         else:
-            _Jobs(run.cleaner, directories, clock).clean()
+            _Jobs(cleaner, directories, clock).clean()
     return list(run.results.values())
 
 

@@ -6,6 +6,8 @@ max.compaction.lag.ms or dirty ratio makes a cleaning due or not, never wrong. S
 cleaner is to take the log next. A result that waits is committed all the same, unless the broker's cleaner was there first.
 """
 
+from collections.abc import Callable
+
 from cleanerd.cleaning.result import CleanRequest
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import TopicConfig
@@ -22,19 +24,21 @@ class ConfiguredNow:
     """`request.topic_config`, with what the cluster has changed since: by its metadata log, where that can be read."""
 
     def __init__(self, request: CleanRequest, files: Files) -> None:
-        self.topic_config = request.topic_config
+        self._topic_config = request.topic_config
         self._request, self._files = request, files
         metadata = request.configuration and request.configuration.metadata
         self._tail = MetadataTail(files, [metadata.directory]) if metadata and metadata.is_whole else None
         self._is_read = False  # what could not be read is read again, news or not
 
-    def refresh(self) -> None:
-        """Take in the changes since the last call."""
-        if self._tail is None or not (self._tail.has_news() or not self._is_read):
-            return
-        found = guarded(self._read, self._request.config.metadata_log_dir)
-        self._is_read = isinstance(found, Configuration)
-        self.topic_config = found.topic if isinstance(found, Configuration) else self._request.topic_config
+    def now(self) -> Callable[[str], TopicConfig]:
+        """With the changes since the last call."""
+        if self._tail is not None and (self._tail.has_news() or not self._is_read):
+            found = guarded(self._read, self._request.config.metadata_log_dir)
+            self._is_read = isinstance(found, Configuration)
+            self._topic_config = (
+                found.topic if isinstance(found, Configuration) else self._request.topic_config
+            )
+        return self._topic_config
 
     def _read(self) -> Configuration | None:
         request, known = self._request, self._request.configuration

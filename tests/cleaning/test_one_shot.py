@@ -1,5 +1,7 @@
 """`cleanerd clean` obeys the limits that the daemon obeys: I/O, size of jobs, what may wait staged beside a broker."""
 
+import errno
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +17,8 @@ from cleanerd.cleaning.overlap import Ending
 from cleanerd.cleaning.result import LogResult
 from cleanerd.format import names
 from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.storage.log_dir import LogDir
+from cleanerd.storage.scan import Checkpoints
 from tests.cleaning.logs import assert_cleaned, clean, contents, lock_of_another, size_of, write_logs
 
 BURST_S = 0.3
@@ -238,6 +242,25 @@ def test_only_the_directory_of_the_live_broker_waits_for_it(
         ran = clean(spark, free, owned, options=[f"--set=cleanerd.staged.max.bytes={staged_max_bytes}"])
     assert_cleaned(ran, free / "a-0")
     assert ran.outcome("b", "owned") == outcome
+
+
+def test_a_directory_that_fails_has_one_result_for_each_log(
+    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing more is done to it; the other one is cleaned."""
+    good, bad = write_logs(tmp_path / "good", "a"), write_logs(tmp_path / "bad", "b")
+    checkpoints = LogDir.checkpoints
+
+    def fail(self: LogDir) -> Checkpoints:
+        if self.path == str(bad):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), self.path)
+        return checkpoints(self)
+
+    monkeypatch.setattr(LogDir, "checkpoints", fail)
+    ran = clean(spark, good, bad)
+    assert ran.results.keys() == {("good", "a"), ("bad", "b")}
+    assert ran.outcome("b", "bad") == "failed"
+    assert_cleaned(ran, good / "a-0")
 
 
 def test_nothing_is_written_to_what_is_no_log_directory(spark: LazySpark, tmp_path: Path) -> None:

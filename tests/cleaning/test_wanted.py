@@ -77,8 +77,7 @@ def test_a_run_sees_what_the_cluster_has_changed_since_it_began(tmp_path: Path) 
         before, configured = known.topic("t"), ConfiguredNow(request, files)
 
         def now(configured: ConfiguredNow = configured) -> TopicConfig:
-            configured.refresh()
-            return configured.topic_config("t")
+            return configured.now()("t")
 
         assert now() == before
         changed = [
