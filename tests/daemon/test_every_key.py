@@ -61,6 +61,8 @@ class Running:
             "log.cleanup.policy": "compact",
         }
         self._write({})
+        root_logger = logging.getLogger()
+        self._before = root_logger.level, root_logger.handlers[:], sys.excepthook
         self._daemon = Daemon(self._load(), (str(self.log_dir),), str(self._file), self._load, lambda: None)
         self.parts, self.crew = self._daemon._parts, self._daemon._crew
         self.parts.ownership.take_at_start(self.parts.log_dirs)
@@ -78,7 +80,11 @@ class Running:
         self.scan()
 
     def stop(self) -> None:
+        """Its process has the log that it had before."""
         self._daemon._supervisor.stop()
+        root, (level, handlers, sys.excepthook) = logging.getLogger(), self._before
+        root.setLevel(level)
+        root.handlers[:] = handlers
 
     def log(self, topic: str) -> LogId:
         return LogId(str(self.log_dir), TopicPartition(topic, 0))
@@ -118,17 +124,6 @@ class Running:
 
     def _load(self) -> Configuration:
         return resolve(read_sources(str(self._file)))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def logging_as_before() -> Iterator[None]:
-    """A daemon sets up the log of its process."""
-    root, hook = logging.getLogger(), sys.excepthook
-    level, handlers = root.level, root.handlers[:]
-    yield
-    sys.excepthook = hook
-    root.setLevel(level)
-    root.handlers[:] = handlers
 
 
 @pytest.fixture(scope="module")
