@@ -5,7 +5,7 @@ Whatever happens to one log becomes its result; the others go on.
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -15,7 +15,7 @@ from cleanerd.cleaning.choose import Candidate, examine_all, failed_on_disk, in_
 from cleanerd.cleaning.clean import Cleaner
 from cleanerd.cleaning.committer import CommitHost, Committer, has_result, in_rounds
 from cleanerd.cleaning.foreign import left_alone
-from cleanerd.cleaning.result import CleaningOutcome, CleanRequest, LogResult, Progress
+from cleanerd.cleaning.result import NO_LOG, CleaningOutcome, CleanRequest, LogResult, Progress
 from cleanerd.cleaning.retain import Retained, retain_log
 from cleanerd.cleaning.roll import roll
 from cleanerd.cleaning.room import ForeseenSpace
@@ -29,22 +29,23 @@ from cleanerd.storage.staged import StagedGroup, staged_bytes
 
 _COMMITTED_TOGETHER = 16
 """Logs under the first hold of the lock; its duration decides how many the next ones take."""
-NO_LOG = TopicPartition("", -1)
-"""Stands for the log directory as a whole."""
 _T = TypeVar("_T")
 
 
 @dataclass(slots=True)
 class Run:
-    """What one call of `clean_once` carries from directory to directory; `results`: one per log, the newest."""
+    """What one call of `clean_once` carries from directory to directory of one node.
+
+    `space` and `results`, the newest of each log, are those of all nodes.
+    """
 
     request: CleanRequest
     cleaner: Cleaner
     progress: Progress
     brokers: LiveBrokers
     configured: ConfiguredNow
-    space: ForeseenSpace = field(default_factory=ForeseenSpace)
-    results: dict[tuple[str, int, str], LogResult] = field(default_factory=dict)
+    space: ForeseenSpace
+    results: dict[tuple[str, int, str], LogResult]
 
     def add(self, result: LogResult) -> None:
         """A log is done."""

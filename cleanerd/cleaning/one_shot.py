@@ -1,4 +1,4 @@
-"""One shot: clean what a request asks for (architecture 3, 6).
+"""One shot: clean what requests ask for (architecture 3, 6).
 
 Per directory: guard against a second cleanerd, recover what an interrupted commit left, commit what an earlier run staged,
 examine every partition. Then the candidates of all directories are cleaned, job by job, and compacted logs get their
@@ -7,7 +7,7 @@ directory.
 """
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
@@ -16,10 +16,11 @@ from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.cleaning.batching import one_by_one
 from cleanerd.cleaning.choose import Candidate, partitions
 from cleanerd.cleaning.clean import Cleaner, CleaningJob
-from cleanerd.cleaning.directory import NO_LOG, Directory, Run, job_failed, jobs_of
+from cleanerd.cleaning.directory import Directory, Run, job_failed, jobs_of
 from cleanerd.cleaning.overlap import Ending, one_ahead
 from cleanerd.cleaning.phases import Stopwatch
-from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
+from cleanerd.cleaning.result import NO_LOG, CleanRequest, LogResult, Progress
+from cleanerd.cleaning.room import ForeseenSpace
 from cleanerd.cleaning.wanted import ConfiguredNow
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files, RealFiles
@@ -33,32 +34,43 @@ _OfLog = TypeVar("_OfLog", Candidate, LogResult)
 
 
 def clean_once(
-    request: CleanRequest,
+    requests: Sequence[CleanRequest],
     progress: Progress,
     clock: Clock,
     *,
     session: LazySpark,
     files: Files | None = None,
 ) -> list[LogResult]:
-    """Clean once and return a result per log. The session stays open; it is used only if there is something to clean."""
+    """Clean once and return a result per log. The session stays open; it is used only if there is something to clean.
+
+    `requests`: one for each node. They differ in log directories and configuration; the limits of the first hold for all.
+    """
     files = files or RealFiles()
-    brokers = LiveBrokers(files, clock, lambda: request.config)
-    cleaner, configured = Cleaner(request, progress, clock, files, session), ConfiguredNow(request, files)
-    run = Run(request, cleaner, progress, brokers, configured)
-    with contextlib.closing(brokers):
-        directories = []
-        for path in request.log_dirs:
-            found = attempt(partial(_look, files, path, clock, request), path)
-            if isinstance(found, CleanerdError):
-                run.add(LogResult.of(NO_LOG, path).failed(found))
-            elif found is not None:  # else the command line warns of it
-                directories.append(Directory(run, *found))
-        if request.dry_run:
+    cleaner = Cleaner(requests[0], progress, clock, files, session)
+    space, results, directories = ForeseenSpace(), dict[tuple[str, int, str], LogResult](), list[Directory]()
+    with contextlib.ExitStack() as stack:
+        for request in requests:
+            brokers = LiveBrokers(files, clock, partial(getattr, request, "config"))
+            stack.enter_context(contextlib.closing(brokers))
+            configured = ConfiguredNow(request, files)
+            run = Run(request, cleaner, progress, brokers, configured, space, results)
+            directories += _directories(run, files, clock)
+        if requests[0].dry_run:
             for directory in directories:
                 directory.attempt(directory.count)
         else:
             _Jobs(cleaner, directories, clock).clean()
-    return list(run.results.values())
+    return list(results.values())
+
+
+def _directories(run: Run, files: Files, clock: Clock) -> Iterator[Directory]:
+    """Those of a node; one that cannot be looked at has failed."""
+    for path in run.request.log_dirs:
+        found = attempt(partial(_look, files, path, clock, run.request), path)
+        if isinstance(found, CleanerdError):
+            run.add(LogResult.of(NO_LOG, path).failed(found))
+        elif found is not None:  # else the command line warns of it
+            yield Directory(run, *found)
 
 
 def _look(

@@ -31,6 +31,10 @@ CleaningOutcome = Literal[
 SUPERSEDED: CleaningOutcome = "superseded_by_broker"
 
 
+NO_LOG = TopicPartition("", -1)
+"""Stands for a log directory as a whole."""
+
+
 @dataclass(frozen=True, slots=True)
 class Basis:
     """What a log was when it was looked through: only as long as it still is so, what was found out holds.

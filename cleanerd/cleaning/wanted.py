@@ -42,7 +42,7 @@ class ConfiguredNow:
 
     def _read(self) -> Configuration | None:
         request, known = self._request, self._request.configuration
-        metadata = find_metadata(self._files, request.all_log_dirs, request.config.metadata_log_dir)
+        metadata = find_metadata(self._files, request.log_dirs, request.config.metadata_log_dir)
         return None if known is None or metadata is None else known.with_metadata(metadata)
 
 

@@ -15,9 +15,9 @@ from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
+from cleanerd.cleaning.result import NO_LOG, CleanRequest, LogResult, Progress
 from cleanerd.cli import output
-from cleanerd.cli.configuration import load, no_log_dirs
+from cleanerd.cli.configuration import Loaded, load_each, no_log_dirs
 from cleanerd.cli.parser import did_you_mean
 from cleanerd.cli.progress import progress_on
 from cleanerd.cli.tables import write_table
@@ -29,44 +29,61 @@ NOT_DONE = ("failed", "aborted")
 
 
 class CleanOnce(Protocol):
-    """The work: clean what a request asks for, once; a result for every log that it selects."""
+    """The work: clean what requests ask for, once; a result for every log that they select."""
 
-    def __call__(self, request: CleanRequest, *, progress: Progress, clock: Clock) -> list[LogResult]:
+    def __call__(
+        self, requests: Sequence[CleanRequest], *, progress: Progress, clock: Clock
+    ) -> list[LogResult]:
         """Raises `CleanerdError` only for what concerns all logs."""
         ...
 
 
 def run(arguments: Namespace, clean_once: CleanOnce | None = None) -> int:
     """Load, clean, report; returns the exit code."""
-    request = request_from(arguments)
+    requests, results = requests_from(arguments)
     clock = SystemClock() if arguments.now_ms is None else FixedNow(arguments.now_ms)
-    with progress_on(sys.stderr) as progress:
-        results = (clean_once or _clean_once)(request, progress=progress, clock=clock)
+    if requests:
+        with progress_on(sys.stderr) as progress:
+            results += (clean_once or _clean_once)(requests, progress=progress, clock=clock)
     _report(results, arguments)
-    for topic in sorted((request.topics or set()) - {result.topic for result in results}):
-        output.say(f"no log of topic {topic} was found{did_you_mean(topic, _topics(request.log_dirs))}")
+    log_dirs = [log_dir for request in requests for log_dir in request.log_dirs]
+    for topic in sorted(set(arguments.topic) - {result.topic for result in results}):
+        output.say(f"no log of topic {topic} was found{did_you_mean(topic, _topics(log_dirs))}")
     return 1 if any(result.outcome in NOT_DONE for result in results) else 0
 
 
-def _clean_once(request: CleanRequest, *, progress: Progress, clock: Clock) -> list[LogResult]:
+def _clean_once(requests: Sequence[CleanRequest], *, progress: Progress, clock: Clock) -> list[LogResult]:
     """The work, in a session of its own. Its JVM starts while the rest is imported and the logs are looked at."""
     from cleanerd.spark_runtime.lazy_spark import LazySpark  # noqa: PLC0415 - pulls in Spark
     from cleanerd.spark_runtime.spark_master import spark_place  # noqa: PLC0415
 
-    place = spark_place(request.config)
+    place = spark_place(requests[0].config)
     session = LazySpark(place.master, dict(place.conf), makes_archive=True)
     try:
         session.begin()
         from cleanerd.cleaning.one_shot import clean_once  # noqa: PLC0415 - pulls in kernels
 
-        return clean_once(request, progress, clock, session=session)
+        return clean_once(requests, progress, clock, session=session)
     finally:
         session.stop()
 
 
-def request_from(arguments: Namespace) -> CleanRequest:
-    """The request that the options of `clean` make. Raises `BadConfiguration`, `BadUsage`."""
-    loaded = load(arguments, output.say, named=frozenset(arguments.topic))
+def requests_from(arguments: Namespace) -> tuple[list[CleanRequest], list[LogResult]]:
+    """The requests that the options of `clean` make, one for each node, and what has failed by then.
+
+    Raises `BadConfiguration`, `BadUsage`.
+    """
+    requests, failed = list[CleanRequest](), list[LogResult]()
+    for found in load_each(arguments, output.say, frozenset(arguments.topic)):
+        if isinstance(found, Loaded):
+            requests.append(_request(found, arguments))
+        else:
+            log_dirs, error = found
+            failed += [LogResult.of(NO_LOG, log_dir).failed(error) for log_dir in log_dirs]
+    return requests, failed
+
+
+def _request(loaded: Loaded, arguments: Namespace) -> CleanRequest:
     for reason in no_log_dirs(loaded.log_dirs):
         output.say(reason)
     return CleanRequest(
@@ -91,9 +108,9 @@ def _report(results: list[LogResult], arguments: Namespace) -> None:
         _write_table(results)
     for result in results:
         if result.outcome in NOT_DONE and not is_table:  # the table has the reason
-            output.say(f"{_log_name(result)} in {result.log_dir}: {result.outcome}: {result.reason}")
+            output.say(f"{log_name(result)} in {result.log_dir}: {result.outcome}: {result.reason}")
         if result.index_damage is not None:
-            output.say(f"{_log_name(result)} in {result.log_dir}: {result.index_damage}")
+            output.say(f"{log_name(result)} in {result.log_dir}: {result.index_damage}")
 
 
 def _write_table(results: Sequence[LogResult]) -> None:
@@ -102,7 +119,7 @@ def _write_table(results: Sequence[LogResult]) -> None:
     is_one_dir = len({result.log_dir for result in results}) == 1
     write_table(
         {
-            "LOG": [_log_name(result) for result in results],
+            "LOG": [log_name(result) for result in results],
             "LOG DIR": ["" if is_one_dir else result.log_dir for result in results],
             "OUTCOME": [result.outcome for result in results],
             "BEFORE": [size(result.bytes_before) for result in results],
@@ -124,7 +141,7 @@ def _about(saved_bytes: int | None) -> str:
     return f"about {'-' * (saved_bytes < 0)}{size(abs(saved_bytes))}" if saved_bytes else ""
 
 
-def _log_name(result: LogResult) -> str:
+def log_name(result: LogResult) -> str:
     """The log that a result is about; some are about a whole log directory."""
     return f"{result.topic}-{result.partition}" if result.topic else "(all)"
 

@@ -23,7 +23,7 @@ from cleanerd.env.files import Files, RealFiles
 from cleanerd.errors import BadUsage, CleanerdError, guarded
 from cleanerd.format.names import DirKind, parse_partition_dir
 from cleanerd.storage.log_dir import LogDir
-from cleanerd.storage.metadata_log import find_metadata
+from cleanerd.storage.metadata_log import by_node, find_metadata
 from cleanerd.storage.no_log_dir import why_no_log_dir
 
 _NO_METADATA = "no metadata log found: what the cluster overrides for topics and brokers is not known"
@@ -49,15 +49,48 @@ def load(
 
     `named`: the topics that a one-shot was given; None for none. A daemon asks brokers itself.
     """
-    files = RealFiles()
-    sources = read_sources(arguments.config, arguments.set, arguments.topic_set)
-    configuration = resolve(sources)
+    loaded = _static(arguments)
+    return _with_cluster(loaded, loaded.log_dirs, warn, named, is_daemon=is_daemon)
+
+
+def load_each(
+    arguments: Namespace, warn: Callable[[str], None], named: frozenset[str] | None
+) -> Iterator[Loaded | tuple[tuple[str, ...], CleanerdError]]:
+    """`load`, for each node whose log directories these are. One node's trouble is not that of others.
+
+    Yields what is loaded, or directories and why nothing is known of them. Raises as `load` where there is one node.
+    """
+    static, warnings = _static(arguments), dict[str, None]()
+    nodes = by_node(RealFiles(), static.log_dirs)
+    for log_dirs in nodes:
+        load_one = partial(_with_cluster, static, log_dirs, warnings.setdefault, named)
+        found = load_one() if len(nodes) == 1 else guarded(load_one, ", ".join(log_dirs))
+        yield (log_dirs, found) if isinstance(found, CleanerdError) else found
+    for warning in warnings:
+        warn(warning)
+
+
+def _static(arguments: Namespace) -> Loaded:
+    """Without what the cluster sets."""
+    configuration = resolve(read_sources(arguments.config, arguments.set, arguments.topic_set))
     if not (arguments.log_dir or arguments.config or _names_log_dirs(configuration)):
         raise BadUsage("which logs? give the broker's --config FILE, or --log-dir DIR")
-    log_dirs = _log_dirs(arguments.log_dir, configuration.broker.log_dirs)
+    return Loaded(configuration, _log_dirs(arguments.log_dir, configuration.broker.log_dirs))
+
+
+def _with_cluster(
+    static: Loaded,
+    log_dirs: tuple[str, ...],
+    warn: Callable[[str], object],
+    named: frozenset[str] | None,
+    *,
+    is_daemon: bool = False,
+) -> Loaded:
+    """With what the cluster of these directories sets."""
+    files, configuration = RealFiles(), static.configuration
     metadata = _metadata(files, log_dirs, configuration.broker, asks=not is_daemon)
     if metadata is not None:
-        configuration = resolve(sources, metadata)
+        configuration = configuration.with_metadata(metadata)
     unknown = () if is_daemon else _unknown_topics(files, log_dirs, configuration, named)
     for warning in (*configuration.warnings, *unknown):
         warn(warning)

@@ -256,10 +256,10 @@ def _dynamic_layers(metadata: ClusterMetadata, static: Texts) -> list[dict[str, 
 
 
 def _node_ids(metadata: ClusterMetadata, static: Texts) -> list[str]:
-    """Id of this node, if known: node.id, else broker.id, else whose directory the metadata log lies in."""
-    named = [static[name].strip() for name in ("node.id", "broker.id") if name in static]
-    found = [str(metadata.node_id)] if metadata.node_id is not None else []
-    return (named + found)[:1]
+    """Id of this node, if known: whose directory the metadata log lies in, else node.id, else broker.id."""
+    if metadata.node_id is not None:
+        return [str(metadata.node_id)]
+    return [static[name].strip() for name in ("node.id", "broker.id") if name in static][:1]
 
 
 def _dynamic_layer(metadata: ClusterMetadata, resource: str) -> dict[str, Text]:

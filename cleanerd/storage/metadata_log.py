@@ -16,12 +16,12 @@ The high watermark of this log is not on disk (F4): its last records may still b
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from uuid import UUID
 
 from cleanerd.config.model import ClusterMetadata
 from cleanerd.env.files import Files
-from cleanerd.errors import BadUsage, CorruptFile, DirOffline, SourceChanged
+from cleanerd.errors import BadUsage, CleanerdError, CorruptFile, DirOffline, SourceChanged
 from cleanerd.format.batch import BatchHeader, Record, decode_batch, iterate_batches, parse_header
 from cleanerd.format.control import ControlType, parse_control_key
 from cleanerd.format.errors import FormatError, corruption_in
@@ -54,6 +54,7 @@ ATTEMPTS_MAX = 3
 _RELEASES = ((22, "4.0"), (26, "4.1"), (28, "4.2"), (30, "4.3"), (31, "4.4"), (34, None))
 """From which metadata.version on which release (F3): a broker names the highest that it knows."""
 _SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
+_Node = tuple[str | None, int | None]
 _Batch = tuple[int, BatchHeader, list[Record]]  # position in the file first
 
 
@@ -63,14 +64,8 @@ def find_metadata(files: Files, log_dirs: Iterable[str], metadata_log_dir: str) 
     None where there is none. Raises: `BadUsage` for directories of different nodes; as `read_metadata` else. A directory
     that cannot be read is passed over, unless what is looked for may lie there.
     """
-    owners: dict[str, MetaProperties | None] = {}
-    failures: dict[str, DirOffline] = {}
-    for log_dir in log_dirs:
-        try:
-            owners[log_dir] = _owner(files, log_dir)
-        except DirOffline as error:
-            failures[log_dir] = error
-    nodes = {(owner.cluster_id, owner.node_id) for owner in owners.values() if owner}
+    owners, failures = _owners(files, log_dirs)
+    nodes = {_node(owner) for owner in owners.values() if owner}
     if len(nodes) > 1:
         raise BadUsage(f"log directories of different nodes in one run: {', '.join(sorted(owners))}")
     elsewhere = _owner(files, metadata_log_dir)
@@ -84,6 +79,37 @@ def find_metadata(files: Files, log_dirs: Iterable[str], metadata_log_dir: str) 
         if _may_hide_metadata(files, log_dir, is_brokers=bool(nodes)):
             raise failure
     return None
+
+
+def by_node(files: Files, log_dirs: Sequence[str]) -> list[tuple[str, ...]]:
+    """Log directories apart for each node that they are of.
+
+    Directories of nobody, and those that cannot be read, are with the only node, or apart where there are several.
+    """
+    owners, _ = _owners(files, log_dirs)
+    nodes: dict[_Node | None, list[str]] = {}
+    for log_dir in log_dirs:
+        owner = owners.get(log_dir)
+        nodes.setdefault(_node(owner) if owner else None, []).append(log_dir)
+    return [tuple(log_dirs)] if len(nodes.keys() - {None}) < 2 else [*map(tuple, nodes.values())]
+
+
+def _owners(
+    files: Files, log_dirs: Iterable[str]
+) -> tuple[dict[str, MetaProperties | None], dict[str, CleanerdError]]:
+    """Whose each directory is, None for nobody's; and why that cannot be read of others."""
+    owners: dict[str, MetaProperties | None] = {}
+    failures: dict[str, CleanerdError] = {}
+    for log_dir in log_dirs:
+        try:
+            owners[log_dir] = _owner(files, log_dir)
+        except (DirOffline, CorruptFile) as error:
+            failures[log_dir] = error
+    return owners, failures
+
+
+def _node(owner: MetaProperties) -> _Node:
+    return owner.cluster_id, owner.node_id
 
 
 def _may_hide_metadata(files: Files, log_dir: str, *, is_brokers: bool) -> bool:

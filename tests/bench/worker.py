@@ -79,7 +79,7 @@ def clean(session: LazySpark, command: dict[str, Any]) -> dict[str, Any]:
     )
     clock: Clock = CpuClock() if command["count_cpu"] else SystemClock()
     began_s = time.perf_counter()
-    results = clean_once(request, Silent(), clock, session=session)
+    results = clean_once([request], Silent(), clock, session=session)
     return {
         "seconds": time.perf_counter() - began_s,
         "phases": phases(results),

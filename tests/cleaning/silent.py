@@ -41,5 +41,5 @@ def clean_at(
         read_sources(topic_assignments=[(topic, name, str(value)) for name, value in given.items()])
     )
     request = CleanRequest(config=found.broker, topic_config=found.topic, log_dirs=(str(log_dir),), **options)
-    (result,) = clean_once(request, Silent(), FixedNow(now_ms), session=spark)
+    (result,) = clean_once([request], Silent(), FixedNow(now_ms), session=spark)
     return result

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -16,10 +17,12 @@ from cleanerd.cleaning.clean import Cleaner, CleaningJob
 from cleanerd.cleaning.overlap import Ending
 from cleanerd.cleaning.result import LogResult
 from cleanerd.format import names
+from cleanerd.format.uuid_text import render_uuid
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.scan import Checkpoints
 from tests.cleaning.logs import assert_cleaned, clean, contents, lock_of_another, size_of, write_logs
+from tests.storage.test_metadata_log import SAMPLE_ID, TOPIC, batch, config, log, topic
 
 BURST_S = 0.3
 
@@ -174,8 +177,8 @@ def test_what_was_written_is_committed_when_the_next_job_is_interrupted(
     before = {topic: contents(log_dir / f"{topic}-0") for topic in "ab"}
     with pytest.raises(ValueError, match="Expecting value"):  # an interrupted command has no answer
         clean(spark, log_dir)
-    for topic in "ab":
-        assert (contents(log_dir / f"{topic}-0") != before[topic]) == (topic in written)
+    for name in "ab":
+        assert (contents(log_dir / f"{name}-0") != before[name]) == (name in written)
 
 
 @pytest.mark.usefixtures("one_by_one")
@@ -261,6 +264,37 @@ def test_a_directory_that_fails_has_one_result_for_each_log(
     assert ran.results.keys() == {("good", "a"), ("bad", "b")}
     assert ran.outcome("b", "bad") == "failed"
     assert_cleaned(ran, good / "a-0")
+
+
+def node_of(log_dir: Path, number: int, *frames: bytes) -> Path:
+    """Make it the directory of another node, in whose metadata log these frames are."""
+    (log_dir / "meta.properties").write_text(f"version=1\ncluster.id=c\nnode.id={number}\n")
+    log(log_dir / "__cluster_metadata-0", log_0=batch(0, [topic("a", SAMPLE_ID), *frames]))
+    (log_dir / "a-0" / "partition.metadata").write_text(f"version: 0\ntopic_id: {render_uuid(SAMPLE_ID)}\n")
+    return log_dir
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_directories_of_several_nodes_are_cleaned_in_one_run(
+    spark: LazySpark, tmp_path: Path, *, dry_run: bool
+) -> None:
+    """Each by what its own metadata log says; a node of which nothing is known has failed, alone."""
+    first = node_of(write_logs(tmp_path / "first", "a"), 1)
+    second = node_of(write_logs(tmp_path / "second", "a"), 2, config(TOPIC, "a", "cleanup.policy", "delete"))
+    third = node_of(write_logs(tmp_path / "third", "a"), 3)
+    damaged = third / "__cluster_metadata-0" / f"{0:020}.log"
+    damaged.write_bytes(damaged.read_bytes()[:-3] + b"xyz" + batch(1, [topic("b", UUID(int=7))]))
+    before = contents(second / "a-0"), contents(third / "a-0")
+    options = ["--topic=a", *(["--dry-run"] if dry_run else [])]
+    ran = clean(spark, first, second, third, options=options)
+    assert ran.outcome("a", "second") == "skipped"
+    assert "cleanup.policy" in str(ran.results["second", "a"]["reason"])
+    assert str(damaged) in ran.reason("", "third")
+    if dry_run:
+        assert ran.outcome("a", "first") == "planned"
+    else:
+        assert_cleaned(ran, first / "a-0")
+    assert before == (contents(second / "a-0"), contents(third / "a-0"))
 
 
 def test_nothing_is_written_to_what_is_no_log_directory(spark: LazySpark, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,11 +22,14 @@ class FakeCleaning:
 
     results: list[LogResult] = field(default_factory=list)
     error: BaseException | None = None
-    request: CleanRequest | None = None
+    request: CleanRequest | None = None  # the first of `requests`
+    requests: Sequence[CleanRequest] = ()
     now_ms: int = 0
 
-    def __call__(self, request: CleanRequest, *, progress: Progress, clock: Clock) -> list[LogResult]:
-        self.request, self.now_ms = request, clock.now_ms()
+    def __call__(
+        self, requests: Sequence[CleanRequest], *, progress: Progress, clock: Clock
+    ) -> list[LogResult]:
+        self.requests, self.request, self.now_ms = requests, requests[0], clock.now_ms()
         if self.error:
             raise self.error
         for result in self.results:

@@ -247,15 +247,15 @@ def test_keys_outside_the_dynamic_set_have_no_dynamic_value() -> None:
 @pytest.mark.parametrize(
     ("broker", "node_id", "backoff_ms"),
     [
-        ({"node.id": "1"}, 3, 1),
-        ({"broker.id": "2"}, 3, 2),
+        ({"node.id": "1"}, 3, 3),
+        ({"broker.id": "2"}, None, 2),
         ({"node.id": "1", "broker.id": "2"}, None, 1),
         ({}, 3, 3),
         ({}, None, 15000),
     ],
 )
 def test_which_node_this_is(broker: dict[str, str], node_id: int | None, backoff_ms: int) -> None:
-    """node.id, else broker.id, else the owner of the log directory; without any, only the cluster record."""
+    """The owner of the log directory, else node.id, else broker.id; without any, only the cluster record."""
     records = {str(node): {"log.cleaner.backoff.ms": str(node)} for node in (1, 2, 3)}
     assert (
         configured(broker, metadata=kraft(brokers=records, node_id=node_id)).broker.backoff_ms == backoff_ms

@@ -27,7 +27,7 @@ from cleanerd.format.metadata_records import (
     parse_metadata_record,
 )
 from cleanerd.format.record import encode_unsigned_varint
-from cleanerd.storage.metadata_log import find_metadata, read_metadata
+from cleanerd.storage.metadata_log import by_node, find_metadata, read_metadata
 
 SAMPLE_TOPIC = bytes.fromhex("01 02 00 04 6d2d61 3c7efbb57fdf4ca1a770c92d3cd3d157 00")
 SAMPLE_CONFIG = bytes.fromhex(
@@ -382,6 +382,18 @@ def test_directories_of_different_nodes_are_refused(tmp_path: Path, other: dict[
     dirs = [node(tmp_path / "a"), node(tmp_path / "b", **other)]  # type: ignore[arg-type]
     with pytest.raises(BadUsage, match="different nodes"):
         find_metadata(RealFiles(), dirs, dirs[0])
+
+
+def test_directories_are_told_apart_by_node(tmp_path: Path) -> None:
+    """Those of nobody, or whose owner cannot be read, are with the only node; beside several they are no node's."""
+    first, second = node(tmp_path / "a"), node(tmp_path / "b")
+    other, namesake = node(tmp_path / "c", node_id=2), node(tmp_path / "d", cluster="x")
+    nobodys, bad = str(tmp_path / "e"), node(tmp_path / "f")
+    Path(bad, "meta.properties").write_text("version=7\n")
+    alone = [first, nobodys, second, bad]
+    assert by_node(RealFiles(), alone) == [tuple(alone)]
+    of_three = [first, other, nobodys, second, namesake, bad]
+    assert by_node(RealFiles(), of_three) == [(first, second), (other,), (nobodys, bad), (namesake,)]
 
 
 def test_unreadable_meta_properties_is_an_error(tmp_path: Path) -> None:

@@ -15,12 +15,13 @@ are `{"value": ..., "error": ...}` (95 % confidence; 0: exact), and null where t
 import os
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from cleanerd.cleaning.choose import Candidate, examine_all, partitions
 from cleanerd.cleaning.foreign import left_alone
 from cleanerd.cleaning.result import CleanRequest, LogResult
 from cleanerd.cli import output
-from cleanerd.cli.clean import request_from
+from cleanerd.cli.clean import log_name, requests_from
 from cleanerd.cli.tables import write_table
 from cleanerd.env.clock import Clock, FixedNow, SystemClock
 from cleanerd.env.files import RealFiles
@@ -40,11 +41,11 @@ LogRow = dict[str, object]
 
 def run(arguments: Namespace) -> int:
     """Look, report; returns the exit code."""
-    request = request_from(arguments)
+    requests, unknown = requests_from(arguments)
     rows: list[LogRow] = []
     failed = 0
     clock = SystemClock() if arguments.now_ms is None else FixedNow(arguments.now_ms)
-    for found in _examined(request, clock):
+    for found in chain(unknown, *(_examined(request, clock) for request in requests)):
         try:
             row = _row(found, clock.now_ms(), exact=arguments.exact)
         except (CleanerdError, OSError) as error:
@@ -70,11 +71,7 @@ def _examined(request: CleanRequest, clock: Clock) -> Iterator[Candidate | LogRe
 
 
 def _name(found: Candidate | LogResult) -> str:
-    return (
-        f"{found.topic}-{found.partition}"
-        if isinstance(found, LogResult)
-        else str(found.snapshot.topic_partition)
-    )
+    return log_name(found) if isinstance(found, LogResult) else str(found.snapshot.topic_partition)
 
 
 def _row(found: Candidate | LogResult, now_ms: int, *, exact: bool) -> LogRow | None:

@@ -12,6 +12,7 @@ import shlex
 import tempfile
 import threading
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
@@ -51,7 +52,8 @@ def play(directory: str | None = None, *, scale: float = 1.0, session: LazySpark
         else:
             log_dir = _empty(directory)
         if session is None:
-            place = spark_place(clean.request_from(_parsed(_options(log_dir))).config)
+            requests, _ = clean.requests_from(_parsed(_options(log_dir)))
+            place = spark_place(requests[0].config)
             session = LazySpark(place.master, dict(place.conf))
             stack.callback(session.stop)
         traffic = stack.enter_context(traffic_process(log_dir))
@@ -105,12 +107,14 @@ class Demo:
                 feed.send_batch(self._clock.now_ms())
             feed.roll(self._clock.now_ms())
             feed.close(self._clock.now_ms())
-            request = clean.request_from(_parsed(_options(log_dir)))
-            self._clean_once(request, progress=NoProgress(), clock=self._clock)
+            requests, _ = clean.requests_from(_parsed(_options(log_dir)))
+            self._clean_once(requests, progress=NoProgress(), clock=self._clock)
 
-    def _clean_once(self, request: CleanRequest, *, progress: Progress, clock: Clock) -> list[LogResult]:
+    def _clean_once(
+        self, requests: Sequence[CleanRequest], *, progress: Progress, clock: Clock
+    ) -> list[LogResult]:
         """`clean_once` with the one Spark session."""
-        self._results = clean_once(request, progress, clock, session=self._session)
+        self._results = clean_once(requests, progress, clock, session=self._session)
         return self._results
 
     def _write(self, scale: float) -> None:
