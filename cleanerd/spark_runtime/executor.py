@@ -34,7 +34,7 @@ from .task_queue import TURN_BYTES, TaskQueue, spark_tasks, turns
 
 _T = TypeVar("_T")
 
-_ROWS_PER_CORE = 4  # of a cluster: small ones end together
+_ROWS_PER_CORE = 2  # of a cluster: they end together, and each costs two JVMs some 40 ms of computing
 
 Merge = Callable[[list[Any], Any], Any]
 """`merge(values, shared)`: what becomes of all values of a key, which come in no order."""
