@@ -19,7 +19,7 @@ from cleanerd.cleaning.result import NO_LOG, CleaningOutcome, CleanRequest, LogR
 from cleanerd.cleaning.retain import Retained, retain_log
 from cleanerd.cleaning.roll import roll
 from cleanerd.cleaning.room import ForeseenSpace
-from cleanerd.cleaning.slices import SliceSize, Weighed
+from cleanerd.cleaning.slices import OF_A_JOB, SliceSize, Weighed
 from cleanerd.cleaning.wanted import ConfiguredNow, check_wanted
 from cleanerd.errors import CleanerdError, JobFailed, LockHeld, LogUncleanable, attempt, guarded
 from cleanerd.format.names import FileKind, TopicPartition
@@ -27,8 +27,6 @@ from cleanerd.storage.log_dir import LogDir, Owner, why_two_copies
 from cleanerd.storage.scan import PartitionSnapshot
 from cleanerd.storage.staged import StagedGroup, staged_bytes
 
-_COMMITTED_TOGETHER = 16
-"""Logs under the first hold of the lock; its duration decides how many the next ones take."""
 _T = TypeVar("_T")
 
 
@@ -70,7 +68,7 @@ class Directory(CommitHost):
         self.path = log_dir.path
         self._found = found
         self._topic_config = run.request.topic_config
-        self.committer = Committer(log_dir, self, SliceSize(_COMMITTED_TOGETHER), run.brokers)
+        self.committer = Committer(log_dir, self, SliceSize(OF_A_JOB), run.brokers)
 
     def attempt(self, step: Callable[[], _T]) -> _T | None:
         """A step of it, or what went wrong with it as a whole: then nothing more is done to it."""

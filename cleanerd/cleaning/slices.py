@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.lock import HOLD_S
 
+OF_A_JOB = 16
+"""Weight of the first slice of a job: the time that it takes decides how much the next ones take."""
 _BYTES_PER_UNIT = 64 * 2**20
 _LOGS_MAX = 64
 

@@ -21,6 +21,8 @@ from cleanerd.format.names import TopicPartition
 
 _NUMBER = re.compile(rb"[+-]?[0-9]{1,19}")
 _BLANKS = re.compile(rb"[ \t\x0b\f]+")
+_PLAIN_HEAD = re.compile(rb"0\n([0-9]{1,9})\n")
+_PLAIN = re.compile(rb"(?:\S+ [0-9]{1,9} [0-9]{1,18}\n)*")
 _INT32 = 2**31
 _INT64 = 2**63
 
@@ -37,16 +39,36 @@ def parse_offset_checkpoint(data: bytes) -> dict[TopicPartition, int]:
 
     Raises: `FormatError` for a wrong version, count or number of fields, or a field not a number (7.16b).
     """
-    offsets: dict[TopicPartition, int] = {}
+    offsets = _plain_offsets(data)
+    if offsets is not None:
+        return offsets
+    offsets = {}
     for position, (topic, partition, offset) in _entries(data, 3):
         key = TopicPartition(_text(topic, position), _number(partition, position, _INT32))
         offsets[key] = _number(offset, position, _INT64)
     return offsets
 
 
+def _plain_offsets(data: bytes) -> dict[TopicPartition, int] | None:
+    """The entries of a file as brokers write it, in a fraction of the time; None where each line has to be looked at."""
+    head = _PLAIN_HEAD.match(data)
+    if head is None or _PLAIN.fullmatch(data, head.end()) is None:
+        return None
+    fields = data[head.end() :].split()
+    topics, partitions, offsets = fields[::3], fields[1::3], fields[2::3]
+    if len(topics) != int(head[1]):
+        return None
+    try:
+        keys = map(TopicPartition, map(bytes.decode, topics), map(int, partitions))
+        return dict(zip(keys, map(int, offsets), strict=True))
+    except UnicodeDecodeError:
+        return None
+
+
 def render_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
     """The file for these offsets, sorted by partition."""
-    return _render(f"{key.topic} {key.partition} {offset}" for key, offset in sorted(offsets.items()))
+    rows = sorted((key.topic, key.partition, offset) for key, offset in offsets.items())
+    return _render(f"{topic} {partition} {offset}" for topic, partition, offset in rows)
 
 
 def parse_leader_epochs(data: bytes) -> tuple[EpochEntry, ...]:

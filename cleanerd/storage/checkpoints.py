@@ -15,6 +15,7 @@ that is left over means nothing. In them entries of `-future` directories count 
 import os
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from types import MappingProxyType
 
 from cleanerd.env.files import Files
 from cleanerd.format import names
@@ -57,19 +58,19 @@ def _written_ms(files: Files, path: str) -> int | None:
         return None
 
 
-def read_offsets(files: Files, path: str) -> dict[TopicPartition, int]:
+def read_offsets(files: Files, path: str) -> Mapping[TopicPartition, int]:
     """One offset checkpoint (rule 0.12)."""
     try:
         with corruption_in(path):
-            return dict(_parsed(files.read(path)))
+            return _parsed(files.read(path))
     except FileNotFoundError:
         return {}
 
 
 @lru_cache(maxsize=8)
-def _parsed(content: bytes) -> dict[TopicPartition, int]:
+def _parsed(content: bytes) -> Mapping[TopicPartition, int]:
     """Every log of a directory asks for the same few files several times: parsed each time, n logs would cost n^2."""
-    return parse_offset_checkpoint(content)
+    return MappingProxyType(parse_offset_checkpoint(content))
 
 
 def read_leader_epochs(partition: PartitionDir) -> tuple[EpochEntry, ...]:

@@ -153,7 +153,7 @@ class LogDir:
         """The entry of `cleaner-offset-checkpoint`. Raises CorruptFile."""
         return self._cleaner_offsets().get(tp)
 
-    def _cleaner_offsets(self) -> dict[TopicPartition, int]:
+    def _cleaner_offsets(self) -> Mapping[TopicPartition, int]:
         return read_offsets(self.files, os.path.join(self.path, names.CLEANER_OFFSET_CHECKPOINT))
 
     def why_full(self, staged_bytes: Callable[[], int], config: CleanerdConfig) -> str | None:

@@ -96,6 +96,17 @@ class Checkpoints:
     last_stable: Mapping[TopicPartition, int] = field(default_factory=dict, kw_only=True)
     identities: Mapping[TopicPartition, LiveIdentity] = field(default_factory=dict, kw_only=True)
 
+    def changed(self, other: "Checkpoints") -> set[TopicPartition]:
+        """Logs with another offset there."""
+        pairs = (
+            (self.cleaner, other.cleaner),
+            (self.recovery_point, other.recovery_point),
+            (self.log_start, other.log_start),
+            (self.high_watermark, other.high_watermark),
+            (self.last_stable, other.last_stable),
+        )
+        return {tp for mine, theirs in pairs if mine is not theirs for tp, _ in mine.items() ^ theirs.items()}
+
     def unlisted(self, topic_partition: TopicPartition) -> tuple[str, ...]:
         """Names of the files in which a broker has an entry for every log of its, and that have none for this one."""
         needed = {

@@ -10,6 +10,7 @@ import pytest
 from cleanerd.format import names
 from cleanerd.format.names import FileKind, Suffix
 from tests.daemon.inventories import (
+    HOUR_MS,
     OLD_MS,
     Fixture,
     age,
@@ -19,6 +20,7 @@ from tests.daemon.inventories import (
     write_log,
 )
 
+HOUR_S = HOUR_MS // 1000
 CONST = 6  # stats of a log directory itself: meta.properties, four checkpoints, and one to spare
 
 
@@ -405,6 +407,38 @@ def test_touched_checkpoint_file_is_read_for_all_logs(fixture: Fixture) -> None:
     report = fixture.inventory.scan_touched([str(path) for path in fixture.dirs])
     assert [str(log) for log in report.changed] == ["a-0", "b-0"]
     assert len(fixture.files.stats) <= CONST
+
+
+def look_at_checkpoint(fixture: Fixture) -> list[str]:
+    """What a look at the written file finds changed."""
+    fixture.inventory.touch(str(fixture.root), names.CLEANER_OFFSET_CHECKPOINT)
+    report = fixture.inventory.scan_touched([str(path) for path in fixture.dirs])
+    return [str(log) for log in report.changed]
+
+
+def test_a_log_whose_checkpoint_stays_is_not_looked_at_when_that_of_another_moves(fixture: Fixture) -> None:
+    """After each commit the file is read: thousands of other logs are as they were."""
+    write_cleaner_checkpoint(fixture.root, {"a-0": 10, "b-0": 10})
+    fixture.scan()
+    before = fixture.inventory.facts(fixture.log("b-0"))
+    write_cleaner_checkpoint(fixture.root, {"a-0": 20, "b-0": 10})
+    assert look_at_checkpoint(fixture) == ["a-0"]
+    assert fixture.inventory.facts(fixture.log("b-0")) is before
+
+
+def test_a_checkpoint_file_of_another_time_is_another_one_for_what_is_newer(fixture: Fixture) -> None:
+    """With the same entries: it lowers that of a log with a segment that was written later (rules 2.7, 2.9)."""
+    write_cleaner_checkpoint(fixture.root, {"a-0": 20, "b-0": 20})
+    fixture.scan()
+    path = fixture.root / names.CLEANER_OFFSET_CHECKPOINT
+    seconds = os.stat(path).st_mtime
+    os.utime(fixture.root / "b-0" / file_name(0), (seconds - HOUR_S, seconds - HOUR_S))
+    os.utime(fixture.root / "b-0" / file_name(10), (seconds - HOUR_S, seconds - HOUR_S))
+    fixture.inventory.touch(str(fixture.root), "b-0")
+    fixture.inventory.scan_touched([str(path) for path in fixture.dirs])
+    for age_s, changed in ((60, ["a-0"]), (60, []), (0, ["a-0"]), (0, [])):
+        os.utime(path, (seconds - age_s, seconds - age_s))
+        assert look_at_checkpoint(fixture) == changed
 
 
 def test_sizes_follow_the_growth_of_the_active_segment(fixture: Fixture) -> None:

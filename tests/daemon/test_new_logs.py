@@ -1,9 +1,10 @@
 """Logs that their broker is creating: they are looked at again until it has said which topic they are of."""
 
 import errno
+import math
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from cleanerd.config.model import ClusterMetadata
+from cleanerd.daemon.inventory.inventory import ScanReport
 from cleanerd.daemon.loops.scanner import Scanner
 from cleanerd.env.files import Files, RealFiles
 from cleanerd.format.names import CLEANERD_LOCK, META_PROPERTIES, PARTITION_METADATA
@@ -74,6 +76,29 @@ def test_a_topic_id_that_comes_late_is_found_by_the_next_full_scan(world: World)
     (world.a / "one-0" / PARTITION_METADATA).write_bytes(render_partition_metadata(TOPIC_ID))
     scanner.scan()
     assert set(ignored) == {world.log("two"), world.log("three")}
+
+
+def test_a_look_at_many_logs_is_followed_by_a_rest(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What changes meanwhile is looked at together: with 10,000 logs each commit of one would be a reason for a look."""
+    scanner, inventory, looks = scanner_of(world, RealFiles()), world.parts.inventory, list[float]()
+    look = inventory.scan_touched
+
+    def counted(log_dirs: Sequence[str]) -> ScanReport:
+        looks.append(world.clock.monotonic_s())
+        return look(log_dirs)
+
+    monkeypatch.setattr(inventory, "scan_touched", counted)
+    scanner.scan()
+    many = inventory.entries() * 2_000
+    monkeypatch.setattr(inventory, "entries", lambda: many)
+    interval_s = scanner.step()
+    rest_s = scanner.step()
+    assert 0.1 < rest_s < interval_s
+    world.clock.advance(math.floor(rest_s * 1000) - 1)
+    assert 0 < scanner.step() < 0.01
+    world.clock.advance(2)
+    assert scanner.step() == interval_s
+    assert len(looks) == 2
 
 
 def test_nothing_is_written_to_a_directory_until_it_is_a_log_directory(world: World) -> None:

@@ -33,8 +33,10 @@ def test_offset_checkpoint_sample():
 
 @given(st.dictionaries(partitions, st.integers(0, 2**63 - 1), max_size=10))
 def test_offset_checkpoint_round_trip(offsets):
-    """Any topics and offsets."""
-    assert parse_offset_checkpoint(render_offset_checkpoint(offsets)) == offsets
+    """Any topics and offsets; and line by line what all lines at once are."""
+    content = render_offset_checkpoint(offsets)
+    assert parse_offset_checkpoint(content) == offsets
+    assert parse_offset_checkpoint(content.replace(b" ", b"  ")) == offsets
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,8 @@ class DueLogs:
         Reserved topics that waited too long; logs past max.compaction.lag.ms, earliest deadline first; the highest dirty
         ratio (1.21, 1.23 with cleanerd's deviation); expired delete horizons. Logs that `is_free` refuses are left out.
         """
+        if reserved_only and not self._reserved_topics:
+            return Look([], [])
         now_ms, now_s, configuration = self._clock.now_ms(), self._clock.monotonic_s(), self._configuration()
         due_now: list[Due] = []
         later: list[tuple[int, LogId]] = []

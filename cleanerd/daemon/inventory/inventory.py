@@ -12,7 +12,7 @@ other, and no lock is held while the disk is read.
 import functools
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cleanerd.broker_agent.brokers import LiveBrokers
@@ -69,7 +69,7 @@ class _LogDir:
     offline: str | None = None
     is_kafka: bool = False
     identities: dict[str, FileStat | None] = field(default_factory=dict)
-    offsets: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
+    offsets: dict[str, Mapping[TopicPartition, int]] = field(default_factory=dict)
     checkpoints_read: int = 0  # how often the files above, or what follows, were found to be others
     live: dict[str, LiveLog] | None = (
         None  # what its broker reports about its logs, by name; None where none can be asked
@@ -244,6 +244,7 @@ class Inventory:
         try:
             self._read_root(place)
             self._ask_broker(place, marked)
+            before = place.checkpoints
             place.note_checkpoints()
             listed = sorted(marked) if marked is not None else self._files.list_names(place.path)
             # a move that begins, or ends: a directory that fails later can no longer be asked
@@ -262,7 +263,7 @@ class Inventory:
             for name in sorted(place.entries.keys() - set(listed)):
                 self._drop(place, name, found)
         elif marked.intersection(LOG_DIR_CHECKPOINTS):
-            for entry in place.entries.values():
+            for entry in _concerned(place.entries, before, place.checkpoints):
                 self._note(place, entry, entry.known.contents if entry.known else None, entry.error, found)
 
     def _read_root(self, place: _LogDir) -> None:
@@ -377,6 +378,23 @@ class Inventory:
 def _in_order(log: LogId) -> tuple[str, str, int]:
     """As logs compare with each other, in less time."""
     return log.log_dir, log.topic_partition.topic, log.topic_partition.partition
+
+
+def _concerned(entries: Mapping[str, Entry], before: Checkpoints, now: Checkpoints) -> Iterator[Entry]:
+    """Entries whose offsets may be others: after each commit all files are read, and thousands of logs are as they were.
+
+    What a clock that was set back makes of the others is found by the next full scan.
+    """
+    written_ms = before.cleaner_written_ms, now.cleaner_written_ms
+    if None in written_ms or written_ms > written_ms[::-1]:
+        yield from entries.values()
+        return
+    changed = before.changed(now)
+    for entry in entries.values():
+        known = entry.known
+        # a checkpoint that was lowered because its file was older than a segment
+        if entry.log.topic_partition in changed or (known is not None and known.offsets.is_outdated):
+            yield entry
 
 
 def _new_entry(log_dir: str, name: str) -> Entry | None:

@@ -5,7 +5,7 @@ whatever happened (2.13).
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from structlog.contextvars import bound_contextvars
@@ -15,6 +15,7 @@ from cleanerd.cleaning.committer import Committer, in_rounds
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.result import SUPERSEDED, LogResult
 from cleanerd.cleaning.roll import roll
+from cleanerd.cleaning.slices import OF_A_JOB, SliceSize
 from cleanerd.config.model import CleanerdConfig
 from cleanerd.daemon.engine.calls import CleanCall, PlannedBytes, StepDone
 from cleanerd.daemon.engine.client import CallHost, Engine
@@ -104,16 +105,14 @@ class Cleanings:
         was_live = self._has_live_broker(job)  # it may end meanwhile, or start
         self._end_left_truncations(job.logs)
         try:
-            for log, staged in self._stage(job).items():
+            for log, settled in self._settle(self._stage(job)).items():
                 with bound_contextvars(**log.fields()):
-                    settled = self._settle(log, staged)
                     result = in_rounds(settled, functools.partial(self._clean_again, job, log))
                     if was_live or self._has_live_broker(job):
                         result = result.beside_broker()
                     results.append(result)
                     self.cleaned(job, log, result)
                 busy.remove(log)
-                # One by one: no waiter has to wait for the other logs of the job.
                 self.parts.states.done_cleaning(log)
         finally:
             reasons = [result.reason for result in results if result.reason]
@@ -194,7 +193,7 @@ class Cleanings:
         """A log of which only some groups could be cleaned, whatever its dirty ratio is now."""
         (staged,) = one_by_one(lambda logs: self._call(job, logs, force=True), [log], _failed)
         self.parts.metrics.staged([staged], self.parts.configuration().broker)
-        return self._settle(log, staged)
+        return self._settle({log: staged})[log]
 
     def _call(self, job: Job, logs: Sequence[LogId], *, force: bool = False) -> list[LogResult]:
         """Have the engine clean logs of a job. Raises JobFailed."""
@@ -235,22 +234,23 @@ class Cleanings:
         )
         return None if isinstance(found, CleanerdError) else found
 
-    def _settle(self, log: LogId, result: LogResult) -> LogResult:
-        """Commit what is staged, record what is unchanged."""
-        if result.outcome not in ("staged", "unchanged"):
-            return result
-        if self.parts.ownership.is_yielding(log.log_dir):
-            return replace(result, reason="waits for a broker that is about to start")
-        self.parts.wanted.refresh()
-        log_dir = attempt(functools.partial(self.parts.ownership.at, log.log_dir), log.directory)
+    def _settle(self, results: Mapping[LogId, LogResult]) -> dict[LogId, LogResult]:
+        """Commit what is staged, record what is unchanged: of one log directory, and with few writes of its checkpoint."""
+        parts, path = self.parts, next(iter(results)).log_dir
+        waiting = {log: one for log, one in results.items() if one.outcome in ("staged", "unchanged")}
+        if parts.ownership.is_yielding(path):
+            reason = "waits for a broker that is about to start"
+            return {**results, **{log: replace(one, reason=reason) for log, one in waiting.items()}}
+        parts.wanted.refresh()
+        log_dir = attempt(functools.partial(parts.ownership.at, path), path)
         if isinstance(log_dir, CleanerdError):
-            return result.failed(log_dir)
-        parts = self.parts
-        host = JobHost(log.log_dir, parts.wanted, parts.metrics, parts.brokers_cleaner)
-        (settled,) = Committer(log_dir, host, brokers=parts.brokers).settle([result])
-        took = settled.phase_seconds.items() - result.phase_seconds.items()
-        self.parts.metrics.phases_took(dict(took))
-        return settled
+            return {**results, **{log: one.failed(log_dir) for log, one in waiting.items()}}
+        host = JobHost(log_dir, parts.wanted, parts.metrics, parts.brokers_cleaner, parts.ownership)
+        committer = Committer(log_dir, host, SliceSize(OF_A_JOB), parts.brokers)
+        settled = committer.settle([*waiting.values()])
+        for before, after in zip(waiting.values(), settled, strict=True):
+            parts.metrics.phases_took(dict(after.phase_seconds.items() - before.phase_seconds.items()))
+        return {**results, **dict(zip(waiting, settled, strict=True))}
 
     def _discard(self, logs: Sequence[LogId]) -> None:
         """An engine that died may have staged some groups of a log and not others."""

@@ -106,7 +106,7 @@ class Commits:
             return views + _waiting(free, str(log_dir))
 
         host = _WaitingHost(
-            path, self.wanted, self.metrics, self.brokers_cleaner, self, goes_on, is_kafka=log_dir.is_kafka
+            log_dir, self.wanted, self.metrics, self.brokers_cleaner, self.ownership, self, goes_on
         )
         batch = [weighed(log, self.inventory.facts(log)) for log in free]
         done = Committer(log_dir, host, brokers=self.brokers).commit(batch)
@@ -163,17 +163,16 @@ class _WaitingHost(JobHost):
 
     commits: Commits
     may_go_on: Callable[[str], bool]
-    is_kafka: bool
     answers: dict[LogId, CommitView] = field(default_factory=dict)
     refused: list[LogId] = field(default_factory=list)
 
     def goes_on(self) -> bool:
         """No broker is coming, and the daemon does not stop."""
-        return self.may_go_on(self.log_dir)
+        return self.may_go_on(self.path)
 
     def begin(self, logs: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
         """Those that nobody else has."""
-        wanted = [LogId(self.log_dir, tp) for tp in logs]
+        wanted = [LogId(self.path, tp) for tp in logs]
         taken = self.commits.states.try_start_all(wanted)
         self.refused += [log for log in wanted if log not in set(taken)]
         return [log.topic_partition for log in taken]
@@ -186,10 +185,10 @@ class _WaitingHost(JobHost):
             self._record(turn)
         finally:
             for tp in turn.taken:
-                self.commits.states.done_cleaning(LogId(self.log_dir, tp))
+                self.commits.states.done_cleaning(LogId(self.path, tp))
 
     def _record(self, turn: Turn) -> None:
-        commits, path = self.commits, self.log_dir
+        commits, path = self.commits, self.path
         _log.debug(
             "commit_slice", log_dir=path, logs=len(turn.taken), seconds=turn.seconds, is_wanted=turn.is_wanted
         )  # fmt: skip
@@ -200,8 +199,6 @@ class _WaitingHost(JobHost):
             assert tp in turn.taken, "only what is taken is committed"
             if not isinstance(done, TimeUp):
                 self.answers[log] = commits.told(log, done, turn.by)
-        if turn.is_wanted and self.is_kafka:
-            commits.ownership.yield_to_broker(path)
 
     def pause(self, seconds: float) -> None:
         """Until the daemon stops, at most."""
