@@ -426,6 +426,17 @@ def test_a_log_whose_checkpoint_stays_is_not_looked_at_when_that_of_another_move
     assert fixture.inventory.facts(fixture.log("b-0")) is before
 
 
+def test_a_checkpoint_that_was_read_for_another_log_is_still_news_for_its_own(fixture: Fixture) -> None:
+    """A job looks at its logs before the kernel reports that the file was written, maybe by the broker's cleaner, too."""
+    write_cleaner_checkpoint(fixture.root, {"a-0": 10, "b-0": 10})
+    fixture.scan()
+    write_cleaner_checkpoint(fixture.root, {"a-0": 20, "b-0": 20})
+    fixture.inventory.touch(str(fixture.root), "b-0")
+    report = fixture.inventory.scan_touched([str(path) for path in fixture.dirs])
+    assert [str(log) for log in report.changed] == ["b-0"]
+    assert look_at_checkpoint(fixture) == ["a-0"]
+
+
 def test_a_checkpoint_file_of_another_time_is_another_one_for_what_is_newer(fixture: Fixture) -> None:
     """With the same entries: it lowers that of a log with a segment that was written later (rules 2.7, 2.9)."""
     write_cleaner_checkpoint(fixture.root, {"a-0": 20, "b-0": 20})

@@ -12,7 +12,7 @@ other, and no lock is held while the disk is read.
 import functools
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cleanerd.broker_agent.brokers import LiveBrokers
@@ -78,6 +78,27 @@ class _LogDir:
     futures: frozenset[TopicPartition] = frozenset()  # replicas on their way here
 
     checkpoints: Checkpoints = field(default_factory=lambda: Checkpoints({}, {}, {}, {}))
+    noted: Checkpoints | None = None  # those with which all entries were last looked at
+
+    def concerned(self) -> list[Entry]:
+        """Entries whose offsets may be others since then: a commit changes a file of all logs, and most are as they were.
+
+        What a clock that was set back makes of them is found by the next full scan.
+        """
+        before, now = self.noted, self.checkpoints
+        entries = list(self.entries.values())
+        if before is None or before.cleaner_written_ms is None or now.cleaner_written_ms is None:
+            return entries
+        if now.cleaner_written_ms < before.cleaner_written_ms:
+            return entries
+        changed = before.changed(now)
+
+        def is_concerned(entry: Entry) -> bool:
+            # a checkpoint that was lowered because its file was older than a segment
+            is_outdated = entry.known is not None and entry.known.offsets.is_outdated
+            return is_outdated or entry.log.topic_partition in changed
+
+        return list(filter(is_concerned, entries))
 
     def note_checkpoints(self) -> None:
         """`checkpoints` becomes what was last read, or heard."""
@@ -244,7 +265,6 @@ class Inventory:
         try:
             self._read_root(place)
             self._ask_broker(place, marked)
-            before = place.checkpoints
             place.note_checkpoints()
             listed = sorted(marked) if marked is not None else self._files.list_names(place.path)
             # a move that begins, or ends: a directory that fails later can no longer be asked
@@ -263,8 +283,11 @@ class Inventory:
             for name in sorted(place.entries.keys() - set(listed)):
                 self._drop(place, name, found)
         elif marked.intersection(LOG_DIR_CHECKPOINTS):
-            for entry in _concerned(place.entries, before, place.checkpoints):
+            for entry in place.concerned():
                 self._note(place, entry, entry.known.contents if entry.known else None, entry.error, found)
+        else:
+            return
+        place.noted = place.checkpoints
 
     def _read_root(self, place: _LogDir) -> None:
         """Read what has changed of the files of a log directory. Raises OSError, CorruptFile."""
@@ -272,6 +295,7 @@ class Inventory:
         if is_kafka != place.is_kafka:
             place.is_kafka = is_kafka
             place.checkpoints_read += 1
+            place.noted = None
         for name in LOG_DIR_CHECKPOINTS:
             path = os.path.join(place.path, name)
             identity = self._identity(path)
@@ -378,23 +402,6 @@ class Inventory:
 def _in_order(log: LogId) -> tuple[str, str, int]:
     """As logs compare with each other, in less time."""
     return log.log_dir, log.topic_partition.topic, log.topic_partition.partition
-
-
-def _concerned(entries: Mapping[str, Entry], before: Checkpoints, now: Checkpoints) -> Iterator[Entry]:
-    """Entries whose offsets may be others: after each commit all files are read, and thousands of logs are as they were.
-
-    What a clock that was set back makes of the others is found by the next full scan.
-    """
-    written_ms = before.cleaner_written_ms, now.cleaner_written_ms
-    if None in written_ms or written_ms > written_ms[::-1]:
-        yield from entries.values()
-        return
-    changed = before.changed(now)
-    for entry in entries.values():
-        known = entry.known
-        # a checkpoint that was lowered because its file was older than a segment
-        if entry.log.topic_partition in changed or (known is not None and known.offsets.is_outdated):
-            yield entry
 
 
 def _new_entry(log_dir: str, name: str) -> Entry | None:
