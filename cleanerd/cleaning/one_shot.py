@@ -47,14 +47,17 @@ def clean_once(
     """
     files = files or RealFiles()
     cleaner = Cleaner(requests[0], progress, clock, files, session)
-    space, results, directories = ForeseenSpace(), dict[tuple[str, int, str], LogResult](), list[Directory]()
+    space, results = ForeseenSpace(), dict[tuple[str, int, str], LogResult]()
     with contextlib.ExitStack() as stack:
-        for request in requests:
-            brokers = LiveBrokers(files, clock, partial(getattr, request, "config"))
-            stack.enter_context(contextlib.closing(brokers))
+
+        def run_of(request: CleanRequest) -> Run:
+            brokers = stack.enter_context(
+                contextlib.closing(LiveBrokers(files, clock, lambda: request.config))
+            )
             configured = ConfiguredNow(request, files)
-            run = Run(request, cleaner, progress, brokers, configured, space, results)
-            directories += _directories(run, files, clock)
+            return Run(request, cleaner, progress, brokers, configured, space, results)
+
+        directories = [found for request in requests for found in _directories(run_of(request), files, clock)]
         if requests[0].dry_run:
             for directory in directories:
                 directory.attempt(directory.count)

@@ -236,21 +236,22 @@ class Cleanings:
 
     def _settle(self, results: Mapping[LogId, LogResult]) -> dict[LogId, LogResult]:
         """Commit what is staged, record what is unchanged: of one log directory, and with few writes of its checkpoint."""
-        parts, path = self.parts, next(iter(results)).log_dir
         waiting = {log: one for log, one in results.items() if one.outcome in ("staged", "unchanged")}
+        settled = self._settle_in(next(iter(results)).log_dir, list(waiting.values()))
+        for before, after in zip(waiting.values(), settled, strict=True):
+            self.parts.metrics.phases_took(dict(after.phase_seconds.items() - before.phase_seconds.items()))
+        return {**results, **dict(zip(waiting, settled, strict=True))}
+
+    def _settle_in(self, path: str, waiting: Sequence[LogResult]) -> list[LogResult]:
+        parts = self.parts
         if parts.ownership.is_yielding(path):
-            reason = "waits for a broker that is about to start"
-            return {**results, **{log: replace(one, reason=reason) for log, one in waiting.items()}}
+            return [replace(one, reason="waits for a broker that is about to start") for one in waiting]
         parts.wanted.refresh()
         log_dir = attempt(functools.partial(parts.ownership.at, path), path)
         if isinstance(log_dir, CleanerdError):
-            return {**results, **{log: one.failed(log_dir) for log, one in waiting.items()}}
+            return [one.failed(log_dir) for one in waiting]
         host = JobHost(log_dir, parts.wanted, parts.metrics, parts.brokers_cleaner, parts.ownership)
-        committer = Committer(log_dir, host, SliceSize(OF_A_JOB), parts.brokers)
-        settled = committer.settle([*waiting.values()])
-        for before, after in zip(waiting.values(), settled, strict=True):
-            parts.metrics.phases_took(dict(after.phase_seconds.items() - before.phase_seconds.items()))
-        return {**results, **dict(zip(waiting, settled, strict=True))}
+        return Committer(log_dir, host, SliceSize(OF_A_JOB), parts.brokers).settle(waiting)
 
     def _discard(self, logs: Sequence[LogId]) -> None:
         """An engine that died may have staged some groups of a log and not others."""
