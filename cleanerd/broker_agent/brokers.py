@@ -18,6 +18,7 @@ from cleanerd.storage.scan import Checkpoints
 
 from .leases import lease
 from .live_logs import LiveLog, Rolled, describe, live_checkpoints, roll
+from .request_queue import RequestQueue
 from .session import Session
 from .swap import Swap, Swapped
 
@@ -92,6 +93,10 @@ class LiveBrokers:
         `holder` had there: `leases.lease`. Raises NoWayIn, DirOffline.
         """
         return lease(self._session(log_dir), f"{holder} {log_dir}", logs, lease_ms)
+
+    def request_queue(self, log_dir: str) -> RequestQueue:
+        """Of the broker that lives in a log directory. Raises NoWayIn, DirOffline."""
+        return RequestQueue.of(self._session(log_dir))
 
     def _session(self, log_dir: str) -> Session:
         """Raises NoWayIn, DirOffline."""

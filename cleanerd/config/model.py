@@ -114,6 +114,9 @@ class CleanerdConfig(Settings):
     throttle_pressure_max_percent: Annotated[Int, between(0, 100), Key("cleanerd.throttle.pressure.max.percent",
         "The daemon moves fewer bytes while tasks of this machine wait for I/O, or for a CPU, for more than this share of "
         "the time (PSI); 0: never, for cleaning is among what waits, and how much is too much depends on the machine.")] = 0
+    throttle_request_queue_max_ms: Annotated[Long, at_least(0), Key("cleanerd.throttle.request.queue.max.ms",
+        "The daemon moves fewer bytes while requests of clients wait longer than this on average in the queue "
+        "of a running broker, which is asked (cleanerd.commit.live=auto); 0: never.")] = 0
     spark_idle_timeout_ms: Annotated[Long, at_least(0), Key("cleanerd.spark.idle.timeout.ms",
         "Idle time after which Spark is stopped and its memory given back.")] = 60_000
     scan_interval_ms: Annotated[Long, at_least(1), Key("cleanerd.scan.interval.ms",

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from cleanerd.broker_agent.leases import lease
+from cleanerd.broker_agent.request_queue import RequestQueue
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.partition_dir import PartitionDir
 from tests.broker.live import DAEMON, PATIENCE_S
@@ -49,6 +50,29 @@ def test_results_are_swapped_as_they_come(swapping: Swapping, daemon: DaemonProc
     assert {"swap"} <= ways <= {"swap", "lock"}, "with the lock while no broker lived"
     assert not [event for event in events if event["outcome"] in {"failed", "uncleanable"}]
     assert [line for line in swapping.complaints() if "ERROR" in line] == []
+
+
+def test_it_is_known_for_how_long_requests_wait_in_the_brokers_queue(
+    swapping: Swapping, daemon: DaemonProcess
+) -> None:
+    """As the broker's own metric has it, for the limit that follows it."""
+    daemon.configure(cleanerd_throttle_request_queue_max_ms=60_000)
+    daemon.ask("reload")
+
+    def is_known() -> bool:
+        view = daemon.ask("throttle")["throttle"]["pressure"]
+        if view is None or not view["request_queue_ms"]:
+            return False
+        assert view["reason"] == f"requests wait {view['request_queue_ms']:.1f} ms, at most 60000 ms"
+        return True
+
+    with swapping.traffic:
+        wait_until(is_known, PATIENCE_S, daemon.output)
+        before = RequestQueue.of(swapping.session())
+        wait_until(lambda: RequestQueue.of(swapping.session()).requests > before.requests, PATIENCE_S)
+        now = RequestQueue.of(swapping.session())
+        assert 0 < now.mean_ms_since(before) < 60_000
+        assert now.waited_us > before.waited_us
 
 
 def test_explain_reports_what_keeps_the_brokers_own_cleaner_from_a_log(

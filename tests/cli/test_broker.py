@@ -62,10 +62,10 @@ def test_a_broker_that_can_swap(
                 "pid": world.broker.pid,
                 "node_id": int(world.broker.properties["node.id"]),
                 "release": version,
-                "capabilities": ["describe", "lease", "roll", "swap"],
+                "capabilities": ["describe", "lease", "request_queue", "roll", "swap"],
                 "broker_log_dirs": [str(world.log_dir)],
                 "reason": None,
             },
         )
         assert f"Kafka {version}, node {row['node_id']}, process {row['pid']}" in shown.out
-        assert f"describe, lease, roll, swap  {world.log_dir}" in shown.out
+        assert f"describe, lease, request_queue, roll, swap  {world.log_dir}" in shown.out

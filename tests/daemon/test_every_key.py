@@ -149,11 +149,15 @@ def rate(limit: RateLimit) -> Callable[[Running], object]:
     return lambda running: running.parts.throttle.limits()[limit]
 
 
-def paced(running: Running) -> int | None:
-    """The share of the time that the limit which follows the neighbours goes by."""
-    for _ in range(2):  # the first round has nothing to compare with
-        running.crew.pacer.step()
-    return running.crew.pacer.view.max_percent if running.crew.pacer.view else None
+def paced(name: str) -> Callable[[Running], int | None]:
+    """What the limit which follows the neighbours goes by."""
+
+    def read(running: Running) -> int | None:
+        for _ in range(2):  # the first round has nothing to compare with
+            running.crew.pacer.step()
+        return getattr(running.crew.pacer.view, name, None)
+
+    return read
 
 
 def pause_s(thread: str) -> Callable[[Running], object]:
@@ -343,7 +347,8 @@ EFFECTS: dict[str, Effect] = {
     "log.cleaner.io.max.bytes.per.second": Effect(rate(RateLimit.TOTAL), "5e9", math.inf, 5e9),
     "cleanerd.io.max.read.bytes.per.second": Effect(rate(RateLimit.READ), "6e9", math.inf, 6e9),
     "cleanerd.io.max.write.bytes.per.second": Effect(rate(RateLimit.WRITE), "7e9", math.inf, 7e9),
-    "cleanerd.throttle.pressure.max.percent": Effect(paced, "30", None, 30),
+    "cleanerd.throttle.pressure.max.percent": Effect(paced("max_percent"), "30", None, 30),
+    "cleanerd.throttle.request.queue.max.ms": Effect(paced("request_queue_max_ms"), "40", None, 40),
     "log.cleaner.dedupe.buffer.size": Effect(budget, "10000000", 120_795_955, 9_000_000),
     "log.cleaner.io.buffer.load.factor": Effect(budget, "0.5", 120_795_955, 67_108_864),
     "log.cleaner.backoff.ms": Effect(pause_s("cleanerd-retention"), "4000", 15.0, 4.0),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from cleanerd.broker_agent.request_queue import RequestQueue
 from cleanerd.cleaning.throttle import RateLimit, Throttle
 from cleanerd.cli.ctl import tables
 from cleanerd.daemon.api.verb import Reply
@@ -19,7 +20,9 @@ from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.values.models import PressureView, ThrottleChange
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import READ_MAX_BYTES, RealFiles
+from cleanerd.errors import NoWayIn
 from cleanerd.policy.pace import FLOOR_BYTES_PER_S, STEPS
+from cleanerd.storage.log_dir import Owner
 from tests.daemon.clients import hold
 from tests.daemon.processes import wait_until
 from tests.daemon.test_every_key import Running
@@ -70,7 +73,8 @@ class Paced:
     def steps(self, count: int = 1, *, moved_bytes: int = 0, **percents: float) -> None:
         """So many rounds, under this pressure; in each of them so much is wanted to be moved."""
         self.kernel.percents |= percents
-        is_on = self.world.parts.configuration().broker.throttle_pressure_max_percent > 0
+        config = self.world.parts.configuration().broker
+        is_on = config.throttle_pressure_max_percent or config.throttle_request_queue_max_ms
         for _ in range(count):
             self.throttle.charge(moved_bytes, 0, lambda: True)
             self.world.clock.advance(2000)
@@ -194,6 +198,37 @@ def test_logs_get_the_rate_with_which_they_meet_max_compaction_lag_ms(paced: Pac
     world.parts.states.hold(hold("one", "one"))
     paced.steps()
     assert paced.limit == FLOOR_BYTES_PER_S, "nobody waits for a log that is paused"
+
+
+def test_requests_that_wait_in_a_brokers_queue_slow_cleaning_down(
+    paced: Paced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On average, in the worst broker, since the last look; where none answers, nothing is held back."""
+    parts, queues = paced.world.parts, dict[str, RequestQueue]()
+    log_dirs = [str(paced.world.a), str(paced.world.b)]
+
+    def answer(log_dir: str) -> RequestQueue:
+        if log_dir not in queues:
+            raise NoWayIn("it does not answer")
+        return queues[log_dir]
+
+    monkeypatch.setattr(parts.brokers, "request_queue", answer)
+    monkeypatch.setattr(parts.ownership, "owner", lambda _: Owner.LIVE_BROKER)
+    paced.world.configure(cleanerd_throttle_pressure_max_percent=0, cleanerd_throttle_request_queue_max_ms=10)
+    paced.steps(2, moved_bytes=80 * MB, io=100)
+    assert (paced.limit, paced.view.reason) == (math.inf, "no broker answers, at most 10 ms")
+    queues |= {log_dirs[0]: RequestQueue(1_000, 10**9), log_dirs[1]: RequestQueue()}
+    paced.steps(moved_bytes=80 * MB)
+    assert paced.view.request_queue_ms is None, "nothing to compare with"
+    queues |= {log_dirs[0]: RequestQueue(1_100, 10**9 + 900_000), log_dirs[1]: RequestQueue(100, 1_000_000)}
+    paced.steps(moved_bytes=80 * MB)
+    assert (paced.limit, paced.view.reason) == (math.inf, "requests wait 10.0 ms, at most 10 ms")
+    queues[log_dirs[1]] = RequestQueue(101, 1_010_100)
+    paced.steps(moved_bytes=80 * MB)
+    assert (paced.limit, paced.view.reason) == (20 * MB, "requests wait 10.1 ms, at most 10 ms")
+    queues[log_dirs[0]] = RequestQueue(5, 10**6)
+    paced.steps(STEPS, moved_bytes=80 * MB)
+    assert (paced.limit, paced.view.request_queue_ms) == (math.inf, 0.0), "it has started again"
 
 
 def test_a_real_engine_slows_down_under_pressure_and_goes_on_as_before_after_it(tmp_path: Path) -> None:

@@ -1,15 +1,18 @@
-"""A limit on I/O that follows the neighbours: as high as keeps the pressure of the machine (PSI) below a percentage.
+"""A limit on I/O that follows the neighbours: as high as keeps the pressure of the machine (PSI) below a percentage, and the
+time that requests wait in the queue of a running broker below a limit.
 
 Every two seconds, the kernel's own interval:
 
-1. for which share of them some task waited for I/O, and for a CPU: `/proc/pressure`, the whole machine, in a container, too
-2. the next `policy.pace`: halved above the limit, raised step by step below it
+1. for which share of them some task waited for I/O, and for a CPU: `/proc/pressure`, the whole machine, in a container, too;
+   how long requests waited on average: each broker's agent
+2. the next `policy.pace`: halved above a limit, raised step by step below all
 3. at least the rate at which all logs that are due meet their max.compaction.lag.ms; that of a late one is unlimited
 
 The other limits of the throttle stay in force: what is moved is bound by the lowest. What cleaning itself makes wait is
 part of the pressure, and cannot be separated from the rest.
 """
 
+import contextlib
 import math
 import re
 from dataclasses import dataclass
@@ -17,12 +20,16 @@ from typing import Self
 
 import structlog
 
+from cleanerd.broker_agent.request_queue import RequestQueue
+from cleanerd.config.model import CleanerdConfig
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.values.models import PressureView
 from cleanerd.daemon.workers import Bell, Duty, Worker
 from cleanerd.env.files import Files
+from cleanerd.errors import DirOffline, NoWayIn
 from cleanerd.policy.deadlines import needed_bytes_per_s
 from cleanerd.policy.pace import FREE
+from cleanerd.storage.log_dir import Owner
 
 _EVERY_S = 2.0
 _OFF_S = 3600.0  # a reload ends it
@@ -33,10 +40,11 @@ _log = structlog.get_logger("cleanerd")
 
 @dataclass(frozen=True, slots=True)
 class _Counters:
-    """Counters at an instant. `waited_us`: for how long some task has waited, by resource."""
+    """Counters at an instant. `waited_us`: for how long some task has waited, by resource; `queues`: by log directory."""
 
     at_s: float
     waited_us: dict[str, int]
+    queues: dict[str, RequestQueue]
     paid_bytes: float
 
     def percents_since(self, before: Self) -> dict[str, float]:
@@ -47,9 +55,20 @@ class _Counters:
             for name, waited in self.waited_us.items()
         }
 
+    def queue_ms_since(self, before: Self) -> float | None:
+        """How long a request waited on average, in the broker where that was longest; None where none was asked twice."""
+        return max(
+            (
+                now.mean_ms_since(before.queues[path])
+                for path, now in self.queues.items()
+                if path in before.queues
+            ),
+            default=None,
+        )
+
 
 class Pacer(Duty):
-    """`view` is the result of the last round; None while cleanerd.throttle.pressure.max.percent is 0."""
+    """`view` is the result of the last round; None while neither limit is set."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -62,38 +81,64 @@ class Pacer(Duty):
     def step(self) -> float:
         """One round."""
         parts = self._parts
-        max_percent = parts.configuration().broker.throttle_pressure_max_percent
-        if not max_percent:
+        config = parts.configuration().broker
+        if not (config.throttle_pressure_max_percent or config.throttle_request_queue_max_ms):
             self._let_go(None)
             return _OFF_S
         try:
-            waited_us = {name: _waited_us(parts.files, name) for name in _RESOURCES}
+            is_wanted = config.throttle_pressure_max_percent > 0
+            waited_us = {name: _waited_us(parts.files, name) for name in _RESOURCES if is_wanted}
         except (OSError, ValueError) as error:
             reason = f"not known, only the other limits hold: {error}"
             if self.view is None or self.view.reason != reason:
                 _log.warning("pressure_unknown", reason=str(error))
-            self._let_go(PressureView(max_percent=max_percent, reason=reason))
+            self._let_go(self._view(config, reason))
             return _EVERY_S
-        now = _Counters(parts.clock.monotonic_s(), waited_us, parts.throttle.paid_bytes())
+        queues = self._queues() if config.throttle_request_queue_max_ms else {}
+        now = _Counters(parts.clock.monotonic_s(), waited_us, queues, parts.throttle.paid_bytes())
         if self._before is not None and now.at_s > self._before.at_s:
-            self._follow(self._before, now, max_percent)
+            self._follow(self._before, now, config)
         self._before = now
         return _EVERY_S
 
-    def _follow(self, before: _Counters, now: _Counters, max_percent: int) -> None:
-        percents = now.percents_since(before)
+    def _queues(self) -> dict[str, RequestQueue]:
+        """Those of running brokers that answer; `broker check` and `status` show why one does not."""
+        parts, found = self._parts, dict[str, RequestQueue]()
+        for log_dir in parts.log_dirs:
+            if parts.ownership.owner(log_dir) is Owner.LIVE_BROKER:
+                with contextlib.suppress(NoWayIn, DirOffline):
+                    found[log_dir] = parts.brokers.request_queue(log_dir)
+        return found
+
+    def _follow(self, before: _Counters, now: _Counters, config: CleanerdConfig) -> None:
+        percents = now.percents_since(before) if before.waited_us else {}
+        queue_ms = now.queue_ms_since(before)
+        max_percent, max_ms = config.throttle_pressure_max_percent, config.throttle_request_queue_max_ms
+        is_over = max(percents.values(), default=0.0) > max_percent or (queue_ms or 0.0) > max_ms
         moved_bytes_per_s = (now.paid_bytes - before.paid_bytes) / (now.at_s - before.at_s)
-        self._pace = self._pace.after(moved_bytes_per_s, is_over=max(percents.values()) > max_percent)
-        reason = f"{_text(percents)} of the time, at most {max_percent} %"
+        self._pace = self._pace.after(moved_bytes_per_s, is_over=is_over)
+        reasons = [f"{_text(percents)} of the time, at most {max_percent} %"] if percents else []
+        if max_ms:
+            waited = "no broker answers" if queue_ms is None else f"requests wait {queue_ms:.1f} ms"
+            reasons.append(f"{waited}, at most {max_ms} ms")
+        reason = "; ".join(reasons)
         limit = self._pace.bytes_per_s
         needed = self._needed_bytes_per_s() if limit < math.inf else 0.0
         if needed > limit:
             limit, reason = needed, f"max.compaction.lag.ms needs it: {reason}"
         self._parts.throttle.set_pressure(limit)
-        self.view = PressureView(
-            max_percent=max_percent,
-            percents=percents,
-            bytes_per_s=limit if limit < math.inf else None,
+        self.view = self._view(config, reason).model_copy(
+            update={
+                "percents": percents,
+                "request_queue_ms": queue_ms,
+                "bytes_per_s": limit if limit < math.inf else None,
+            }
+        )
+
+    def _view(self, config: CleanerdConfig, reason: str) -> PressureView:
+        return PressureView(
+            max_percent=config.throttle_pressure_max_percent,
+            request_queue_max_ms=config.throttle_request_queue_max_ms,
             reason=reason,
         )
 

@@ -171,10 +171,13 @@ class PressureView(View):
     """What the neighbours leave: `bytes_per_s` of reads plus writes, None for all.
 
     `percents`: share of the last seconds in which some task of the machine waited, by resource; empty where not known.
+    `request_queue_ms`: how long a request waited on average in the queue of a broker, the longest of several.
     """
 
     max_percent: int
     percents: Mapping[str, float] = Field(default_factory=dict)
+    request_queue_max_ms: int = 0
+    request_queue_ms: float | None = None
     bytes_per_s: Rate | None = None
     reason: str
 
@@ -182,7 +185,8 @@ class PressureView(View):
 class ThrottleView(View):
     """Limits as set, rates measured lately, and for how long tasks have been kept waiting since the start.
 
-    `pressure`: of cleanerd.throttle.pressure.max.percent, None where that is 0; the lowest limit holds.
+    `pressure`: of cleanerd.throttle.pressure.max.percent and cleanerd.throttle.request.queue.max.ms, None where both are 0;
+    the lowest limit holds.
     """
 
     limits: ThrottleLimits
