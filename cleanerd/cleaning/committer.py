@@ -8,6 +8,7 @@ be asked swaps the segments itself (`broker_agent.swap`); beside any other the r
 """
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,6 @@ from typing import Literal
 
 from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.broker_agent.swap import BrokerStarting, Swap, Swapped
-from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.result import Basis, LogResult
 from cleanerd.cleaning.slices import SliceSize, Weighed
 from cleanerd.errors import (
@@ -40,7 +40,7 @@ from cleanerd.policy.commit_plan import epochs_contradiction
 from cleanerd.storage.checkpoints import read_leader_epochs
 from cleanerd.storage.commit import check_previous, commit_steps, revalidate
 from cleanerd.storage.generation import check_generation
-from cleanerd.storage.lock import HOLD_S, LogDirLock, pause_after
+from cleanerd.storage.lock import HOLD_S, POLL_S, LogDirLock, pause_after
 from cleanerd.storage.log_dir import Around, LogDir, Recovered
 from cleanerd.storage.staged import StagedGroup, discard_staged, live_logs, manifest_names, read_manifests
 
@@ -62,6 +62,7 @@ CommittedBy = Literal["lock", "swap"]
 
 _IN_ORDER = (Aborted, CorruptFile, LockHeld, SourceChanged)
 """After these nothing is left to recover: the result waits untouched, or was dropped."""
+_OWN_POLLS = 20
 _UNTRIED = TimeUp("its turn has not come", None)
 
 
@@ -78,6 +79,21 @@ class Turn:
     is_wanted: bool = False
     recovered: Mapping[TopicPartition, Recovered] = field(default_factory=dict)
     by: CommittedBy = "lock"
+
+
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    """A cleaned range in which nothing had to go: only the checkpoint moves. `basis`: the log that it was planned on."""
+
+    round_end: int
+    basis: Basis
+
+    @classmethod
+    def of(cls, result: LogResult) -> "Unchanged":
+        """As the result of a cleaning has it."""
+        assert result.end_offset is not None
+        assert result.basis is not None
+        return cls(result.end_offset, result.basis)
 
 
 class CommitHost:
@@ -126,19 +142,23 @@ class Committer:
     ) -> None:
         self._log_dir = log_dir
         self._brokers = brokers
+        self._unchanged: Mapping[TopicPartition, Unchanged] = {}
         self.ways: dict[TopicPartition, CommittedBy] = {}
         self._files = log_dir.files
         self._clock = log_dir.clock
         self._host = host or CommitHost()
         self._size = size or SliceSize()
 
-    def commit(self, waiting: Sequence[Weighed]) -> dict[TopicPartition, Committed]:
+    def commit(
+        self, waiting: Sequence[Weighed], unchanged: Mapping[TopicPartition, Unchanged] | None = None
+    ) -> dict[TopicPartition, Committed]:
         """Swap the staged groups of these logs, those first that free the most, and record the checkpoints.
 
-        Slice by slice: the lock is held for one, then left alone so that others can take it. Not in the answer are logs
-        that the host did not let begin. The checkpoint of a log stays where it is if there was no room for all groups of
-        its cleaning (`StagedGroup.moves_checkpoint`).
+        Slice by slice: the lock is held for one, then left alone so that others can take it. `unchanged`: those of the logs
+        for which nothing is staged. Not in the answer are logs that the host did not let begin. The checkpoint of a log
+        stays where it is if there was no room for all groups of its cleaning (`StagedGroup.moves_checkpoint`).
         """
+        self._unchanged = unchanged or {}
         answers: dict[TopicPartition, Committed] = {}
         rest = sorted(waiting, key=lambda one: (-one.gain_bytes, one.topic_partition))
         while rest and self._host.goes_on():
@@ -165,7 +185,7 @@ class Committer:
         """
         with contextlib.ExitStack() as stack:
             try:
-                lock = stack.enter_context(self._log_dir.lock())
+                lock = self._lock(stack)
             except LockHeld as held:
                 return self._swap_all(logs, self._live_brokers(held)), 0.0
             self.ways |= dict.fromkeys(logs, "lock")
@@ -180,6 +200,17 @@ class Committer:
             if isinstance(found, CleanerdError) and not isinstance(found, _IN_ORDER):
                 recovered[tp] = self._log_dir.recover_log(tp)
         return Turn(logs, done, seconds, is_wanted, recovered), pause_s
+
+    def _lock(self, stack: contextlib.ExitStack) -> LogDirLock:
+        """Another thread of this process lets go in a moment, so it is waited for. Raises LockHeld, DirOffline."""
+        for _ in range(_OWN_POLLS):
+            try:
+                return stack.enter_context(self._log_dir.lock())
+            except LockHeld as held:
+                if held.pid != os.getpid():
+                    raise
+                self._host.pause(POLL_S)
+        return stack.enter_context(self._log_dir.lock())
 
     def _live_brokers(self, held: LockHeld) -> LiveBrokers:
         """Those who can ask the holder of the lock. Raises `held`, with the reason why it cannot be asked."""
@@ -204,7 +235,13 @@ class Committer:
 
     def _swap(self, tp: TopicPartition, around: Around | CleanerdError, brokers: LiveBrokers) -> int | None:
         """Groups that were swapped before something went wrong stay; of the others none is left, unless it waits on."""
-        partition = self._log_dir.partition(tp)
+        partition, unchanged = self._log_dir.partition(tp), self._unchanged.get(tp)
+        if unchanged is not None:
+            self._check_unchanged(tp, unchanged, around)
+            basis = unchanged.basis
+            swap = Swap(partition, tp, (), unchanged.round_end, basis.checkpoint, basis.leader_epochs)
+            self._finish_swap(swap, self._ask(swap, brokers))
+            return swap.round_end
         try:
             groups, live = self.waiting_groups(tp, around)
             if not groups:
@@ -278,8 +315,12 @@ class Committer:
         self, tp: TopicPartition, lock: LogDirLock, around: Around | CleanerdError, ends_s: float
     ) -> "Iterator[_Ended | None]":
         """The commit of a log; at every yield of None its directory has to be synced."""
-        partition = self._log_dir.partition(tp)
+        partition, unchanged = self._log_dir.partition(tp), self._unchanged.get(tp)
         self._make_way(lock)
+        if unchanged is not None:
+            self._check_unchanged(tp, unchanged, around)
+            yield _Ended(unchanged.round_end, unchanged.round_end)
+            return
         try:
             groups, live = self.waiting_groups(tp, around)
         except (SourceChanged, CorruptFile):
@@ -347,82 +388,55 @@ class Committer:
         self._check_wanted(tp, groups[-1].round_end, around)
         return groups, live
 
+    def _check_unchanged(
+        self, tp: TopicPartition, unchanged: Unchanged, around: Around | CleanerdError
+    ) -> None:
+        """Raise SourceChanged, CorruptFile, and what the host's `check` raises, where the checkpoint must not move."""
+        self._check_basis(tp, unchanged.basis)
+        self._check_reach(tp, unchanged.basis, unchanged.round_end)
+        self._check_wanted(tp, unchanged.round_end, around)
+
     def settle(self, results: Sequence[LogResult]) -> list[LogResult]:
         """What became of logs of the directory that are staged or unchanged; other results are passed through. Never raises.
 
         While another process holds `.lock`, a result waits. After a failure nothing is left of it: the log is what it was,
         or, past the commit point of a group, has that group. Each log reports its share of the seconds.
         """
-        staged = [result for result in results if result.outcome == "staged"]
-        watch, done = Stopwatch(self._clock), dict[TopicPartition, Committed]()
-        if staged:
-            with watch.phase("commit"):
-                sizes = ((one.topic_partition, one.bytes_before) for one in staged)
-                done = self.commit(
-                    [Weighed.of(tp, freed_bytes=0, segments=1, replaced_bytes=n) for tp, n in sizes]
-                )
-            watch.phase_seconds = {name: s / len(staged) for name, s in watch.phase_seconds.items()}
-        settled = []
-        for result in results:
-            if result.outcome == "staged":
-                found = done.get(result.topic_partition, _UNTRIED)
-                error = found if isinstance(found, CleanerdError) else None
-                settled.append(self._settled(result, watch, error))
-            else:
-                settled.append(self._recorded(result) if result.outcome == "unchanged" else result)
-        return settled
+        replaced_bytes = {
+            one.topic_partition: one.bytes_before if one.outcome == "staged" else 0
+            for one in results
+            if one.outcome in ("staged", "unchanged")
+        }
+        began_s = self._clock.monotonic_s()
+        done = self.commit(
+            [
+                Weighed.of(tp, freed_bytes=0, segments=1, replaced_bytes=size)
+                for tp, size in replaced_bytes.items()
+            ],
+            {one.topic_partition: Unchanged.of(one) for one in results if one.outcome == "unchanged"},
+        )
+        share_s = (self._clock.monotonic_s() - began_s) / max(len(replaced_bytes), 1)
+        return [
+            self._settled(result, done.get(result.topic_partition, _UNTRIED), share_s)
+            if result.topic_partition in replaced_bytes
+            else result
+            for result in results
+        ]
 
-    def _recorded(self, result: LogResult) -> LogResult:
-        """A log in which nothing had to go: its checkpoint moves."""
-        watch = Stopwatch(self._clock)
-
-        def record() -> None:
-            assert result.end_offset is not None
-            assert result.basis is not None
-            with watch.phase("checkpoint"):
-                self.record_unchanged(result.topic_partition, result.end_offset, result.basis)
-
-        error = attempt(record, self._directory(result.topic_partition))
-        return self._settled(result, watch, error)
-
-    def record_unchanged(self, tp: TopicPartition, round_end: int, basis: Basis) -> None:
-        """The checkpoint of a log in which nothing had to go. Raises LockHeld, SourceChanged, CorruptFile, OSError.
-
-        `basis`: the log that the cleaning was planned on.
-        """
-
-        def check(*, is_live: bool) -> None:
-            self._check_basis(tp, basis)
-            self._check_reach(tp, basis, round_end)
-            self._check_wanted(tp, round_end, self.look_around([tp], is_live=is_live))
-
-        with contextlib.ExitStack() as stack:
-            try:
-                stack.enter_context(self._log_dir.lock())
-            except LockHeld as held:
-                brokers = self._live_brokers(held)
-                check(is_live=True)
-                partition = self._log_dir.partition(tp)
-                swap = Swap(partition, tp, (), round_end, basis.checkpoint, basis.leader_epochs)
-                self._finish_swap(swap, self._ask(swap, brokers))
-            else:
-                check(is_live=False)
-                self._log_dir.record_cleaned({tp: round_end})
-
-    def _settled(self, result: LogResult, watch: Stopwatch, error: CleanerdError | None) -> LogResult:
+    def _settled(self, result: LogResult, done: Committed, seconds: float) -> LogResult:
         """The end of the account of a log."""
         is_staged = result.outcome == "staged"
-        if error is None and is_staged:
-            done = result.after(watch, "committed")
-            return replace(done, committed_by=self.ways.get(result.topic_partition))
-        if error is None:
-            return result.after(watch)
-        if isinstance(error, LockHeld):
+        if isinstance(done, LockHeld):
             what = "waits for the lock" if is_staged else "checkpoint not written"
-            return replace(result, reason=f"{what}: {error}")
-        partition = self._log_dir.partition(result.topic_partition)
-        attempt(partial(discard_staged, partition), partition.path)
-        return result.failed(error)
+            return replace(result, reason=f"{what}: {done}")
+        if isinstance(done, CleanerdError):
+            partition = self._log_dir.partition(result.topic_partition)
+            attempt(partial(discard_staged, partition), partition.path)
+            return result.failed(done)
+        if not is_staged:
+            return result.after("checkpoint", seconds)
+        committed = replace(result, outcome="committed", committed_by=self.ways.get(result.topic_partition))
+        return committed.after("commit", seconds)
 
     def _check_wanted(self, tp: TopicPartition, round_end: int, around: Around | CleanerdError) -> None:
         """What is above the high watermark may be cut off, after what it superseded has gone. The one that the cleaning was

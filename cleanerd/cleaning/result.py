@@ -126,14 +126,10 @@ class LogResult:
         """The result of work that `watch` has measured from its beginning."""
         return replace(self, seconds=watch.seconds, phase_seconds=watch.phase_seconds)
 
-    def after(self, watch: Stopwatch, outcome: CleaningOutcome | None = None) -> "LogResult":
-        """The result once more was done to the log, as measured by `watch`."""
-        return replace(
-            self,
-            outcome=outcome or self.outcome,
-            seconds=self.seconds + sum(watch.phase_seconds.values()),
-            phase_seconds={**self.phase_seconds, **watch.phase_seconds},
-        )
+    def after(self, phase: str, seconds: float) -> "LogResult":
+        """The result once a last phase of so many seconds is over."""
+        phase_seconds = {**self.phase_seconds, phase: seconds}
+        return replace(self, seconds=self.seconds + seconds, phase_seconds=phase_seconds)
 
     def then(self, later: "LogResult") -> "LogResult":
         """This committed result and what a later cleaning made of the groups that were left, as one account."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.cleaning.committer import CommitHost, Committer
+from cleanerd.cleaning.committer import CommitHost, Unchanged
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import SourceChanged
@@ -133,7 +133,7 @@ def test_nor_is_a_log_recorded_as_clean_above_the_high_watermark(staged: Cleanin
     (log_dir / names.META_PROPERTIES).write_text(META_PROPERTIES)
     (log_dir / names.REPLICATION_CHECKPOINT).write_bytes(render_offset_checkpoint({TP: end - 1}))
     with pytest.raises(SourceChanged, match="but the high watermark is"):
-        Committer(at(staged, (staged.log_dir,))).record_unchanged(TP, end, basis)
+        committed(at(staged, (staged.log_dir,)), unchanged=Unchanged(end, basis))
     assert not read_checkpoints(FILES, staged.log_dir).cleaner
 
 
@@ -157,7 +157,7 @@ def test_2_10_nor_is_a_log_recorded_as_clean_meanwhile(staged: Cleaning, moved: 
     assert staged.plan is not None
     basis, end = staged.plan.candidate.basis, staged.plan.work.round_end
     with pytest.raises(SourceChanged, match="moves it"):
-        Committer(at(staged, moved)).record_unchanged(TP, end, basis)
+        committed(at(staged, moved), unchanged=Unchanged(end, basis))
     assert not read_checkpoints(FILES, staged.log_dir).cleaner
 
 

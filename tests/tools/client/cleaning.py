@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cleanerd.cleaning.choose import Candidate, examine
-from cleanerd.cleaning.committer import CommitHost, Committer
+from cleanerd.cleaning.committer import CommitHost, Committer, Unchanged
 from cleanerd.cleaning.merge import merge_neighbours
 from cleanerd.cleaning.plan import CleaningPlan, plan_cleaning
 from cleanerd.cleaning.result import CleanRequest
@@ -161,13 +161,10 @@ class Cleaning:
     def commit(self, files: Files | None = None) -> int | None:
         """Under the lock; the new checkpoint, None when what was staged is gone."""
         assert self.plan is not None
-        files = files or self.files
+        log_dir = LogDir.at(files or self.files, self.log_dir, Standstill())
         if self.staged:
-            return committed(LogDir.at(files, self.log_dir, Standstill()))
-        end = self.plan.work.round_end
-        committer = Committer(LogDir.at(files, self.log_dir, Standstill()))
-        committer.record_unchanged(TP, end, self.plan.candidate.basis)
-        return end
+            return committed(log_dir)
+        return committed(log_dir, unchanged=Unchanged(self.plan.work.round_end, self.plan.candidate.basis))
 
     def _pipeline(self) -> Pipeline:
         session: Any = InProcess()
@@ -175,9 +172,11 @@ class Cleaning:
         return Pipeline(session, Budget(1 << 20), reporter)
 
 
-def committed(log_dir: LogDir, host: CommitHost | None = None) -> int | None:
-    """Commit what waits; the new checkpoint, None where nothing was staged. Raises what went wrong."""
-    done = Committer(log_dir, host).commit([Weighed(TP)])[TP]
+def committed(
+    log_dir: LogDir, host: CommitHost | None = None, unchanged: Unchanged | None = None
+) -> int | None:
+    """Commit what waits, or is `unchanged`; the new checkpoint, None where there is nothing. Raises what went wrong."""
+    done = Committer(log_dir, host).commit([Weighed(TP)], {TP: unchanged} if unchanged else None)[TP]
     if isinstance(done, CleanerdError):
         raise done
     return done
