@@ -33,9 +33,9 @@ def world(tmp_path: Path) -> Iterator[World]:
     world = World(tmp_path)
     (world.a / names.META_PROPERTIES).write_text(META_PROPERTIES)
     world.configure()
-    with lock_of_another(world.a / names.LOCK):
-        world.parts.obstacles.ignored.clear()
-        yield world
+    world.others.enter_context(lock_of_another(world.a / names.LOCK))
+    world.parts.obstacles.ignored.clear()
+    yield world
     world.close()
 
 
@@ -134,6 +134,41 @@ def test_being_second_is_no_failure(world: World) -> None:
     assert after.total("cleanerd_cleanings_total", outcome="superseded_by_broker") > 0
     (event, *_) = daemon.parts.store.events("one", 1, None, None)
     assert event.outcome == "superseded_by_broker"
+
+
+def test_a_checkpoint_that_a_broker_keeps_is_worth_no_second_cleaning(world: World) -> None:
+    """All of a log was read, and nothing in it had to go: until the broker stops, nothing would come of reading it again."""
+    bring_closed_segments(world, "one-0")
+    scan(world)
+    parts, cleanings = world.parts, world.daemon.crew.cleaners.cleanings
+
+    def clean_what_is_due() -> list[LogId]:
+        job = parts.schedule.next().job
+        if job is None:
+            return []
+        for log in job.logs:
+            tp = log.topic_partition
+            kept = LogResult(
+                tp.topic, tp.partition, log.log_dir, "unchanged", "checkpoint not written: .lock is held"
+            )
+            cleanings.cleaned(job, log, kept)
+            parts.states.done_cleaning(log)
+        parts.jobs.end(job, ["unchanged"], None)
+        return list(job.logs)
+
+    logs = clean_what_is_due()
+    assert world.log("one") in logs
+    assert clean_what_is_due() == [], "not in a circle"
+    world.clock.advance(3_600_000)
+    assert clean_what_is_due() == []
+    assert "nothing in it has to go" in str(parts.conditions.of(world.log("one")).obstacle)
+
+    (world.a / "one-0" / f"{0:020d}.log").touch()
+    scan(world)
+    assert clean_what_is_due() == [world.log("one")], "it is another log"
+    world.others.close()
+    world.clock.advance(60_000)
+    assert sorted(clean_what_is_due()) == sorted(logs), "the broker has stopped"
 
 
 def stage(directory: Path, groups: list[list[Path]], size_bytes: int) -> StagedGroup:

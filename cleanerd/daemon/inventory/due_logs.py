@@ -96,6 +96,20 @@ class DueLogs:
             entry.visits.examined_until_ms = FOREVER_MS if until_ms is None else until_ms
             entry.visits.examined = entry.visits.offered
 
+    def note_unrecorded(self, log: LogId) -> None:
+        """What `due` offered had nothing to remove, but the process that has `.lock` keeps its checkpoint."""
+        entry = self._inventory.entry(log)
+        if entry is not None:
+            entry.visits.unrecorded = entry.visits.offered
+
+    def is_unrecorded(self, log: LogId) -> bool:
+        """Whether a cleaning of what is due would only write the checkpoint, as `note_unrecorded` found."""
+        entry = self._inventory.entry(log)
+        if entry is None or entry.visits.unrecorded is None:
+            return False
+        _, basis = self._offer(entry, self.estimate(log), self._clock.now_ms())
+        return basis == entry.visits.unrecorded
+
     def note_horizon(self, log: LogId, next_ms: int | None) -> None:
         """A look found no expired delete horizon (rule 0.6); the next one expires at `next_ms`, None if there is none."""
         entry = self._inventory.entry(log)
@@ -146,7 +160,13 @@ class DueLogs:
         return [entry for entries in self._inventory.online_entries().values() for entry in entries]
 
     def _due(self, entry: Entry, found: DirtyEstimate | None, now_ms: int) -> tuple[Due | None, object]:
-        """What makes this log due, and what that is based on."""
+        """What makes this log due, and what that is based on; nothing that was examined on the same basis."""
+        due, basis = self._offer(entry, found, now_ms)
+        if now_ms < entry.visits.examined_until_ms and basis == entry.visits.examined:
+            return None, None
+        return due, basis
+
+    def _offer(self, entry: Entry, found: DirtyEstimate | None, now_ms: int) -> tuple[Due | None, object]:
         if found is None or found.known.contents.in_transition:
             return None, None
         reason, offered = found.reason(now_ms), found.range
@@ -155,10 +175,8 @@ class DueLogs:
         if reason is None:
             return None, None
         limits = (found.range.first_dirty_offset, found.range.first_uncleanable_offset)
-        basis = (found.known.contents, limits, found.config, reason, entry.visits.horizon_ms)
-        if now_ms < entry.visits.examined_until_ms and basis == entry.visits.examined:
-            return None, None
         at_ms = {DueReason.MAX_LAG: found.deadline_ms, DueReason.HORIZON: entry.visits.horizon_ms}.get(reason)
+        basis = (found.known.contents, limits, found.config, reason, at_ms)
         return Due(entry.log, reason, offered, at_ms), basis
 
     def _left_s(self, entry: Entry, now_s: float) -> float:

@@ -18,6 +18,9 @@ class Visits:
     offered: object = None  # what the last `Due` was based on
     examined: object = None  # what the last examination that found nothing to do was based on ...
     examined_until_ms: int = FOREVER_MS  # ... and until when it counts
+    unrecorded: object = (
+        None  # what the last cleaning that had nothing to remove was based on, if no checkpoint has it
+    )
     clean_section: frozenset[ClosedSegment] | None = None  # when it was last known; None: never
     horizon_ms: int = FOREVER_MS  # when to look there for delete horizons that have expired
 

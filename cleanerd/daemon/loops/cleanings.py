@@ -145,7 +145,10 @@ class Cleanings:
         parts, now_ms = self.parts, self.parts.clock.now_ms()
         if result.outcome == SUPERSEDED:  # as soon as the log is seen to be another one, else after a pause
             parts.due_logs.note_examined(log, now_ms + parts.configuration().broker.retry_backoff_ms)
-        if result.outcome == "skipped" or (result.outcome == "unchanged" and result.reason):
+        is_unrecorded = result.outcome == "unchanged" and result.reason is not None
+        if is_unrecorded:
+            parts.due_logs.note_unrecorded(log)
+        if result.outcome == "skipped" or is_unrecorded:
             parts.due_logs.note_examined(log, now_ms + _EXAMINED_FOR_MS)
         if job.trigger in ("horizon", "request") and result.outcome == "skipped":
             parts.due_logs.note_horizon(log, result.next_horizon_ms)

@@ -169,6 +169,11 @@ class Conditions:
             return Condition(state, reason, full)
         if failure is not None and self.failures.blocks(log, now_ms):
             return Condition(state, reason, f"backing off: {reason}", True)
+        if owner_of(log.log_dir) is not None and self.due_logs.is_unrecorded(log):
+            way = self.ownership.way(log.log_dir)
+            if way.committed_by == "restart":
+                waits = f"nothing in it has to go; to write its checkpoint, {way}"
+                return Condition(state, reason or waits, waits, True)
         until_ms = None if found is None or state == "clean" else self._until(found)
         if until_ms is not None and owner_of(log.log_dir) is not None:
             broker = f"left to the broker's own cleaner, which is at work, until {utc(until_ms)}"
