@@ -17,6 +17,7 @@ The high watermark of this log is not on disk (F4): its last records may still b
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from uuid import UUID
 
 from cleanerd.config.model import ClusterMetadata
@@ -84,14 +85,22 @@ def find_metadata(files: Files, log_dirs: Iterable[str], metadata_log_dir: str) 
 def by_node(files: Files, log_dirs: Sequence[str]) -> list[tuple[str, ...]]:
     """Log directories apart for each node that they are of.
 
-    Directories of nobody, and those that cannot be read, are with the only node, or apart where there are several.
+    Where there are several nodes, directories of nobody are apart, and so is each that cannot be read. One of those that may
+    have the metadata is with each node that has none of its own: nobody knows whose it is, and `find_metadata` raises.
     """
-    owners, _ = _owners(files, log_dirs)
+    owners, failures = _owners(files, log_dirs)
     nodes: dict[_Node | None, list[str]] = {}
-    for log_dir in log_dirs:
-        owner = owners.get(log_dir)
+    for log_dir, owner in owners.items():
         nodes.setdefault(_node(owner) if owner else None, []).append(log_dir)
-    return [tuple(log_dirs)] if len(nodes.keys() - {None}) < 2 else [*map(tuple, nodes.values())]
+    if len(nodes.keys() - {None}) < 2:
+        return [tuple(log_dirs)]
+    may_have_metadata = partial(_may_hide_metadata, files, is_brokers=True)
+    hiding = list(filter(may_have_metadata, failures))
+    for node in nodes.keys() - {None}:
+        if not any(map(may_have_metadata, nodes[node])):
+            nodes[node] += hiding
+    together = {log_dir for own in nodes.values() for log_dir in own}
+    return [*map(tuple, nodes.values()), *((log_dir,) for log_dir in failures if log_dir not in together)]
 
 
 def _owners(

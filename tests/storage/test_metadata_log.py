@@ -393,7 +393,22 @@ def test_directories_are_told_apart_by_node(tmp_path: Path) -> None:
     alone = [first, nobodys, second, bad]
     assert by_node(RealFiles(), alone) == [tuple(alone)]
     of_three = [first, other, nobodys, second, namesake, bad]
-    assert by_node(RealFiles(), of_three) == [(first, second), (other,), (nobodys, bad), (namesake,)]
+    assert by_node(RealFiles(), of_three) == [(first, second), (other,), (nobodys,), (namesake,), (bad,)]
+
+
+def test_a_node_whose_metadata_may_lie_where_nobody_can_read_is_not_taken_for_one_without(
+    tmp_path: Path,
+) -> None:
+    """Its logs would be cleaned by defaults. A node that has its own goes on."""
+    mine, others = node(tmp_path / "a"), node(tmp_path / "b", node_id=2)
+    nobodys, bad = str(tmp_path / "c"), node(tmp_path / "d")
+    for log_dir in (others, bad):
+        Path(log_dir, "__cluster_metadata-0").mkdir()
+    Path(bad, "meta.properties").write_text("version=7\n")
+    nodes = by_node(RealFiles(), [mine, others, nobodys, bad])
+    assert nodes == [(mine, bad), (others,), (nobodys,)]
+    with pytest.raises(CorruptFile, match=f"^{bad}/meta.properties"):
+        find_metadata(RealFiles(), nodes[0], mine)
 
 
 def test_unreadable_meta_properties_is_an_error(tmp_path: Path) -> None:
