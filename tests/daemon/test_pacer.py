@@ -166,7 +166,7 @@ def test_a_kernel_that_does_not_report_pressure_is_reported_once_and_the_other_l
         paced.steps(5)
     assert [event["event"] for event in events] == ["pressure_unknown"]
     assert paced.limit == math.inf
-    assert paced.view.reason == f"not known, only the other limits hold: {error}"
+    assert paced.view.reason == f"pressure is not known: {error}"
     paced.kernel.error = None
     paced.steps(2)
     assert paced.limit == FLOOR_BYTES_PER_S
@@ -226,6 +226,11 @@ def test_requests_that_wait_in_a_brokers_queue_slow_cleaning_down(
     queues[log_dirs[1]] = RequestQueue(101, 1_010_100)
     paced.steps(moved_bytes=80 * MB)
     assert (paced.limit, paced.view.reason) == (20 * MB, "requests wait 10.1 ms, at most 10 ms")
+    paced.world.configure(cleanerd_throttle_pressure_max_percent=20)
+    paced.kernel.error = FileNotFoundError(2, "No such file or directory", "/proc/pressure/io")
+    queues[log_dirs[1]] = RequestQueue(102, 1_030_100)
+    paced.steps(moved_bytes=20 * MB)
+    assert paced.limit == 5 * MB, "whatever is known of the pressure"
     queues[log_dirs[0]] = RequestQueue(5, 10**6)
     paced.steps(STEPS, moved_bytes=80 * MB)
     assert (paced.limit, paced.view.request_queue_ms) == (math.inf, 0.0), "it has started again"

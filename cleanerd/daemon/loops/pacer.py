@@ -74,6 +74,7 @@ class Pacer(Duty):
         self._parts = parts
         self._pace = FREE
         self._before: _Counters | None = None
+        self._unknown: str | None = None  # why the pressure is not known
         self.view: PressureView | None = None
         self.bell = Bell()  # rings when it may have been switched on
         self.worker = Worker("cleanerd-pacer", self, self.bell, parts.clock)
@@ -83,23 +84,27 @@ class Pacer(Duty):
         parts = self._parts
         config = parts.configuration().broker
         if not (config.throttle_pressure_max_percent or config.throttle_request_queue_max_ms):
-            self._let_go(None)
+            self._let_go()
             return _OFF_S
-        try:
-            is_wanted = config.throttle_pressure_max_percent > 0
-            waited_us = {name: _waited_us(parts.files, name) for name in _RESOURCES if is_wanted}
-        except (OSError, ValueError) as error:
-            reason = f"not known, only the other limits hold: {error}"
-            if self.view is None or self.view.reason != reason:
-                _log.warning("pressure_unknown", reason=str(error))
-            self._let_go(self._view(config, reason))
-            return _EVERY_S
+        waited_us = self._waited_us() if config.throttle_pressure_max_percent else {}
         queues = self._queues() if config.throttle_request_queue_max_ms else {}
         now = _Counters(parts.clock.monotonic_s(), waited_us, queues, parts.throttle.paid_bytes())
         if self._before is not None and now.at_s > self._before.at_s:
             self._follow(self._before, now, config)
         self._before = now
         return _EVERY_S
+
+    def _waited_us(self) -> dict[str, int]:
+        """By resource; empty where the kernel does not count that, which is logged once."""
+        try:
+            found = {name: _waited_us(self._parts.files, name) for name in _RESOURCES}
+        except (OSError, ValueError) as error:
+            if self._unknown != str(error):
+                _log.warning("pressure_unknown", reason=str(error))
+            self._unknown = str(error)
+            return {}
+        self._unknown = None
+        return found
 
     def _queues(self) -> dict[str, RequestQueue]:
         """Those of running brokers that answer; `broker check` and `status` show why one does not."""
@@ -111,13 +116,18 @@ class Pacer(Duty):
         return found
 
     def _follow(self, before: _Counters, now: _Counters, config: CleanerdConfig) -> None:
+        """What is not known holds nothing back."""
         percents = now.percents_since(before) if before.waited_us else {}
         queue_ms = now.queue_ms_since(before)
         max_percent, max_ms = config.throttle_pressure_max_percent, config.throttle_request_queue_max_ms
         is_over = max(percents.values(), default=0.0) > max_percent or (queue_ms or 0.0) > max_ms
         moved_bytes_per_s = (now.paid_bytes - before.paid_bytes) / (now.at_s - before.at_s)
         self._pace = self._pace.after(moved_bytes_per_s, is_over=is_over)
-        reasons = [f"{_text(percents)} of the time, at most {max_percent} %"] if percents else []
+        reasons = []
+        if percents:
+            reasons.append(f"{_text(percents)} of the time, at most {max_percent} %")
+        elif max_percent:
+            reasons.append(f"pressure is not known: {self._unknown or 'this is the first look'}")
         if max_ms:
             waited = "no broker answers" if queue_ms is None else f"requests wait {queue_ms:.1f} ms"
             reasons.append(f"{waited}, at most {max_ms} ms")
@@ -127,18 +137,12 @@ class Pacer(Duty):
         if needed > limit:
             limit, reason = needed, f"max.compaction.lag.ms needs it: {reason}"
         self._parts.throttle.set_pressure(limit)
-        self.view = self._view(config, reason).model_copy(
-            update={
-                "percents": percents,
-                "request_queue_ms": queue_ms,
-                "bytes_per_s": limit if limit < math.inf else None,
-            }
-        )
-
-    def _view(self, config: CleanerdConfig, reason: str) -> PressureView:
-        return PressureView(
-            max_percent=config.throttle_pressure_max_percent,
-            request_queue_max_ms=config.throttle_request_queue_max_ms,
+        self.view = PressureView(
+            max_percent=max_percent,
+            percents=percents,
+            request_queue_max_ms=max_ms,
+            request_queue_ms=queue_ms,
+            bytes_per_s=limit if limit < math.inf else None,
             reason=reason,
         )
 
@@ -147,8 +151,8 @@ class Pacer(Duty):
         works = parts.due_logs.with_deadline(parts.conditions.obstacle_of())
         return needed_bytes_per_s(works, parts.clock.now_ms())
 
-    def _let_go(self, view: PressureView | None) -> None:
-        self._pace, self._before, self.view = FREE, None, view
+    def _let_go(self) -> None:
+        self._pace, self._before, self._unknown, self.view = FREE, None, None, None
         self._parts.throttle.set_pressure(math.inf)
 
 
