@@ -43,6 +43,9 @@ a swap takes milliseconds. What decays on the disk in between fails the CRC of i
 An error in step 3, or in step 4 before the broker has renamed the `.log`, takes the `.cleaned` files away, and the log is as
 it was: the broker has no memory, or has closed the log to stop. A later one in steps 4 to 6 takes the log directory offline
 in the broker, as one of its own cleaner does. One in step 7 is reported by the broker in its own way.
+
+A broker that deletes or cuts a log takes its entry back without waiting for us. So the log is checked again after step 7,
+and if it is another one by then, its entry goes.
 """
 
 from collections.abc import Sequence

@@ -9,7 +9,7 @@ import java.lang.reflect.InvocationHandler;
 import java.lang.reflect.Method;
 import java.lang.reflect.Modifier;
 import java.lang.reflect.Proxy;
-import java.nio.file.Path;
+import java.nio.channels.FileChannel;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.LinkedHashMap;
@@ -44,7 +44,7 @@ final class Broker {
     private final Method dir, config, time, topicId, highWatermark, lastStableOffset, logSegments, activeSegment;
     private final Method topicPartition, isFuture, logStartOffset, logEndOffset, recoveryPoint, roll;
     private final Method leaderEpochCache, replaceSegments, epochEntries, markOffline;
-    private final Method baseOffset, size, open, getList, configValues;
+    private final Method baseOffset, size, records, channel, open, getList, configValues;
     private final Method cleanerManager, cleaningState, abortAndPause, resume, allCheckpoints, updateCheckpoints;
     private final Method pausedCount;
     private final Field logLock, managerLock, epoch, epochStart, logDirFailureChannel, cleanerConfig, enableCleaner, overriddenConfigs;
@@ -136,6 +136,9 @@ final class Broker {
 
         baseOffset = shape.method(segment, long.class, "baseOffset", NONE);
         size = shape.method(segment, int.class, "size", NONE);
+        records = shape.method(segment, Object.class, "log", NONE);
+        Class file = records == null ? Void.class : records.getReturnType();
+        channel = shape.method(file, FileChannel.class, "channel", NONE);
         open = shape.method(segment, segment, "open", new Class[] {
             File.class, long.class, logConfig, clock, boolean.class, int.class, boolean.class, String.class});
         getList = shape.method(logConfig, List.class, "getList", new Class[] {String.class});
@@ -373,6 +376,16 @@ final class Broker {
         return ((Integer) of(size, segment)).longValue();
     }
 
+    /**
+     * That the broker has not closed the log, as it does when it stops: its other directories, and `.lock`, may be free
+     * by then, and another broker may have them. Its own check fails only once memory maps are gone. Needs the lock.
+     */
+    void checkOpen(Object log) throws Exception {
+        if (!((FileChannel) of(channel, of(records, activeSegment(log)))).isOpen()) {
+            throw Refused.later("broker_stops", "the broker stops: it has closed the log");
+        }
+    }
+
     /** Start offset by leader epoch, of those that start below an offset. */
     Map epochs(Object log, long end) throws Exception {
         Map found = new LinkedHashMap();
@@ -478,9 +491,11 @@ final class Broker {
         return (Long) containers.get(checkpoints, tp);
     }
 
-    void updateCheckpoint(Object cleaner, Path logDir, Object tp, long offset) throws Exception {
-        Object entry = containers.option(containers.pair(tp, Long.valueOf(offset)));
-        Object[] arguments = {logDir.toFile(), entry, containers.option(null)};
+    /** Writes the first dirty offset of a log; null takes its entry away. */
+    void updateCheckpoint(Object cleaner, Object log, Object tp, Long offset) throws Exception {
+        Object entry = containers.option(offset == null ? null : containers.pair(tp, offset));
+        Object gone = containers.option(offset == null ? tp : null);
+        Object[] arguments = {dir(log).getParentFile(), entry, gone}; // as in log.dirs, which may be a link
         Shape.call(updateCheckpoints, of(cleanerManager, cleaner), arguments);
     }
 

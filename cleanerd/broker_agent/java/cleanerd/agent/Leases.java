@@ -42,7 +42,9 @@ final class Leases implements Runnable {
         long deadline = System.nanoTime() + BUSY_NANOS;
         List refused = new ArrayList();
         while (cleaner != null) {
-            boolean isBusy = lease(broker, cleaner, holder, ms, (List) request.get("logs"), refused);
+            refused.clear();
+            List allowed = allowed(broker, (List) request.get("logs"), refused);
+            boolean isBusy = lease(broker, cleaner, holder, ms, allowed, refused);
             if (!isBusy || System.nanoTime() - deadline > 0) {
                 break;
             }
@@ -55,6 +57,21 @@ final class Leases implements Runnable {
         return answer;
     }
 
+    /** The logs that are what the request names. Without the monitor: the lock of one whose disk hangs is not to be had. */
+    private static List allowed(Broker broker, List logs, List refused) throws Exception {
+        List found = new ArrayList();
+        for (Object log : logs) {
+            NamedLog named = new NamedLog(broker, (Map) log);
+            try {
+                check(broker, named);
+                found.add(named);
+            } catch (Refused no) {
+                refused.add(named.refused(no));
+            }
+        }
+        return found;
+    }
+
     /** Whether a log was not paused only because the broker is at work on it. */
     private static synchronized boolean lease(
             Broker broker, Object cleaner, String holder, long ms, List logs, List refused) throws Exception {
@@ -65,12 +82,19 @@ final class Leases implements Runnable {
         }
     }
 
+    /** Without a thread that ends them there are no leases. */
     private static void watch(Broker broker) {
         if (!HELD.isEmpty() && !isWatched) {
-            Thread thread = new Thread(new Leases(broker), "cleanerd-agent-leases");
-            thread.setDaemon(true);
-            thread.start();
-            isWatched = true;
+            try {
+                Thread thread = new Thread(new Leases(broker), "cleanerd-agent-leases");
+                thread.setDaemon(true);
+                thread.start();
+                isWatched = true;
+            } finally {
+                for (Object key : isWatched ? new ArrayList() : new ArrayList(HELD.keySet())) {
+                    release(broker, (List) key);
+                }
+            }
         }
     }
 
@@ -78,13 +102,10 @@ final class Leases implements Runnable {
             Broker broker, Object cleaner, String holder, long ms, List logs, List refused) throws Exception {
         boolean isBusy = false;
         Set granted = new HashSet();
-        refused.clear();
         for (Object one : logs) {
-            Map log = (Map) one;
-            NamedLog named = new NamedLog(broker, log);
+            NamedLog named = (NamedLog) one;
             List key = Arrays.asList(new Object[] {holder, named.tp});
             try {
-                check(broker, named);
                 if (!HELD.containsKey(key)) {
                     pause(broker, cleaner, named.tp);
                 }
@@ -92,7 +113,7 @@ final class Leases implements Runnable {
                 granted.add(key);
             } catch (Refused no) {
                 isBusy |= no.outcome.equals("busy");
-                refused.add(Arrays.asList(new Object[] {log.get("topic"), log.get("partition"), no.outcome, no.getMessage()}));
+                refused.add(named.refused(no));
             }
         }
         for (Object key : new ArrayList(HELD.keySet())) {

@@ -3,6 +3,8 @@ package cleanerd.agent;
 import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.nio.file.Paths;
+import java.util.Arrays;
+import java.util.List;
 import java.util.Map;
 
 /** The log that a request names: topic, partition, directory and topic id. */
@@ -18,6 +20,12 @@ final class NamedLog {
         tp = broker.topicPartition((String) request.get("topic"), ((Long) request.get("partition")).intValue());
         directory = Paths.get((String) request.get("directory"));
         topicId = request.get("topic_id");
+    }
+
+    /** How an answer names it, with why it was refused. */
+    List refused(Refused no) throws Exception {
+        Object[] row = {broker.topic(tp), Long.valueOf(broker.partition(tp)), no.outcome, no.getMessage()};
+        return Arrays.asList(row);
     }
 
     /** The broker's object. */

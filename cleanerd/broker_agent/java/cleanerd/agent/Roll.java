@@ -14,6 +14,7 @@ final class Roll {
         Map answer = new LinkedHashMap();
         synchronized (broker.lock(log)) {
             named.check(log);
+            broker.checkOpen(log);
             Object active = broker.activeSegment(log);
             boolean isEmpty = broker.size(active) == 0;
             if (!isEmpty) {

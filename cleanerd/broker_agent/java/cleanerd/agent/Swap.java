@@ -86,11 +86,32 @@ final class Swap {
                 swap(log, (Map) group);
             }
             if (cleaner != null && movesCheckpoint) {
-                broker.updateCheckpoint(cleaner, directory.getParent(), tp, roundEnd);
+                moveCheckpoint(log, cleaner);
             }
         } finally {
             if (cleaner != null) {
                 broker.resume(cleaner, tp);
+            }
+        }
+    }
+
+    /**
+     * Kafka cleans up after a deletion and a truncation before or after this, but not in the middle: who deletes or cuts a log
+     * takes its entry back at once, and does not wait for us. So the entry is taken away if the log is another one by now.
+     */
+    private void moveCheckpoint(Object log, Object cleaner) throws Exception {
+        synchronized (broker.lock(log)) {
+            checkLog(log);
+        }
+        broker.updateCheckpoint(cleaner, log, tp, Long.valueOf(roundEnd));
+        try {
+            synchronized (broker.lock(log)) {
+                checkLog(log);
+            }
+        } catch (Refused no) {
+            if (no.outcome.equals("changed")) { // else it has been closed since
+                broker.updateCheckpoint(cleaner, log, tp, null);
+                throw no;
             }
         }
     }
@@ -157,6 +178,7 @@ final class Swap {
     /** That this is the log that the cleaning was planned on, and that the broker has what it judged with. Needs the lock. */
     private void checkLog(Object log) throws Exception {
         named.check(log);
+        broker.checkOpen(log);
         if (broker.futureLog(tp) != null) {
             throw Refused.changed("log_moves", "the broker moves the log to another directory");
         }
