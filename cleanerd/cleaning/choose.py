@@ -54,7 +54,8 @@ class Candidate:
         """What the log must still be when the result is committed."""
         end = self.range.first_uncleanable_offset
         epochs = tuple((epoch, start) for epoch, start in self.leader_epochs if start < end)
-        return Basis(self.snapshot.generation, self.snapshot.checkpoint, epochs)
+        snapshot = self.snapshot
+        return Basis(snapshot.generation, snapshot.checkpoint, epochs, snapshot.topic_stamp)
 
     @property
     def log_dir(self) -> str:

@@ -43,6 +43,7 @@ from cleanerd.storage.generation import check_generation
 from cleanerd.storage.lock import HOLD_S, POLL_S, LogDirLock, pause_after
 from cleanerd.storage.log_dir import Around, LogDir, Recovered
 from cleanerd.storage.staged import StagedGroup, discard_staged, live_logs, manifest_names, read_manifests
+from cleanerd.storage.topic_id import topic_stamp
 
 
 class TimeUp(LockHeld):
@@ -460,6 +461,8 @@ class Committer:
         delete. So it moves only from where the cleaning found it.
         """
         check_generation(self._log_dir.partition(tp), basis.generation)
+        if basis.topic_stamp not in {None, topic_stamp(self._log_dir.partition(tp))}:
+            raise SourceChanged(f"{self._directory(tp)}: the topic was created again since this was planned")
         found = self._log_dir.first_dirty_offset(tp)
         if found != basis.checkpoint:
             raise SourceChanged(

@@ -39,12 +39,14 @@ NO_LOG = TopicPartition("", -1)
 class Basis:
     """What a log was when it was looked through: only as long as it still is so, what was found out holds.
 
-    `leader_epochs`: (epoch, start offset) below the end of the cleaned range.
+    `leader_epochs`: (epoch, start offset) below the end of the cleaned range. `topic_stamp` (`storage.topic_id`) is not
+    needed where source segments have to be the same files.
     """
 
     generation: str
     checkpoint: int | None
     leader_epochs: tuple[tuple[int, int], ...]
+    topic_stamp: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from .generation import read_generation
 from .index_files import max_timestamp_ms, read_offset_index, read_time_index, read_txn_index
 from .partition_dir import PartitionDir
 from .staged import StagedGroup, live_logs
-from .topic_id import LiveIdentity
+from .topic_id import LiveIdentity, topic_stamp
 
 if TYPE_CHECKING:
     from cleanerd.kernels.tables import Bytes, Table
@@ -133,6 +133,7 @@ class PartitionSnapshot:
     checkpoint: int | None
     checkpoint_written_ms: int | None = None  # None: it will be, when what is staged is committed
     generation: str = ""  # read before anything else: what is truncated since has another one
+    topic_stamp: str = ""  # likewise: of a topic that is created again since
     unlisted: tuple[str, ...] = ()  # `Checkpoints.unlisted`; none where no broker would write an entry
 
     @property
@@ -171,7 +172,7 @@ def scan_partition(
     `first_batch_timestamps` costs a read per segment and is only needed with max.compaction.lag.ms. With the `staged` groups
     of a cleaning the log is what their commit would make of it.
     """
-    generation = read_generation(partition)
+    generation, stamp = read_generation(partition), topic_stamp(partition)
     parsed = partition.names()
     for name in parsed:
         if name.suffix in {Suffix.CLEANED, Suffix.SWAP}:
@@ -211,6 +212,7 @@ def scan_partition(
         checkpoint=staged[-1].round_end if is_moved else checkpoints.cleaner.get(topic_partition),
         checkpoint_written_ms=None if is_moved else checkpoints.cleaner_written_ms,
         generation=generation,
+        topic_stamp=stamp,
         unlisted=checkpoints.unlisted(topic_partition) if is_kafka else (),
     )
 

@@ -52,6 +52,17 @@ def read_topic_id(partition: PartitionDir) -> str | None:
         ) from problem
 
 
+def topic_stamp(partition: PartitionDir) -> str:
+    """What names the topic by its id, whatever it holds: with another one it is another log. Empty where there is no file.
+
+    Raises OSError.
+    """
+    try:
+        return partition.files.read(partition.path_of(PARTITION_METADATA)).decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
 def why_not_of_cluster(partition: PartitionDir, topic: str, metadata: ClusterMetadata | None) -> str | None:
     """Why a partition directory of `topic` must be left alone; None: it is the cluster's, or there is none. Raises OSError.
 

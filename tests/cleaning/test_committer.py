@@ -137,6 +137,16 @@ def test_nor_is_a_log_recorded_as_clean_above_the_high_watermark(staged: Cleanin
     assert not read_checkpoints(FILES, staged.log_dir).cleaner
 
 
+def test_nor_is_one_that_was_created_again_with_a_segment_at_the_same_offset(staged: Cleaning) -> None:
+    """No cleaning has seen its records."""
+    assert staged.plan is not None
+    basis, end = staged.plan.candidate.basis, staged.plan.work.round_end
+    (Path(staged.directory) / names.PARTITION_METADATA).write_text("version: 0\ntopic_id: " + "A" * 22)
+    with pytest.raises(SourceChanged, match="the topic was created again"):
+        committed(at(staged, ()), unchanged=Unchanged(end, basis))
+    assert not read_checkpoints(FILES, staged.log_dir).cleaner
+
+
 @pytest.fixture
 def moved(staged: Cleaning, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """The log directories of a broker that moves the log from the first to the second."""
