@@ -17,8 +17,9 @@ from cleanerd.config.load import Configuration, resolve
 from cleanerd.config.model import ClusterMetadata
 from cleanerd.config.reload import ReloadPlan
 from cleanerd.config.sources import read_sources
+from cleanerd.daemon.configuration import watch
 from cleanerd.daemon.configuration.reload import Reloader, ReloadTrigger
-from cleanerd.daemon.configuration.watch import SETTLE_S, ConfigWatcher
+from cleanerd.daemon.configuration.watch import ConfigWatcher
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.format.batch import Record, encode_batch, iterate_batches
@@ -53,6 +54,13 @@ class Reloads:
 
     def none_left(self) -> bool:
         return self._calls.empty()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file stands still sooner."""
+    monkeypatch.setattr(watch, "SETTLE_S", 0.05)
+    monkeypatch.setattr(watch, "POLL_WITHOUT_INOTIFY_S", 0.2)
 
 
 @pytest.fixture
@@ -211,14 +219,17 @@ def test_a_change_since_the_configuration_was_read_is_seen(
     assert reloads.none_left()
 
 
-def test_a_file_is_believed_when_it_stands_still(config: Path, reloads: Reloads) -> None:
+def test_a_file_is_believed_when_it_stands_still(
+    config: Path, reloads: Reloads, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Half of a topic file would say that the topic has no policy: a slow writer is waited for."""
+    monkeypatch.setattr(watch, "SETTLE_S", 0.3)
     reloads.content = config.read_text
     with watching(reloads, config), config.open("w") as file:
         for line in ("a=2\n", "b=3\n", "c=4\n", "d=5\n"):
             file.write(line)
             file.flush()
-            threading.Event().wait(SETTLE_S / 2)
+            threading.Event().wait(0.1)
         assert reloads.next() == (ReloadTrigger.FILES, "a=2\nb=3\nc=4\nd=5\n")
     assert reloads.none_left()
 

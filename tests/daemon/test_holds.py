@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.clock import SystemClock
-from cleanerd.policy.lifecycle import ABORTED, NONE, IllegalTransition, paused
+from cleanerd.policy.lifecycle import paused
 from tests.daemon.clients import LOG, OTHER, PATIENCE_S, THIRD, Waiter, hold, until, waiting
 
 
@@ -26,32 +26,6 @@ def test_holds_outlive_a_restart() -> None:
 
 
 # On states
-
-
-def test_a_hold_stops_logs_now_and_later(states: PartitionStates) -> None:
-    """Each overlapping hold is one pause, also of logs that nobody has seen yet."""
-    assert states.hold(hold("1", "orders-*")) == []
-    assert states.hold(hold("2", "*")) == []
-    assert (states.state(LOG), states.state(THIRD)) == (paused(2), paused(1))
-    assert not states.try_start_all([LOG])
-    assert states.pause_non_compacted([LOG, THIRD]) == []
-    assert states.release("2") == hold("2", "*")
-    assert states.try_start_all([LOG, THIRD]) == [THIRD]
-    assert states.expire(10**15) == []
-    assert states.release("1") == hold("1", "orders-*")
-    assert states.release("1") is None
-    assert states.try_start_all([LOG])
-
-
-def test_resume_never_undoes_a_hold(states: PartitionStates) -> None:
-    """Pauses of clients and holds add up; each is undone by its own."""
-    states.hold(hold("1", "*"))
-    states.abort_and_pause(LOG)
-    assert states.state(LOG) == paused(2)
-    states.resume(LOG)
-    with pytest.raises(IllegalTransition):
-        states.resume(LOG)
-    assert states.state(LOG) == paused(1)
 
 
 def test_a_hold_waits_for_all_that_it_aborts(states: PartitionStates) -> None:
@@ -79,16 +53,6 @@ def test_a_hold_stays_in_force_after_its_time_limit(states: PartitionStates) -> 
     assert states.expire(0) == []
 
 
-def test_a_hold_that_ends_before_the_worker_arrives(states: PartitionStates) -> None:
-    """Expired or released: the log is free when the worker is done."""
-    assert states.try_start_all([LOG])
-    assert states.hold(hold("1", "*", expires_ms=50), 0) == [LOG]
-    assert states.expire(50) == [hold("1", "*", expires_ms=50)]
-    assert states.state(LOG) == ABORTED
-    assert not states.done_cleaning(LOG)
-    assert states.state(LOG) == NONE
-
-
 def test_a_client_may_claim_what_a_hold_aborts(states: PartitionStates) -> None:
     """A truncation does not fail because of an operator's hold; and a hold not because of a truncation."""
     assert states.try_start_all([LOG, OTHER]) == [LOG, OTHER]
@@ -98,16 +62,6 @@ def test_a_client_may_claim_what_a_hold_aborts(states: PartitionStates) -> None:
     states.done_deleting([LOG, OTHER])
     assert (client.result(), truncation.result()) == (None, None)
     assert (states.state(LOG), states.state(OTHER)) == (paused(2), paused(2))
-
-
-def test_a_taken_id_changes_nothing(states: PartitionStates) -> None:
-    """No log is aborted for a hold that is refused."""
-    states.hold(hold("1", "users-*"))
-    assert states.try_start_all([LOG])
-    with pytest.raises(ValueError, match="already in force"):
-        states.hold(hold("1", "*"))
-    assert not states.is_aborted(LOG)
-    assert states.holds() == [hold("1", "users-*")]
 
 
 def test_holds_of_an_earlier_life() -> None:

@@ -209,34 +209,7 @@ def test_a_client_that_is_interrupted_leaves_no_pause() -> None:
         assert states._states == {}
 
 
-# Commits
-
-
-def test_no_commit_begins_after_an_abort(states: PartitionStates) -> None:
-    """Whoever asked for it."""
-    with pytest.raises(Aborted):
-        states.begin_commit(LOG)
-    assert states.try_start_all([LOG])
-    states.begin_commit(LOG)
-    client = waiting(states)  # during the commit: it waits for the end
-    assert client.is_waiting()
-    with pytest.raises(Aborted, match="orders-3"):
-        states.begin_commit(LOG)
-    states.done_cleaning(LOG)
-    assert client.result() is None
-    with pytest.raises(Aborted):
-        states.begin_commit(LOG)
-
-
 # Vanished logs, end of the daemon
-
-
-def test_a_vanished_log_is_forgotten(states: PartitionStates) -> None:
-    """With its pauses; a second time nothing happens."""
-    in_state(states, paused(2)).forget(LOG)
-    states.forget(LOG)
-    assert states._states == {}
-    assert states.try_start_all([LOG])
 
 
 def test_waiters_for_a_vanished_log_are_sent_away(states: PartitionStates) -> None:
@@ -249,16 +222,6 @@ def test_waiters_for_a_vanished_log_are_sent_away(states: PartitionStates) -> No
     assert not states.try_start_all([LOG])
     assert states.done_cleaning(LOG) is False
     assert states._states == {}
-
-
-def test_a_worker_on_a_vanished_log_is_told_to_stop(states: PartitionStates) -> None:
-    """Without any client."""
-    in_state(states, IN_PROGRESS).forget(LOG)
-    assert states.is_aborted(LOG)
-    with pytest.raises(Aborted):
-        states.begin_commit(LOG)
-    states.done_deleting([LOG])
-    assert states.try_start_all([LOG])
 
 
 def test_close_stops_everything(states: PartitionStates) -> None:

@@ -89,6 +89,7 @@ def offsets_in(log: RewrittenLog) -> np.ndarray:
     return np.concatenate(found)
 
 
+@pytest.mark.soak
 def test_plan_through_files_is_exact_with_a_budget_of_1000_keys_on_1000000_records(
     spark: LazySpark, tmp_path: Path
 ) -> None:

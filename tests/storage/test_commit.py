@@ -1,6 +1,5 @@
 """The commit, killed or switched off anywhere: the old log or the new one, whoever looks at it next."""
 
-import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -190,25 +189,6 @@ def test_switched_off_anywhere_the_log_is_old_or_new(scenario: Scenario, recover
     for cut in distinct(cuts):
         recoverer(cut)
         commits_found(scenario, cut, by_kafka=recoverer is kafka_starts)
-
-
-@functools.cache
-def killed_states(scenario: Scenario) -> list[SimDisk]:
-    return list(killed(staged_disk(scenario)[0], commit_all))
-
-
-@pytest.mark.parametrize("seed", range(300))
-def test_switched_off_with_a_seed(seed: int) -> None:
-    """The same with seeded choices, one operation and scenario per seed."""
-    scenario = SCENARIOS[seed % len(SCENARIOS)]
-    states = killed_states(scenario)
-    cut = states[seed * 7 % len(states)].copy()
-    cut.crash(seed)
-    twin = cut.copy()
-    cleanerd_recovers(cut)
-    commits_found(scenario, cut, by_kafka=False)
-    kafka_starts(twin)
-    commits_found(scenario, twin, by_kafka=True)
 
 
 @pytest.mark.soak

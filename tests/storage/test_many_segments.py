@@ -21,7 +21,7 @@ from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
 from tests.tools.client.cleaning import TP, Cleaning
 
-SMALL, LARGE = 500, 8_000
+SMALL, LARGE = 200, 3_200
 LINEAR_MAX = 5 * LARGE // SMALL
 """What is linear takes 16 times as long for LARGE as for SMALL, what is quadratic 256 times."""
 

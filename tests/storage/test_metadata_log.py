@@ -152,15 +152,6 @@ def test_no_prefix_of_a_frame_is_a_frame(size_bytes: int) -> None:
         parse_metadata_record(SAMPLE_CONFIG[:size_bytes])
 
 
-@given(st.binary(max_size=60))
-def test_any_bytes_are_a_record_or_a_format_error(frame: bytes) -> None:
-    """No frame makes the parser fail in another way."""
-    try:
-        parse_metadata_record(frame)
-    except FormatError as error:
-        assert error.expected  # noqa: PT017
-
-
 @given(st.text(), st.text(), st.none() | st.text())
 def test_config_records_of_any_text(name: str, key: str, value: str | None) -> None:
     """Lengths of one and two bytes, any character."""

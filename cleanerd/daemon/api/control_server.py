@@ -73,10 +73,9 @@ class ControlServer(HttpServer):
     ) -> None:
         super().__init__(listening.socket, "control", limits or RequestLimits(), control.parts.clock)
         self._routes = routes_of(verbs)
-        document = json.dumps(openapi.document(self._routes)).encode()
         self._listening = listening
         self._control = control
-        self._pages: Mapping[str, Page] = {"/openapi.json": lambda _: Answer(document), **(pages or {})}
+        self._pages: Mapping[str, Page] = {"/openapi.json": self._document, **(pages or {})}
         self._own_uid = own_uid
 
     def stop(self, drain_s: float = 0.0) -> None:
@@ -103,6 +102,9 @@ class ControlServer(HttpServer):
         """An error as the API words it."""
         content = {"apiVersion": API_VERSION, "error": {"code": code, "message": message}}
         return Answer(json.dumps(content).encode() + b"\n", status)
+
+    def _document(self, _: Request) -> Answer:
+        return Answer(json.dumps(openapi.document(self._routes)).encode())
 
     def _routed(self, request: Request) -> tuple[str, Callable[[], Answer]]:
         """The verb of a request, `other` where there is none, and what makes its answer."""

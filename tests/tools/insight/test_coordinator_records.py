@@ -1,10 +1,6 @@
 """Keys and values of the coordinators: bytes that a broker of version 4.3 wrote, beside what its own decoder says."""
 
-import contextlib
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cleanerd.format.errors import FormatError
 from cleanerd.tools.insight.coordinator_records import (
@@ -91,15 +87,3 @@ def test_unknown_types_and_versions_are_errors() -> None:
         parse_coordinator_key(CONSUMER_OFFSETS, bytes.fromhex("0063 0000"))
     with pytest.raises(FormatError, match="version up to 4"):
         parse_coordinator_record(CONSUMER_OFFSETS, bytes.fromhex("0002000762696c6c696e67"), b"\x00\x09")
-
-
-@given(st.sampled_from(WRITTEN), st.data())
-def test_damaged_bytes_are_an_error_or_a_record(written: tuple, data: st.DataObject) -> None:
-    """Never another error, and never more memory than bytes ask for."""
-    key, value = bytearray(bytes.fromhex(written[1])), bytearray(bytes.fromhex(written[2]))
-    part = data.draw(st.sampled_from((key, value)))
-    part[data.draw(st.integers(0, len(part) - 1))] = data.draw(st.integers(0, 255))
-    cut = data.draw(st.integers(0, len(value)))
-    for tried in (bytes(value), bytes(value[:cut])):
-        with contextlib.suppress(FormatError):
-            parse_coordinator_record(written[0], bytes(key), tried)
