@@ -16,7 +16,7 @@ from tests.cleaning.logs import lock_of_another, segment, write_logs
 from tests.daemon.processes import DaemonProcess, running, wait_until
 from tests.operate.scrape import Scrape, get, parse
 
-SLOW = 12_000
+SLOW = 40_000
 """Bytes a second: the first job takes some seconds, and its worker waits for most of them."""
 
 TOPICS = ("first", "second", "bad", "held")

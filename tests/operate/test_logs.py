@@ -25,7 +25,7 @@ from cleanerd.daemon.telemetry import log_setup as logs
 from cleanerd.daemon.telemetry.event_table import BOUND, EVENTS, Event
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.models import HistoryEventKind
-from tests.cleaning.logs import segment, write_logs
+from tests.cleaning.logs import RECORDS, segment, write_logs
 from tests.daemon.processes import DaemonProcess, running, wait_until
 from tests.operate.scrape import Scrape, get, parse
 from tests.operate.world import World
@@ -243,6 +243,7 @@ def worked(tmp_path_factory: pytest.TempPathFactory) -> Worked:
     damaged.write_bytes(damaged.read_bytes()[:-5] + b"\xff" + damaged.read_bytes()[-4:])
     settings = {
         "cleanerd_retry_max": 2,
+        "cleanerd_log_level": "debug",
         "cleanerd_metrics_listen": "127.0.0.1:0",
     }
     with running(place / "d", log_dir, **settings) as daemon:
@@ -305,6 +306,25 @@ def test_the_line_of_a_cleaning_has_everything_that_matters(worked: Worked) -> N
         }  # no part of the seconds
         assert set(phases) == {"examine", "plan", "index", "rewrite", "stage", "commit"}
         assert 0 < sum(phases.values()) - phases["examine"] <= line["seconds"] + 0.01
+
+
+def test_each_step_of_a_cleaning_is_logged_with_its_numbers(worked: Worked) -> None:
+    """All of them, in order."""
+    lines = worked.of("cleaning_step", topic="first")
+    steps = {line["step"]: line["numbers"] for line in lines}
+    assert [line["step"] for line in lines] == ["plan", "map", "rewrite", "stage", "swap", "end"]
+    sources, end = steps["plan"]["segments"], steps["plan"]["round_end"]
+    assert (steps["plan"]["first_dirty_offset"], steps["plan"]["groups"]) == (0, 1)
+    assert steps["map"] == {"records": end, "changed_groups": 1}
+    assert (len(steps["rewrite"]["segments"]), steps["rewrite"]["into"]) == (sources, 0)
+    assert steps["rewrite"]["records_read"] == end > steps["rewrite"]["records_kept"] > 0
+    assert steps["rewrite"]["bytes_before"] == steps["plan"]["bytes"] > steps["rewrite"]["bytes_after"]
+    assert steps["stage"] == {"groups": 1, "bytes": steps["rewrite"]["bytes_after"]}
+    assert steps["swap"] == {
+        name: steps["rewrite"][name] for name in ("segments", "into", "bytes_before", "bytes_after")
+    }
+    assert steps["end"] == {"first_dirty_offset": end}
+    assert end < RECORDS
 
 
 def test_phases_are_the_same_in_history_and_metrics(worked: Worked) -> None:

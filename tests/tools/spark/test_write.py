@@ -395,6 +395,7 @@ def sql(spark: LazySpark) -> Any:
     return session_of(spark)
 
 
+@pytest.mark.soak
 def test_through_spark(sql: Any, tmp_path: Path) -> None:
     """A table of the logs of a broker becomes the same logs again; a job that fails leaves nothing."""
     root = tmp_path / "logs"
