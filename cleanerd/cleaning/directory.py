@@ -13,7 +13,8 @@ from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.cleaning.batching import in_jobs, one_by_one
 from cleanerd.cleaning.choose import Candidate, examine_all, failed_on_disk, in_order, log_size
 from cleanerd.cleaning.clean import Cleaner
-from cleanerd.cleaning.committer import CommitHost, Committer, has_result, in_rounds
+from cleanerd.cleaning.commit_host import CommitHost
+from cleanerd.cleaning.committer import Committer, has_result, in_rounds
 from cleanerd.cleaning.foreign import left_alone
 from cleanerd.cleaning.result import NO_LOG, CleaningOutcome, CleanRequest, LogResult, Progress
 from cleanerd.cleaning.retain import Retained, retain_log

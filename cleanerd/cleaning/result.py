@@ -17,7 +17,7 @@ aborted               was left as it was because a stop was asked for
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.config.load import Configuration
@@ -206,23 +206,19 @@ class Step:
     numbers: Mapping[str, object]
 
 
-class Progress(Protocol):
-    """Hears how far a run is; called from any thread."""
+class Progress:
+    """Hears how far a run is; called from any thread. This one takes no notice."""
 
     def planned(self, tp: TopicPartition, log_dir: str, total_bytes: int) -> None:
         """A log is about to be cleaned, which means moving `total_bytes`; another directory may have one of its name."""
-        ...
 
     def advanced(
         self, tp: TopicPartition, log_dir: str, phase: str, bytes_done_delta: int, records_delta: int
     ) -> None:
         """A task of `phase` moved so much more."""
-        ...
 
     def step(self, step: Step) -> None:
         """A step of a log is done. Must not raise."""
-        ...
 
     def finished(self, result: LogResult) -> None:
         """A log is done, whatever the outcome; it may never have been planned."""
-        ...

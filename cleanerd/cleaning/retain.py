@@ -58,6 +58,7 @@ from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.replay import producers_at
 from cleanerd.storage.roll import roll_segment
 from cleanerd.storage.scan import Checkpoints, PartitionSnapshot
+from cleanerd.storage.staged import live_logs
 
 _LOG_START_ONLY = RetentionConfig(delete=False, retention_ms=-1, retention_bytes=-1)
 
@@ -268,15 +269,7 @@ def revalidate_snapshot(files: Files, snapshot: PartitionSnapshot, going: int) -
     partition = PartitionDir(files, snapshot.directory)
     check_generation(partition, snapshot.generation)
     _check_log_start(files, snapshot)
-    found = partition.names()
-    for name in found:
-        if name.suffix in {names.Suffix.CLEANED, names.Suffix.SWAP}:
-            raise SourceChanged(
-                f"{snapshot.directory}/{name}: another cleaning is under way, or was interrupted"
-            )
-    live = sorted(
-        n.base_offset for n in found if (n.kind, n.suffix) == (names.FileKind.LOG, names.Suffix.LIVE)
-    )
+    live = live_logs(partition)
     planned = [segment.base_offset for segment in snapshot.segments]
     if (live if going == len(planned) else live[: len(planned)]) != planned:
         raise SourceChanged(f"{snapshot.directory}: the segments were {planned}, are {live}")

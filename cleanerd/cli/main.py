@@ -1,16 +1,6 @@
 """Entry point of `cleanerd`: parse, dispatch, turn errors into exit codes.
 
 Commands are imported when they are run, so that `--help` is quick.
-
-=====  ==========================================================
-exit   meaning
-=====  ==========================================================
-0      done
-1      something failed; what and why is on stderr
-2      usage: the command line is wrong
-78     configuration that does not validate (EX_CONFIG)
-130    interrupted (SIGINT)
-=====  ==========================================================
 """
 
 import argparse

@@ -9,7 +9,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Self, TextIO
 
-from cleanerd.cleaning.result import LogResult, Step
+from cleanerd.cleaning.result import LogResult
+from cleanerd.cleaning.result import Progress as RunProgress
 from cleanerd.format.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ _WAITING = "starting Spark ..."
 """Of a log until the first of its bytes is read. Where Spark is up, that is too soon to be seen."""
 
 
-class NoProgress:
+class NoProgress(RunProgress):
     """Draws nothing."""
 
     def __enter__(self) -> Self:
@@ -28,20 +29,6 @@ class NoProgress:
 
     def __exit__(self, *_: object) -> None:
         pass
-
-    def planned(self, tp: TopicPartition, log_dir: str, total_bytes: int) -> None:
-        """Nothing to draw."""
-
-    def advanced(
-        self, tp: TopicPartition, log_dir: str, phase: str, bytes_done_delta: int, records_delta: int
-    ) -> None:
-        """Nothing to draw."""
-
-    def step(self, step: Step) -> None:
-        """Nothing to draw."""
-
-    def finished(self, result: LogResult) -> None:
-        """Nothing to draw."""
 
 
 class Bars(NoProgress):

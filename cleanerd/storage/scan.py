@@ -8,7 +8,7 @@ Kernels are imported by the first who walks many batches: a process that only wa
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -180,7 +180,7 @@ def scan_partition(
     kinds = live_kinds(parsed)
     new = {group.base_offset: group for group in staged}
     gone = {source.base_offset for group in staged for source in group.sources[1:]}
-    bases = sorted(base for base, found in kinds.items() if FileKind.LOG in found and base not in gone)
+    bases = _bases(kinds, FileKind.LOG, gone)
     if not bases:
         return None
     segments = tuple(
@@ -202,9 +202,7 @@ def scan_partition(
         directory=partition.path,
         is_kafka=is_kafka,
         segments=segments,
-        producer_snapshots=tuple(
-            sorted(b for b, found in kinds.items() if FileKind.PRODUCER_SNAPSHOT in found and b not in gone)
-        ),
+        producer_snapshots=tuple(_bases(kinds, FileKind.PRODUCER_SNAPSHOT, gone)),
         log_start_offset=start,
         log_end_offset=end,
         high_watermark=high_watermark(checkpoints, topic_partition, start, end) if is_kafka else end,
@@ -229,6 +227,11 @@ def live_kinds(parsed: Iterable[SegmentFileName]) -> dict[int, set[FileKind]]:
         if name.suffix is Suffix.LIVE:
             kinds.setdefault(name.base_offset, set()).add(name.kind)
     return kinds
+
+
+def _bases(kinds: Mapping[int, set[FileKind]], kind: FileKind, gone: Collection[int]) -> list[int]:
+    """Base offsets that have a file of this kind, ascending."""
+    return sorted(base for base, found in kinds.items() if kind in found and base not in gone)
 
 
 @dataclass(frozen=True, slots=True)

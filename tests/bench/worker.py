@@ -20,14 +20,13 @@ from unittest import mock
 
 from cleanerd.cleaning.one_shot import clean_once
 from cleanerd.cleaning.phases import JOB_PHASES
-from cleanerd.cleaning.result import CleanRequest, LogResult
+from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.env.clock import Clock, SystemClock
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.spark_master import spark_master
 from tests.bench.processes import ProcessTree
-from tests.cleaning.silent import Silent
 from tests.spark_runtime.standalone import standalone
 
 TOPIC = "bench"
@@ -79,7 +78,7 @@ def clean(session: LazySpark, command: dict[str, Any]) -> dict[str, Any]:
     )
     clock: Clock = CpuClock() if command["count_cpu"] else SystemClock()
     began_s = time.perf_counter()
-    results = clean_once([request], Silent(), clock, session=session)
+    results = clean_once([request], Progress(), clock, session=session)
     return {
         "seconds": time.perf_counter() - began_s,
         "phases": phases(results),

@@ -1,33 +1,14 @@
-"""A cleaning of one log at a time of the test's choice, and a progress that nobody looks at."""
+"""A cleaning of one log at a time of the test's choice."""
 
 from pathlib import Path
 from typing import Any
 
 from cleanerd.cleaning.one_shot import clean_once
-from cleanerd.cleaning.result import CleanRequest, LogResult, Step
+from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.env.clock import FixedNow
-from cleanerd.format.names import TopicPartition
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-
-
-class Silent:
-    """A progress that nobody looks at."""
-
-    def planned(self, tp: TopicPartition, log_dir: str, total_bytes: int) -> None:
-        """Nothing."""
-
-    def advanced(
-        self, tp: TopicPartition, log_dir: str, phase: str, bytes_done_delta: int, records_delta: int
-    ) -> None:
-        """Nothing."""
-
-    def step(self, step: Step) -> None:
-        """Nothing."""
-
-    def finished(self, result: LogResult) -> None:
-        """Nothing."""
 
 
 def clean_at(
@@ -41,5 +22,5 @@ def clean_at(
         read_sources(topic_assignments=[(topic, name, str(value)) for name, value in given.items()])
     )
     request = CleanRequest(config=found.broker, topic_config=found.topic, log_dirs=(str(log_dir),), **options)
-    (result,) = clean_once([request], Silent(), FixedNow(now_ms), session=spark)
+    (result,) = clean_once([request], Progress(), FixedNow(now_ms), session=spark)
     return result

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.cleaning.committer import CommitHost, Unchanged
+from cleanerd.cleaning.commit_host import CommitHost
+from cleanerd.cleaning.committer import Unchanged
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import SourceChanged

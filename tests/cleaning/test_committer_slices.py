@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.cleaning.committer import Committed, Committer, TimeUp
+from cleanerd.cleaning.commit_host import Committed, TimeUp
+from cleanerd.cleaning.committer import Committer
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.checkpoints import read_offsets
 from cleanerd.storage.lock import HOLD_S, LogDirLock

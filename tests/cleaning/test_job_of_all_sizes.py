@@ -7,7 +7,7 @@ import pytest
 
 from cleanerd.cleaning.choose import Candidate, examine_all
 from cleanerd.cleaning.clean import Cleaner
-from cleanerd.cleaning.result import CleanRequest
+from cleanerd.cleaning.result import CleanRequest, Progress
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.env.clock import SystemClock
@@ -21,7 +21,6 @@ from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.messages import GO_ON, STOP, Moved, Phase, ReportAnswer
 from cleanerd.storage.log_dir import LogDir
 from tests.cleaning.logs import write_logs
-from tests.cleaning.silent import Silent
 
 TOPICS = ("a", "b", "c", "d", "e")
 LARGE = ("b", "d")
@@ -42,7 +41,7 @@ def cleaner(spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     request = CleanRequest(
         config=configuration.broker, topic_config=configuration.topic, log_dirs=log_dirs, force=True
     )
-    return Cleaner(request, Silent(), SystemClock(), RealFiles(), spark)
+    return Cleaner(request, Progress(), SystemClock(), RealFiles(), spark)
 
 
 def stage(cleaner: Cleaner, log_dir: Path, channel: Channel) -> dict[str, str]:

@@ -1,18 +1,5 @@
 """Entry point of `cleanerctl`: an operator's requests to a running daemon.
 
-=====  =============================================================================
-exit   meaning
-=====  =============================================================================
-0      done
-1      failed: the daemon could not, or a job, commit or reload failed
-2      usage: the command line is wrong
-3      no daemon answers
-4      no such log, job or hold
-75     busy, or the time limit is over: try again (EX_TEMPFAIL)
-77     no permission (EX_NOPERM)
-130    interrupted (SIGINT); what was begun goes on
-=====  =============================================================================
-
 Imports nothing but light modules of the standard library, so that it starts in well under 100 ms.
 """
 

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from cleanerd.cleaning.choose import Candidate, PaceOf, examine_all
 from cleanerd.cleaning.clean import Cleaner
 from cleanerd.cleaning.reservations import Reservations
-from cleanerd.cleaning.result import CleanRequest, LogResult, Step
+from cleanerd.cleaning.result import CleanRequest, LogResult, Progress, Step
 from cleanerd.daemon.engine.calls import (
     CleanCall,
     EngineCall,
@@ -42,8 +42,8 @@ from cleanerd.storage.log_dir import LogDir
 _CALLS_AT_ONCE = 64  # more than workers; an explanation does not wait for a cleaning
 
 
-class _Planning:
-    """Reports to the daemon which logs the tasks of a job are about, before the first task reports.
+class _Planning(Progress):
+    """Reports to the daemon which logs the tasks of a job are about, before the first task reports, which it does itself.
 
     `tells_steps`: also what each step of a log came to.
     """
@@ -57,16 +57,10 @@ class _Planning:
         """One more log of the job."""
         self._engine.send(PlannedBytes(self._call_id, tp, total_bytes))
 
-    def advanced(self, *_: object) -> None:
-        """Tasks report to the daemon itself."""
-
     def step(self, step: Step) -> None:
         """A step of a log is done."""
         if self._tells_steps:
             self._engine.send(StepDone(self._call_id, step))
-
-    def finished(self, result: LogResult) -> None:
-        """Results travel with the reply."""
 
 
 class EngineProcess:

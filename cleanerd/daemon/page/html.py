@@ -9,11 +9,10 @@ import functools
 import hashlib
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
-from cleanerd.units import duration, size
+from cleanerd.units import duration, size, utc
 
 if TYPE_CHECKING:
     import jinja2
@@ -27,13 +26,6 @@ def _printable(value: object) -> object:
     if not isinstance(value, str) or value.isprintable():
         return value
     return "".join(char if char.isprintable() else _REPLACEMENT for char in value)
-
-
-def _utc(time_ms: int) -> str:
-    try:
-        return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (ValueError, OverflowError, OSError):  # records may bear any time
-        return f"{time_ms} ms"
 
 
 def age(time_ms: int, now_ms: int) -> str:
@@ -64,7 +56,7 @@ def _environment() -> "jinja2.Environment":
     made.filters |= {
         "size": size,
         "duration": duration,
-        "utc": _utc,
+        "utc": utc,
         "age": age,
         "coded": coded,
         "quoted": lambda text: quote(text, safe="", errors="replace"),

@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import structlog
 
-from cleanerd.cleaning.committer import CommittedBy
+from cleanerd.cleaning.commit_host import CommittedBy
 from cleanerd.cleaning.result import LogResult
 from cleanerd.daemon.store import Store
 from cleanerd.daemon.telemetry.event_table import EVENTS

@@ -9,7 +9,8 @@ from functools import partial
 import structlog
 
 from cleanerd.broker_agent.brokers import LiveBrokers
-from cleanerd.cleaning.committer import Committed, CommittedBy, Committer, TimeUp, Turn
+from cleanerd.cleaning.commit_host import Committed, CommittedBy, TimeUp, Turn
+from cleanerd.cleaning.committer import Committer
 from cleanerd.cleaning.slices import Weighed
 from cleanerd.config.model import CleanerdConfig
 from cleanerd.daemon.inventory.inventory import Inventory

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cleanerd.cleaning.choose import Candidate, examine
-from cleanerd.cleaning.committer import CommitHost, Committer, Unchanged
+from cleanerd.cleaning.commit_host import CommitHost
+from cleanerd.cleaning.committer import Committer, Unchanged
 from cleanerd.cleaning.merge import merge_neighbours
 from cleanerd.cleaning.plan import CleaningPlan, plan_cleaning
 from cleanerd.cleaning.result import CleanRequest
