@@ -100,7 +100,7 @@ def _rewrite(
         contest.begin(piece)
         aborted = mark_aborted(piece.batches, log.aborted)
 
-        def take(part: Slice, piece: Piece = piece, aborted: Bits = aborted) -> tuple[int, int, int]:
+        def take(part: Slice, piece: Piece = piece, aborted: Bits = aborted) -> tuple[int, Bytes, int]:
             judged, kept, changed = judge(
                 piece.batches, part.begin, part.end, part.records, contest.of(piece, part, aborted), aborted,
                 log.context, work.retain_legacy_deletes, removed,
@@ -108,12 +108,14 @@ def _rewrite(
             contest.judged(changed)
             encoded, rows = _encode(piece, part, judged, kept, codec)
             tally.add(piece, part, judged, kept, rows)
-            if out is not None:
-                out.write(encoded)
-            return size_bytes(piece, part), 0 if out is None else len(encoded), len(part.records)
+            return size_bytes(piece, part), encoded, len(part.records)
 
-        for read_bytes, written_bytes, records in map_slices(piece, take):
-            advance(read_bytes, written_bytes, records)
+        for read_bytes, encoded, records in map_slices(piece, take):
+            if (
+                out is not None
+            ):  # not in `take`: it may wait for the parts before this one, and they for our turn
+                out.write(encoded)
+            advance(read_bytes, 0 if out is None else len(encoded), records)
     contest.check_exhausted(work.source)
     return removed, tally
 

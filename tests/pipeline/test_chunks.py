@@ -22,6 +22,7 @@ from cleanerd.format.offset_index import NAMED_BATCH, OffsetIndex
 from cleanerd.pipeline import chunks
 from cleanerd.pipeline.chunks import map_slices, read_pieces, slices
 from cleanerd.pipeline.index import index_chunk
+from cleanerd.pipeline.part_file import PartFile
 from cleanerd.pipeline.rewrite import Proof, VerificationFailed, read_back, rewrite_chunk, verify_part
 from cleanerd.pipeline.values import ChunkWork, PackedBits, Source, Verdicts
 from tests.kernels.damage import sealed
@@ -281,6 +282,39 @@ def test_verdicts_of_another_chunk(tmp_path: Path) -> None:
             rewrite_chunk(chunk, context, wrong, None, go_on, go_on)
 
 
+LARGE_BATCH_LOCK = f"cleanerd-{os.geteuid()}-large-batch.lock"
+
+
+def is_taken(lock: Path) -> bool:
+    """Whether somebody has the turn."""
+    if not lock.exists():
+        return False
+    with lock.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def test_no_part_is_written_in_the_turn_of_large_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write may wait for the parts before it, whose tasks may wait for the turn: none of them would ever end."""
+    path, chunk = written_part(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(chunks, "LARGE_BATCH_BYTES", 40)
+    lock, seen, write = tmp_path / LARGE_BATCH_LOCK, [], PartFile.write
+    monkeypatch.setattr(
+        PartFile, "write", lambda self, data: (seen.append(is_taken(lock)), write(self, data))[1]
+    )
+    context = path._context(path.indexed.discardable_markers)
+    rewrite_chunk(chunk, context, path.indexed.verdicts[0], part_of(chunk, tmp_path / "part"), go_on, go_on)
+    assert lock.exists(), "there are large batches"
+    assert seen
+    assert not any(seen)
+
+
 @pytest.mark.parametrize("records", [1, 5000])
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
 def test_of_large_batches_one_at_a_time_is_taken_on_a_machine(
@@ -295,25 +329,13 @@ def test_of_large_batches_one_at_a_time_is_taken_on_a_machine(
     value, end = bytes(300_000 if records == 1 else 0), 1 + records
     large = encode_batch([Record(n, 5, b"k", value) for n in range(1, end)], base_offset=1, codec=codec)
     source = source_of(tmp_path / "1.log", batch(0, codec=codec) + large + batch(end, codec=codec))
-    lock = tmp_path / f"cleanerd-{os.geteuid()}-large-batch.lock"
-
-    def is_taken() -> bool:
-        if not lock.exists():
-            return False
-        with lock.open() as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
-
-    seen = []
+    lock, seen = tmp_path / LARGE_BATCH_LOCK, []
     for piece in read_pieces(source):
         for offsets, was_taken in map_slices(
-            piece, lambda part: (part.records["offset"].tolist(), is_taken())
+            piece, lambda part: (part.records["offset"].tolist(), is_taken(lock))
         ):
             seen += [(offset, was_taken) for offset in offsets]
-            assert not is_taken()
+            assert not is_taken(lock)
     assert [offset for offset, _ in seen] == list(range(end + 1))
     assert (0, False) in seen
     assert (1, True) in seen
