@@ -183,26 +183,28 @@ class LazySpark:
 
         Raises SparkFailed when Spark gives up on a job or the session is stopped, Fatal when none can be started.
         """
+        context = None
         with self.residents.away():
             with contextlib.suppress(JvmLost), self.at_work():
                 return self.run_once(work)
             try:
                 with self.at_work():
+                    context = self._context
                     return self._run_group(work)
             except _LOST as error:
-                raise SparkFailed(error, () if self._is_alive() else self._forget()) from error
+                raise SparkFailed(error, () if self._is_alive() else self._forget(context)) from error
 
     def run_once(self, work: Callable[[SparkContext], _T]) -> _T:
         """`run`, but raises JvmLost if the JVM is gone; not `at_work` by itself."""
-        stops = self._stops
+        stops, context = self._stops, self._started()
         try:
             return self._run_group(work)
         except _LOST as error:
-            if self._is_alive():
+            if self._context is context and self._is_alive():
                 raise SparkFailed(error) from error
             if self._stops != stops:
                 raise SparkFailed("the session was stopped") from error
-            reasons = self._forget()
+            reasons = self._forget(context)
             if reasons:  # it did not die: its cluster ended it
                 raise SparkFailed(error, reasons) from error
             raise JvmLost("the JVM of the session has ended") from error
@@ -266,12 +268,15 @@ class LazySpark:
         except _LOST:
             return False
 
-    def _forget(self) -> list[str]:
+    def _forget(self, ended: SparkContext | None) -> list[str]:
         """Drop a session that has ended; returns why, as far as Spark logged it.
 
-        No other one starts meanwhile: PySpark would call the JVM that is gone.
+        No other one starts meanwhile: PySpark would call the JVM that is gone. Once another thread has dropped it there is
+        nothing to drop: the session that works now is another one.
         """
         with self._mutex:
+            if self._context is not ended:
+                return []
             self._context = None
             jvm, self._jvm = self._jvm, None
             if jvm is None:
