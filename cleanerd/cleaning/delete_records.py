@@ -3,7 +3,7 @@
 Which topics allow it (KIP-1161): all but internal ones and those whose `cleanup.policy` is `compact` without `delete`. So
 an empty policy does.
 
-With `.lock` held throughout, so that nothing comes between the steps:
+With `.lock` held for steps 1 and 2 together:
 
 ====  ==============================================================  =================================================
 step  what is done                                                    a crash after it leaves
@@ -30,7 +30,7 @@ from dataclasses import replace
 from cleanerd.cleaning.retain import Dispose, Retained, retire_below_start
 from cleanerd.config.model import TopicConfig
 from cleanerd.env.files import Files
-from cleanerd.errors import CleanerdError
+from cleanerd.errors import CleanerdError, LockHeld
 from cleanerd.format import names
 from cleanerd.format.names import INTERNAL_TOPICS, TopicPartition
 from cleanerd.storage.checkpoints import update_checkpoint
@@ -71,6 +71,10 @@ def delete_records(
         raise DeletionForbidden(
             f"{tp}: its cleanup.policy is compact, without delete, so that Kafka refuses it, too"
         )
+    if config.remote_storage_enable:
+        raise DeletionForbidden(
+            f"{tp}: a part of it is in remote storage (remote.storage.enable), which only its broker can delete"
+        )
     with log_dir.lock() as lock:
         snapshot = log_dir.scan(tp, log_dir.checkpoints())
         if snapshot is None:
@@ -82,7 +86,10 @@ def delete_records(
             lock.check()
             update_checkpoint(log_dir.files, log_dir.path, names.LOG_START_CHECKPOINT, {tp: offset})
             snapshot = replace(snapshot, log_start_offset=offset)
-        return retire_below_start(log_dir.files, snapshot, lock, dispose=dispose)
+    try:
+        return retire_below_start(log_dir, snapshot, dispose=dispose)
+    except LockHeld:  # a broker has come, which goes on from step 2
+        return Retained(0, 0, (), snapshot.log_start_offset, rolled=False)
 
 
 def _sync_up_to(files: Files, snapshot: PartitionSnapshot, offset: int) -> None:

@@ -144,9 +144,8 @@ class Directory(CommitHost):
                 self._replace(replace(done, committed_by=self.committer.ways.get(tp)))
 
     def begin(self, logs: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
-        """Beside a live broker policies may have changed since the run began."""
-        if self._is_live():
-            self._topic_config = self._run.configured.now()
+        """Policies may have changed since the run began."""
+        self._topic_config = self._run.configured.now()
         return logs
 
     def check(self, tp: TopicPartition, round_end: int) -> None:
@@ -288,14 +287,20 @@ class Directory(CommitHost):
     # -- retention and the account ------------------------------------------------------------------------------
 
     def retain(self) -> None:
-        """Retention for compacted logs that are not in trouble (rule 1.28); those of a live broker are its own to retain."""
+        """Retention for compacted logs that are not in trouble (rule 1.28); those of a live broker are its own to retain.
+
+        By what is configured now: a broker may have lived, and been told to keep them, since the run began.
+        """
         if not self._found or self._log_dir.owner is Owner.LIVE_BROKER:
             return
+        configuration = self._run.configured.for_deletion()
+        topic_config = self._request.topic_config if configuration is None else configuration.topic
+        alone = left_alone(self._log_dir, self._found, configuration, self._request.topics or frozenset())
         checkpoints, dry_run = self._log_dir.checkpoints(), self._request.dry_run
         for tp in self._found:
             result = self._result_of(tp) or LogResult.of(tp, self.path)
-            config = self._request.topic_config(tp.topic)
-            if not config.compact or result.outcome in ("failed", "aborted"):
+            config = topic_config(tp.topic)
+            if tp in alone or not config.compact or result.outcome in ("failed", "aborted"):
                 continue
             done = retain_log(self._log_dir, tp, checkpoints, config, dry_run=dry_run)
             if isinstance(done, LockHeld):

@@ -7,8 +7,10 @@ Planned without the lock; carried out with `.lock` held, if the log is still the
 3. `leader-epoch-checkpoint` is trimmed from the start (6.9). Not before 2: data that is still there needs its epochs. A
    crash between 2 and 3 leaves entries too many, which a broker folds when it loads the log.
 4. An entry of `log-start-offset-checkpoint` that repeats the first segment is dropped (6.12). Not before 2:
-   what is below it must not come back.
+   what is below it must not come back. That of a tiered log stays: its broker starts it there, wherever its segments do.
 5. The `.deleted` files are handed to who deletes them.
+
+Many segments go in several holds of `.lock`, each all of these steps for the oldest ones that are left.
 
 What a stopped broker never had on stable storage does not go: it will check that part of the log when it starts, and until
 then the time indexes there prove nothing. So retention ends at the recovery point as well as at the high watermark.
@@ -22,6 +24,7 @@ roll, so that an idle writer looks like none, and what it appends to a deleted s
 """
 
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -29,7 +32,7 @@ from cleanerd.cleaning.causes import Cause, Held
 from cleanerd.cleaning.roll import is_closed_by_broker
 from cleanerd.config.model import TopicConfig
 from cleanerd.env.files import Files, check_unchanged
-from cleanerd.errors import CleanerdError, LogUncleanable, SourceChanged, attempt
+from cleanerd.errors import CleanerdError, LockHeld, LogUncleanable, SourceChanged, attempt
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
 from cleanerd.format.producer_snapshot import ProducerEntry
@@ -52,7 +55,7 @@ from cleanerd.storage.checkpoints import (
 from cleanerd.storage.delete import retire_segments, unlink_all
 from cleanerd.storage.generation import check_generation
 from cleanerd.storage.index_files import largest_timestamp_ms
-from cleanerd.storage.lock import LogDirLock
+from cleanerd.storage.lock import HOLD_S, LogDirLock, pause_after
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.replay import producers_at
@@ -64,6 +67,9 @@ _LOG_START_ONLY = RetentionConfig(delete=False, retention_ms=-1, retention_bytes
 
 Dispose = Callable[[tuple[str, ...]], None]
 """What becomes of `.deleted` files; called with `.lock` held."""
+
+_FIRST_SEGMENTS = 16
+"""So many go in the first hold of `.lock`; the time that it takes decides how many in the next one."""
 
 _EVER_MS = -1  # older than any limit
 
@@ -153,35 +159,71 @@ def retain(
     `dispose` gets the paths of the `.deleted` files, for a deletion after file.delete.delay.ms; without it they are
     deleted at once. Raises LockHeld; SourceChanged when the log changed since the snapshot; LogUncleanable, OSError.
     """
-    files = log_dir.files
-    plan, _ = _plan(files, snapshot, _settings(config), log_dir.clock.now_ms())
-    if plan.deletions and not dry_run:
-        with log_dir.lock() as lock:
-            _retire(files, snapshot, plan, lock, dispose)
-    return _retained(plan) if plan.deletions else None
+    plan, _ = _plan(log_dir.files, snapshot, _settings(config), log_dir.clock.now_ms())
+    if not plan.deletions:
+        return None
+    if dry_run:
+        return _retained(plan)
+    return _retire(log_dir, snapshot, plan, dispose, keeps_log_start=config.remote_storage_enable)
 
 
 def retire_below_start(
-    files: Files, snapshot: PartitionSnapshot, lock: LogDirLock, *, dispose: Dispose | None = None
+    log_dir: LogDir, snapshot: PartitionSnapshot, *, dispose: Dispose | None = None
 ) -> Retained:
-    """Take what lies below the log start of a log and nothing else, whatever its settings (6.3). Raises as `retain`.
-
-    `lock`: `.lock` of the log directory, which is held.
-    """
-    plan, _ = _plan(files, snapshot, _LOG_START_ONLY, 0)
-    if plan.deletions:
-        _retire(files, snapshot, plan, lock, dispose)
-    return _retained(plan)
+    """Take what lies below the log start of a log and nothing else, whatever its settings (6.3). Raises as `retain`."""
+    plan, _ = _plan(log_dir.files, snapshot, _LOG_START_ONLY, 0)
+    return _retire(log_dir, snapshot, plan, dispose) if plan.deletions else _retained(plan)
 
 
 def _retire(
-    files: Files, snapshot: PartitionSnapshot, plan: RetentionPlan, lock: LogDirLock, dispose: Dispose | None
-) -> None:
+    log_dir: LogDir,
+    snapshot: PartitionSnapshot,
+    plan: RetentionPlan,
+    dispose: Dispose | None,
+    *,
+    keeps_log_start: bool = False,
+) -> Retained:
+    """Some segments at a time, so that a broker that starts meanwhile finds `.lock` free; what had gone before it did."""
+    files, clock, gone, count = log_dir.files, log_dir.clock, 0, _FIRST_SEGMENTS
+    while gone < len(plan.deletions):
+        part = plan.deletions[gone : gone + count]
+        is_last = gone + len(part) == len(plan.deletions)
+        rest = replace(snapshot, segments=snapshot.segments[gone:])
+        if gone:
+            rest = replace(
+                rest, log_start_offset=max(snapshot.log_start_offset, rest.segments[0].base_offset)
+            )
+        try:
+            with log_dir.lock() as lock:
+                began_s = clock.monotonic_s()
+                now = RetentionPlan(part, plan.log_start_offset, roll=plan.roll and is_last)
+                paths = _retire_now(files, rest, now, lock, keeps_log_start=keeps_log_start)
+                (dispose or _delete_at_once(files))(paths)
+                took_s = clock.monotonic_s() - began_s
+                pause_s = pause_after(lock, took_s)
+        except LockHeld:
+            if gone == 0:
+                raise
+            break
+        gone += len(part)
+        count = max(count // 2, 1) if took_s > HOLD_S else count * (1 + (2 * took_s <= HOLD_S))
+        threading.Event().wait(pause_s)
+    is_whole = gone == len(plan.deletions)
+    return _retained(RetentionPlan(plan.deletions[:gone], plan.log_start_offset, roll=plan.roll and is_whole))
+
+
+def _retire_now(
+    files: Files,
+    snapshot: PartitionSnapshot,
+    plan: RetentionPlan,
+    lock: LogDirLock,
+    *,
+    keeps_log_start: bool,
+) -> tuple[str, ...]:
     revalidate_snapshot(files, snapshot, len(plan.deletions))
     producers = producers_at(snapshot.directory, snapshot.log_end_offset).entries if plan.roll else ()
     lock.check()
-    paths = carry_out(files, snapshot, plan, producers)
-    (dispose or _delete_at_once(files))(paths)
+    return carry_out(files, snapshot, plan, producers, keeps_log_start=keeps_log_start)
 
 
 def _retained(plan: RetentionPlan) -> Retained:
@@ -287,11 +329,17 @@ def _check_log_start(files: Files, snapshot: PartitionSnapshot) -> None:
 
 
 def carry_out(
-    files: Files, snapshot: PartitionSnapshot, plan: RetentionPlan, producers: Sequence[ProducerEntry]
+    files: Files,
+    snapshot: PartitionSnapshot,
+    plan: RetentionPlan,
+    producers: Sequence[ProducerEntry],
+    *,
+    keeps_log_start: bool = False,
 ) -> tuple[str, ...]:
     """Steps 1 to 4. Called with `.lock` held; returns the `.deleted` files.
 
-    `producers`: their state at the log end, for the segment that is rolled. Raises CorruptFile before anything is touched.
+    `producers`: their state at the log end, for the segment that is rolled. `keeps_log_start`: of a tiered log, which a
+    broker does not take to start at its first segment. Raises CorruptFile before anything is touched.
     """
     partition = PartitionDir(files, snapshot.directory)
     epochs = read_leader_epochs(partition)
@@ -310,7 +358,7 @@ def carry_out(
     if trimmed != epochs:
         replace_leader_epochs(partition, trimmed)
     entry = log_start.get(snapshot.topic_partition)
-    if entry is not None and entry <= first:
+    if entry is not None and entry <= first and not keeps_log_start:
         update_checkpoint(
             files, snapshot.log_dir, names.LOG_START_CHECKPOINT, {snapshot.topic_partition: None}
         )

@@ -12,7 +12,7 @@ from cleanerd.cleaning.result import CleanRequest
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import TopicConfig
 from cleanerd.env.files import Files
-from cleanerd.errors import PolicyChanged, SourceChanged, guarded
+from cleanerd.errors import CleanerdError, PolicyChanged, SourceChanged, guarded
 from cleanerd.format.names import TopicPartition
 from cleanerd.policy.cleanable import first_dirty_offset, first_young, non_active_from
 from cleanerd.storage.log_dir import LogDir
@@ -24,26 +24,37 @@ class ConfiguredNow:
     """`request.topic_config`, with what the cluster has changed since: by its metadata log, where that can be read."""
 
     def __init__(self, request: CleanRequest, files: Files) -> None:
-        self._topic_config = request.topic_config
         self._request, self._files = request, files
+        self._found: Configuration | CleanerdError | None = request.configuration
         metadata = request.configuration and request.configuration.metadata
         self._tail = MetadataTail(files, [metadata.directory]) if metadata and metadata.is_whole else None
         self._is_read = False  # what could not be read is read again, news or not
 
     def now(self) -> Callable[[str], TopicConfig]:
-        """With the changes since the last call."""
-        if self._tail is not None and (self._tail.has_news() or not self._is_read):
-            found = guarded(self._read, self._request.config.metadata_log_dir)
-            self._is_read = isinstance(found, Configuration)
-            self._topic_config = (
-                found.topic if isinstance(found, Configuration) else self._request.topic_config
-            )
-        return self._topic_config
+        """With the changes since the last call; as the request has it where they cannot be read."""
+        found = self._look()
+        return found.topic if isinstance(found, Configuration) else self._request.topic_config
 
-    def _read(self) -> Configuration | None:
+    def for_deletion(self) -> Configuration | None:
+        """As `now`, for what cannot be taken back; None where the host has asked. Raises CleanerdError if not known."""
+        found = self._look()
+        if isinstance(found, CleanerdError):
+            raise found
+        return found
+
+    def _look(self) -> Configuration | CleanerdError | None:
+        if self._tail is not None and (self._tail.has_news() or not self._is_read):
+            self._found = guarded(self._read, self._request.config.metadata_log_dir)
+            self._is_read = isinstance(self._found, Configuration)
+        return self._found
+
+    def _read(self) -> Configuration:
         request, known = self._request, self._request.configuration
+        assert known is not None and known.metadata is not None, "there is something to follow"  # noqa: PT018
         metadata = find_metadata(self._files, request.log_dirs, request.config.metadata_log_dir)
-        return None if known is None or metadata is None else known.with_metadata(metadata)
+        if metadata is None:
+            raise SourceChanged(f"{known.metadata.directory}: the metadata log is gone")
+        return known.with_metadata(metadata)
 
 
 def check_wanted(log_dir: LogDir, tp: TopicPartition, config: TopicConfig, round_end: int) -> None:

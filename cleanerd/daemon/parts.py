@@ -101,6 +101,7 @@ class Parts:
         self.retention = RetentionPasses(
             states=self.states, files=files, clock=clock, configuration=configuration, deletions=self.deletions,
             ownership=self.ownership, inventory=self.inventory, metrics=self.metrics, events=self.events,
+            refresh=refresh,
         )  # fmt: skip
         self.schedule = Schedule(
             self.due_logs, self.states, self.jobs, configuration, self.conditions, self.ownership, clock

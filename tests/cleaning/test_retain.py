@@ -27,6 +27,7 @@ from pathlib import Path
 
 import pytest
 
+from cleanerd.cleaning import retain as retain_module
 from cleanerd.cleaning.delete_records import delete_records
 from cleanerd.cleaning.retain import retain, retain_log
 from cleanerd.env.clock import FixedNow, SystemClock
@@ -37,6 +38,7 @@ from cleanerd.format.checkpoint import render_leader_epochs, render_offset_check
 from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.policy.retention import Breach
 from cleanerd.storage.checkpoints import read_checkpoints, read_leader_epochs, update_checkpoint
+from cleanerd.storage.lock import LogDirLock
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.replay import producers_at
@@ -385,7 +387,34 @@ def test_a_tiered_log_keeps_what_its_broker_may_not_have_copied(tmp_path: Path) 
     retained = run_pass(tmp_path, tiered)
     assert retained is not None
     assert retained.reasons == (Breach.LOG_START_OFFSET,)
+    assert (bases(tmp_path)[0], log_start_entries(tmp_path)[TP]) == (10, 10), "else its broker starts it at 0"
     assert run_pass(tmp_path, EXPIRED) is not None
+
+
+@pytest.mark.parametrize("broker_comes_after", [1, 2, 100])
+def test_many_segments_go_in_several_holds_of_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broker_comes_after: int
+) -> None:
+    """A broker that starts meanwhile gets its turn; what has gone by then is whole, and reported."""
+    monkeypatch.setattr(retain_module, "_FIRST_SEGMENTS", 2)
+    write_log(tmp_path, 40)
+    stop_broker(tmp_path, 40)
+    holds, lock = [], LogDir.lock
+
+    def counted(log_dir: LogDir) -> LogDirLock:
+        holds.append(bases(tmp_path))
+        if len(holds) > broker_comes_after:
+            raise LockHeld("a broker has it", 1)
+        return lock(log_dir)
+
+    monkeypatch.setattr(LogDir, "lock", counted)
+    retained = run_pass(tmp_path, EXPIRED)
+    assert retained is not None
+    gone = {1: 2, 2: 6, 100: 8}[broker_comes_after]
+    assert (retained.segments, retained.rolled) == (gone, gone == 8)
+    assert holds[:3] == [list(range(5 * n, 40, 5)) for n in (0, 2, 6)][: len(holds)]
+    assert bases(tmp_path) == list(range(5 * gone, 40, 5)) or [40]
+    assert offsets(tmp_path) == list(range(5 * gone, 40))
 
 
 @pytest.mark.parametrize(

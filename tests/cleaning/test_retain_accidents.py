@@ -151,7 +151,9 @@ class SimLogDir(LogDir):
     """What there is to see of the simulated log, whose lock nobody else wants."""
 
     def lock(self) -> Any:
-        return contextlib.nullcontext(types.SimpleNamespace(check=lambda: None))
+        return contextlib.nullcontext(
+            types.SimpleNamespace(check=lambda: None, is_wanted=False, is_leased=True)
+        )
 
     def scan(self, tp: TopicPartition, checkpoints: Checkpoints, **_: Any) -> PartitionSnapshot:
         assert isinstance(self.files, SimDisk)

@@ -22,7 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from cleanerd.cleaning import clean, commit_host, cuts
+from cleanerd.cleaning import clean, commit_host, cuts, retain
 from cleanerd.cleaning.reservations import Reservations
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.throttle import Throttle
@@ -288,7 +288,7 @@ def instead_of_the_machine(
         mock.patch.object(uuid, "uuid4", identity),
         mock.patch.object(sys, "excepthook", lambda kind, error, _: report(f"{kind.__name__}: {error}")),
     ]
-    waiting = (commit_host, log_dir, storage_lock, segments, writer)
+    waiting = (commit_host, log_dir, retain, storage_lock, segments, writer)
     patches += [mock.patch.object(module, "threading", without_waiting(clock)) for module in waiting]
     patches += [mock.patch.object(module, "ThreadPoolExecutor", InlinePool) for module in (clean, cuts)]
     patches += [mock.patch.object(env_files, "_sync_threads", InlinePool())]

@@ -169,15 +169,20 @@ class PendingDeletions:
         return total
 
     def _delete_in(self, directory: str, paths: list[str], now_ms: int) -> Deleted:
-        """The lock is taken for one partition at a time: a process that waits for it should not wait for thousands."""
-        try:
-            with LogDirLock(os.path.dirname(directory)):
-                return self._delete(paths, now_ms) if self._is_settled(directory) else Deleted()
-        except LockHeld:
-            return Deleted()
-        except (OSError, DirOffline) as error:
-            self._postpone(paths, now_ms)
-            return Deleted(failures=dict.fromkeys(paths, error))
+        """The lock is taken for some files of one partition at a time: a process that waits for it must not wait for all."""
+        total = Deleted()
+        for start in range(0, len(paths), _FILES_AT_ONCE):
+            some = paths[start : start + _FILES_AT_ONCE]
+            try:
+                with LogDirLock(os.path.dirname(directory)):
+                    if self._is_settled(directory):
+                        total = _sum(total, self._delete(some, now_ms))
+            except LockHeld:
+                break
+            except (OSError, DirOffline) as error:
+                self._postpone(some, now_ms)
+                total = _sum(total, Deleted(failures=dict.fromkeys(some, error)))
+        return total
 
     def _is_settled(self, directory: str) -> bool:
         suffixes = {name.suffix for name in PartitionDir(self._files, directory).names()}

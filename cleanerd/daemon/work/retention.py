@@ -79,7 +79,7 @@ def _needs_pass(known: ListedLog, config: TopicConfig, *, is_time: bool) -> bool
 
 @dataclass(frozen=True, slots=True)
 class RetentionPasses:
-    """Carries out passes; thread-safe."""
+    """Carries out passes; thread-safe. `refresh` takes in the cluster's changes since the last look."""
 
     states: PartitionStates
     files: Files
@@ -90,6 +90,7 @@ class RetentionPasses:
     inventory: Inventory
     metrics: Metrics
     events: EventLog
+    refresh: Callable[[], None]
 
     def run(self, logs: Sequence[LogId]) -> dict[LogId, Passed]:
         """One pass over all of these that are free; those that had one.
@@ -98,8 +99,9 @@ class RetentionPasses:
         broker owns.
         """
         outcomes: dict[LogId, Passed] = {}
-        configuration = self.configuration()
         free = self._undisturbed(logs)
+        self.refresh()  # a broker that has just stopped may have been told to keep what expires by what was read before
+        configuration = self.configuration()
         compacted = [log for log in free if configuration.topic(log.topic_partition.topic).compact]
         others = sorted(set(free) - set(compacted))
         if configuration.broker.log_cleaner_enable:  # else compacted logs get neither (1.31)
@@ -131,6 +133,7 @@ class RetentionPasses:
         if self.ownership.owner(log.log_dir) is Owner.BROKER_COMING:
             raise NotTaken(f"{log.log_dir}: a broker is about to start")
         taken = self.states.take(log, _STOP_S)
+        self.refresh()
         try:
             return self._delete_records(taken, offset, self.configuration())
         finally:
