@@ -13,6 +13,7 @@ state    (kind, key) -> JSON object                  the same, but with synchron
 State is kept in memory too, which is what readers get. The daemon never stops because of this file: a damaged one is moved
 aside (`<name>.damaged`, the last one only), its state is saved as far as it can be read, and a new one is started. Where
 nothing can be written, as on a full disk, events are lost and counted, and state is written as soon as that works again.
+But a daemon does not start where there is such a file and its state cannot be read: holds would count as lifted.
 """
 
 import contextlib
@@ -24,6 +25,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import structlog
 from pydantic import ValidationError
@@ -32,6 +34,7 @@ from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HistoryEvent, HistoryEventKind
 from cleanerd.daemon.values.patterns import matches
 from cleanerd.daemon.values.sample import SizeSample
+from cleanerd.errors import Fatal
 
 HOLD = "hold"
 MUTE = "mute"
@@ -69,7 +72,8 @@ MAX_AGE_MS = 30 * 86_400_000
 class Store:
     """The file at `path`: events and samples not older than `MAX_AGE_MS` that take up to about `max_bytes`, and state.
 
-    Every method may be called from any thread; writers take turns. None raises because of the file.
+    Every method may be called from any thread; writers take turns. None raises because of the file; the making of this
+    raises Fatal when there is state that cannot be read.
     """
 
     def __init__(self, path: str, *, max_bytes: int) -> None:
@@ -82,7 +86,8 @@ class Store:
         self._is_failing = False
         self.lost_events = 0  # that could not be written since the start
         with self._lock:
-            self._attempt(_check)
+            if not self._attempt(_check):
+                self._load_read_only()
             self._save()
 
     def set_limit(self, max_bytes: int) -> None:
@@ -268,6 +273,28 @@ class Store:
                 raise
             self._connection = connection
         return self._connection
+
+    def _load_read_only(self) -> None:
+        """Where nothing can be written, what was held before is held all the same."""
+        if not os.path.exists(self._path) or not os.path.getsize(self._path):
+            return
+        has_log = os.path.exists(f"{self._path}-wal") and os.path.getsize(f"{self._path}-wal") > 0
+        ways, reasons = ["mode=ro"] if has_log else ["mode=ro", "mode=ro&immutable=1"], []
+        for way in ways:
+            uri = f"file:{quote(self._path)}?{way}"
+            try:
+                with contextlib.closing(
+                    sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT_S)
+                ) as connection:
+                    if _number(connection, "SELECT count(*) FROM sqlite_master WHERE name = 'state'"):
+                        self._load_state(connection)
+                    return
+            except sqlite3.Error as error:
+                reasons.append(str(error))
+        raise Fatal(
+            f"{self._path}: cannot be read, so that nobody knows which logs are held: {reasons[-1]}; "
+            "mend it, or move it away if no hold is to be kept"
+        )
 
     def _load_state(self, connection: sqlite3.Connection) -> None:
         """Take in what memory does not know; what it knows is younger."""

@@ -161,9 +161,9 @@ class Workers:
                 gone.stop()
                 self._deaths_of_gone += gone.deaths
             for number in range(len(self._workers), count):
-                name = f"cleanerd-worker-{number}"
-                self._workers.append(Worker(name, self._duty, self._bell, self._clock))
-                self._workers[-1].start()
+                worker = Worker(f"cleanerd-worker-{number}", self._duty, self._bell, self._clock)
+                worker.start()  # if that raises, there is none
+                self._workers.append(worker)
 
     def stop(self) -> None:
         """Stop all of them."""

@@ -9,11 +9,22 @@ from pathlib import Path
 import pytest
 
 from cleanerd.daemon.api.control import Control
-from cleanerd.daemon.api.refusals import Conflict, Invalid
+from cleanerd.daemon.api.refusals import Conflict, Invalid, Unavailable
 from cleanerd.daemon.api.routes import routes_of
 from cleanerd.daemon.api.verbs import VERBS as ALL_VERBS
-from cleanerd.daemon.api.verbs import clean, commit, delete_records, history, jobs, mute, retention
+from cleanerd.daemon.api.verbs import (
+    clean,
+    commit,
+    delete_records,
+    history,
+    jobs,
+    mute,
+    pause,
+    resume,
+    retention,
+)
 from cleanerd.daemon.loops.retainer import Retainer
+from cleanerd.daemon.store import HOLD, Store
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work import retention as passes
 from cleanerd.daemon.work.holds import Hold
@@ -185,9 +196,30 @@ def test_a_request_for_a_log_that_is_ignored_since_comes_to_an_end(world: Stage)
     world.scan()
     assert world.parts.schedule.next().job is None
     ended = jobs.job(control, view.id)
-    assert (ended.state, ended.outcome) == ("done", "skipped")
+    assert (ended.state, ended.outcome) == ("done", "failed")
     assert "is a broker's and has no metadata log" in str(ended.reason)
     assert world.parts.states.is_free(log)
+
+
+def test_a_pause_is_what_it_was_said_to_be_after_a_restart_too(
+    world: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state directory is full for a while: what was refused does not come later, what comes back was said to."""
+    store, states = world.parts.store, world.parts.states
+    with monkeypatch.context() as full:
+        full.setattr(Store, "_write", lambda *_: False)
+        with pytest.raises(Unavailable, match="would not survive a restart"):
+            pause.pause(world.control, "one", "me")
+    store.prune(0)
+    assert (store.all(HOLD, dict), states.holds()) == ({}, [])
+    pause.pause(world.control, "one", "me")
+    with monkeypatch.context() as full:
+        full.setattr(Store, "_write", lambda *_: False)
+        with pytest.raises(Unavailable, match="a restart would bring it back"):
+            resume.resume(world.control, "one")
+    assert states.holds() == []
+    store.prune(0)
+    assert store.all(HOLD, dict) == {}
 
 
 def test_a_topic_that_would_be_left_without_a_cleaner_is_not_muted(world: Stage) -> None:

@@ -191,3 +191,16 @@ def test_reloads_are_serialised(daemon: Daemon) -> None:
         thread.join()
     assert len(daemon.applied) == 1
     assert daemon.reloader.current.broker.backoff_ms == 6
+
+
+def test_news_of_the_cluster_do_not_hide_a_mistake_in_a_file(daemon: Daemon) -> None:
+    """The next start would not come up with it."""
+    assert daemon.reload("log.cleaner.threads=x\n", ReloadTrigger.FILES).status is ReloadStatus.REJECTED
+    daemon.metadata = lambda: kraft(COMPACT)
+    assert daemon.reload(trigger=ReloadTrigger.METADATA).status is ReloadStatus.ACCEPTED
+    last = daemon.reloader.last
+    assert last is not None
+    assert (last.status, last.trigger) == (ReloadStatus.REJECTED, ReloadTrigger.FILES)
+    assert daemon.reload("log.cleaner.threads=2\n").status is ReloadStatus.ACCEPTED
+    assert daemon.reloader.last is not None
+    assert daemon.reloader.last.status is ReloadStatus.ACCEPTED

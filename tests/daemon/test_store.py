@@ -19,6 +19,7 @@ from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HistoryEvent, HistoryEventKind
 from cleanerd.daemon.values.sample import SizeSample
 from cleanerd.daemon.work.holds import Hold
+from cleanerd.errors import Fatal
 from cleanerd.format.names import TopicPartition
 
 SIZE = 1 << 20
@@ -300,6 +301,32 @@ def test_a_directory_that_cannot_be_used_costs_rows_only(tmp_path: Path, told: l
     assert times(history) == [4]
     assert opened(str(path)).all(HOLD, dict) == {"h": {"pattern": "orders"}}
     assert [one["lost_events"] for one in told if one["event"] == "history_writable"] == [3]
+
+
+def test_holds_count_although_nothing_can_be_written(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a start with a full state directory, too: a log that is held must not be cleaned for that."""
+    before = opened(path)
+    assert before.put(HOLD, "h", {"pattern": "orders"})
+    before.close()
+    schema = store._SCHEMA
+    monkeypatch.setattr(store, "_SCHEMA", "CREATE TABLE state (no room for it)")
+    history = opened(path)
+    assert history.all(HOLD, dict) == {"h": {"pattern": "orders"}}
+    assert not history.put(HOLD, "new", {})
+    monkeypatch.setattr(store, "_SCHEMA", schema)
+    history.prune(1)
+    history.close()
+    assert set(opened(path).all(HOLD, dict)) == {"h", "new"}
+
+
+def test_a_daemon_that_cannot_know_its_holds_does_not_start(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(path).write_text("no database")
+    monkeypatch.setattr(store, "_SCHEMA", "CREATE TABLE state (no room for it)")
+    monkeypatch.setattr(store, "_is_damage", lambda _: False)  # nor can it be moved aside
+    with pytest.raises(Fatal, match="nobody knows which logs are held"):
+        opened(path)
 
 
 def test_a_full_disk_costs_the_row_only(path: str) -> None:

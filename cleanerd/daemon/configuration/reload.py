@@ -56,6 +56,7 @@ class ReloadOutcome:
 class Reloader:
     """Owner of the configuration that holds, `current`; `last` is the outcome of the last reload.
 
+    As long as what was read from the files last has been rejected, that is `last`: news of the cluster mend no file.
     `last_success_ms`: when a configuration was last read and found good, the start of the daemon included.
 
     `load` reads all layers, `read_metadata` the metadata log alone; both raise what they like. `apply` puts a
@@ -78,6 +79,7 @@ class Reloader:
         self._clock = clock
         self._lock = threading.Lock()
         self.last: ReloadOutcome | None = None  # None before the first
+        self._rejected: ReloadOutcome | None = None  # what the files hold, as they were last read
         self.last_success_ms = clock.now_ms()
         self._counts = Counter[ReloadStatus]()
 
@@ -89,9 +91,12 @@ class Reloader:
         """Read, check, apply. Never raises: whatever goes wrong is in the outcome, and the old holds."""
         with self._lock:
             outcome = self._attempt(trigger)
-            self.last = outcome
+            is_rejected = outcome.status is ReloadStatus.REJECTED
+            if trigger is not ReloadTrigger.METADATA:
+                self._rejected = outcome if is_rejected else None
+            self.last = outcome if is_rejected else self._rejected or outcome
             self._counts[outcome.status] += 1
-            if outcome.status is not ReloadStatus.REJECTED:
+            if self.last.status is not ReloadStatus.REJECTED:
                 self.last_success_ms = outcome.at_ms
             return outcome
 

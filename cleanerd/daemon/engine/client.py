@@ -202,7 +202,8 @@ class Engine:
         try:
             results = self._call(task, host)
         except EngineStalled as error:
-            self.stalled = str(error)
+            if not host.is_aborted():  # who asked for a stop got it
+                self.stalled = str(error)
             raise
         self.stalled = None
         assert isinstance(results, list)
@@ -239,7 +240,10 @@ class Engine:
             self._retire(self._child)
         if self._child is None or not self._child.is_alive:
             self._reap()
-            self._child = _Child(place, self._clock)
+            try:
+                self._child = _Child(place, self._clock)
+            except OSError as error:
+                raise JobFailed(f"the engine cannot be started: {error}") from error
             self.starts += 1
         return self._child
 

@@ -115,8 +115,12 @@ class Cleanings:
                 busy.remove(log)
                 self.parts.states.done_cleaning(log)
         finally:
+            outcomes = [result.outcome for result in results]
             reasons = [result.reason for result in results if result.reason]
-            self.parts.jobs.end(job, [result.outcome for result in results], reasons[0] if reasons else None)
+            if busy:  # an error that is a defect, or of the machine: the log of the daemon has it
+                outcomes.append("failed")
+                reasons.append("an unexpected error, which the log of the daemon reports")
+            self.parts.jobs.end(job, outcomes, reasons[0] if reasons else None)
             for log in busy:
                 self.parts.states.done_cleaning(log)
         return results

@@ -8,6 +8,8 @@ from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import JobTrigger
 from cleanerd.daemon.workers import Worker
 
+_ASKED_FOR_MS = 3_600_000
+
 
 class Job:
     """One cleaning of one or several logs of a log directory. Its `Jobs` guards it."""
@@ -31,6 +33,11 @@ class Job:
         self.ended_ms: int | None = None
         self.outcome: str | None = None
         self.reason: str | None = None
+
+    def is_asked_for(self, now_ms: int) -> bool:
+        """Whether somebody may still want to know what became of a job that has ended: who requested it."""
+        assert self.ended_ms is not None, "it has ended"
+        return self.trigger == "request" and now_ms - self.ended_ms < _ASKED_FOR_MS
 
     def fields(self) -> dict[str, Any]:
         """Fields that all events of the job share, by the names that history and API use."""

@@ -60,7 +60,10 @@ class Jobs:
 
     def _add(self, job: Job) -> Job:
         self._jobs[job.id] = job
-        done = [old.id for old in self._jobs.values() if old.ended_ms is not None]
+        now_ms = self._clock.now_ms()
+        done = [
+            old.id for old in self._jobs.values() if old.ended_ms is not None and not old.is_asked_for(now_ms)
+        ]
         for job_id in done[: max(len(self._jobs) - _REMEMBERED, 0)]:
             del self._jobs[job_id]
         return job

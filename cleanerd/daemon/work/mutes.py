@@ -90,8 +90,12 @@ class Mutes:
         return by_lease + in_cluster
 
     def _record(self, mute: Mute) -> None:
+        before = next((one for one in self.all() if one.topic == mute.topic), None)
         if not self._history.put(MUTE, mute.topic, asdict(mute)):
-            self._history.delete(MUTE, mute.topic)
+            if before is None:
+                self._history.delete(MUTE, mute.topic)
+            else:  # what it had before the first mute is known from here alone
+                self._history.put(MUTE, mute.topic, asdict(before))
             raise MuteNotKept(f"{mute.topic} is not muted: the state directory cannot be written")
 
     def _mute_in_cluster(self, topics: Iterable[str], refused: Mapping[str, str]) -> list[Mute]:

@@ -69,7 +69,7 @@ class Schedule:
             return None
         barred = next(filter(None, map(self.states.obstacles.barred, job.logs)), None)
         if barred is not None:  # since it was requested
-            self.jobs.end(job, (), barred)
+            self.jobs.end(job, ["failed"], barred)
             return self._requested()
         # a broker; it was not when the job was requested
         is_coming = self.ownership.is_yielding(job.logs[0].log_dir)

@@ -34,6 +34,7 @@ def pause(
         raise Timeout(f"still being cleaned after {timeout_ms} ms: {names}; nothing is paused")
     if not parts.store.put(daemon.HOLD, hold.id, daemon.asdict(hold)):
         parts.states.release(hold.id)
+        parts.store.delete(daemon.HOLD, hold.id)  # else it would be written once that works again
         raise Unavailable("the hold would not survive a restart: the state directory cannot be written")
     return daemon.hold_view(parts, hold)
 

@@ -6,7 +6,7 @@ End a pause, by its id or pattern.
 from __future__ import annotations
 
 from cleanerd.daemon.api.arguments import argument
-from cleanerd.daemon.api.refusals import NotFound
+from cleanerd.daemon.api.refusals import NotFound, Unavailable
 from cleanerd.daemon.api.verb import Endpoint, Verb, daemon
 
 
@@ -19,11 +19,16 @@ def resume(control: daemon.Control, selector: daemon.Pattern) -> tuple[daemon.Ho
             f"there is no hold with the id or the pattern {selector}; `cleanerctl holds` lists them"
         )
     views = tuple(daemon.hold_view(parts, hold) for hold in found)
+    is_kept = True
     for hold in found:
         parts.states.release(hold.id)
-        parts.store.delete(daemon.HOLD, hold.id)
+        is_kept &= parts.store.delete(daemon.HOLD, hold.id)
     parts.work_bell.ring()
     parts.commit_bell.ring()
+    if not is_kept:
+        raise Unavailable(
+            "the pause has ended, but a restart would bring it back: the state directory cannot be written"
+        )
     return views
 
 
