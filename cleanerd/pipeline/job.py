@@ -47,7 +47,7 @@ from .tasks import (
     loaded,
     resolve_bucket,
 )
-from .values import Bits, ChunkSummary, IndexedLog, LogWork, Part, RewrittenLog, WrittenPart
+from .values import Bits, ChunkSummary, IndexedLog, LogWork, PackedBits, Part, RewrittenLog, WrittenPart
 from .whole_log import foreseen, join_chunks, join_rest, too_large
 
 BUCKET_RECORDS = 1 << 18
@@ -204,6 +204,9 @@ class Pipeline:
         contexts = [log_context(log, ()) for log in indexed]
         summaries: dict[ChunkOf, ChunkSummary | CleanerdError] = {}
         bits: dict[ChunkOf, dict[int, Bits] | None] = {}
+        packed: dict[
+            ChunkOf, Mapping[int, PackedBits]
+        ] = {}  # of clean chunks: a byte a record would be too many
         blocks: dict[ChunkOf, Blocks] = {}
         # The dirty section first: nothing in the clean one supersedes, so its keys alone decide there.
         dirty = _index_tasks(indexed, dirty=True)
@@ -234,10 +237,8 @@ class Pipeline:
                 if isinstance(found, CleanerdError):
                     summaries[task.log, task.chunk], bits[task.log, task.chunk] = found, {}
                 else:
-                    summaries[task.log, task.chunk], answers = found
-                    bits[task.log, task.chunk] = {
-                        bucket: packed.unpack() for bucket, packed in answers.items()
-                    }
+                    summaries[task.log, task.chunk], packed[task.log, task.chunk] = found
+                    bits[task.log, task.chunk] = {}
 
         look_up([task for task in clean if (task.log, task.chunk) not in chosen])
         # Clean chunks that have been read now may show the same of their log: then none of it is left for one pass.
@@ -247,7 +248,9 @@ class Pipeline:
             indexed[log].dirty_keys = dirty_keys[log]
             summaries[log, chunk], bits[log, chunk] = foreseen(indexed[log].work.chunks[chunk]), None
         assert summaries.keys() == bits.keys(), "every chunk is indexed, and every record of it has an answer"
-        return _join_all(indexed, summaries, _by_log(indexed, bits))
+        return _join_all(
+            indexed, summaries, (_of_log(number, log, bits, packed) for number, log in enumerate(indexed))
+        )
 
     def _in_one_pass(self, log: IndexedLog, changes: Collection[int], keys: KeySet) -> list[int]:
         """The clean chunks of a log that are looked up when they are rewritten. `changes`: groups that are known to."""
@@ -361,10 +364,17 @@ def _is_of_whole_log(summary: ChunkSummary | CleanerdError) -> bool:
     return isinstance(summary, CleanerdError) or len(summary.events) > 0
 
 
-def _by_log(
-    logs: Sequence[IndexedLog], bits: Mapping[ChunkOf, Mapping[int, Bits] | None]
-) -> list[list[Mapping[int, Bits] | None]]:
-    return [[bits[number, chunk] for chunk in range(len(log.work.chunks))] for number, log in enumerate(logs)]
+def _of_log(
+    number: int,
+    log: IndexedLog,
+    bits: Mapping[ChunkOf, Mapping[int, Bits] | None],
+    packed: Mapping[ChunkOf, Mapping[int, PackedBits]],
+) -> Iterator[Mapping[int, Bits] | None]:
+    for chunk in range(len(log.work.chunks)):
+        found = packed.get((number, chunk))
+        yield (
+            bits[number, chunk] if found is None else {bucket: one.unpack() for bucket, one in found.items()}
+        )
 
 
 def _join_all(
