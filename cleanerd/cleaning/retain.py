@@ -55,7 +55,7 @@ from cleanerd.storage.checkpoints import (
 from cleanerd.storage.delete import retire_segments, unlink_all
 from cleanerd.storage.generation import check_generation
 from cleanerd.storage.index_files import largest_timestamp_ms
-from cleanerd.storage.lock import HOLD_S, LogDirLock, pause_after
+from cleanerd.storage.lock import LogDirLock, pause_after
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.replay import producers_at
@@ -68,8 +68,10 @@ _LOG_START_ONLY = RetentionConfig(delete=False, retention_ms=-1, retention_bytes
 Dispose = Callable[[tuple[str, ...]], None]
 """What becomes of `.deleted` files; called with `.lock` held."""
 
-_FIRST_SEGMENTS = 16
-"""So many go in the first hold of `.lock`; the time that it takes decides how many in the next one."""
+_SEGMENTS_AT_ONCE = 16
+"""So many segments go in one hold of `.lock`, each with a sync of its own ..."""
+_HOLDS_MAX = 64
+"""... but more where these are more holds than this: each lists the directory."""
 
 _EVER_MS = -1  # older than any limit
 
@@ -184,32 +186,44 @@ def _retire(
     keeps_log_start: bool = False,
 ) -> Retained:
     """Some segments at a time, so that a broker that starts meanwhile finds `.lock` free; what had gone before it did."""
-    files, clock, gone, count = log_dir.files, log_dir.clock, 0, _FIRST_SEGMENTS
+    files, gone = log_dir.files, 0
+    count = max(_SEGMENTS_AT_ONCE, -(-len(plan.deletions) // _HOLDS_MAX))
     while gone < len(plan.deletions):
         part = plan.deletions[gone : gone + count]
         is_last = gone + len(part) == len(plan.deletions)
-        rest = replace(snapshot, segments=snapshot.segments[gone:])
-        if gone:
-            rest = replace(
-                rest, log_start_offset=max(snapshot.log_start_offset, rest.segments[0].base_offset)
-            )
+        now = RetentionPlan(part, plan.log_start_offset, roll=plan.roll and is_last)
         try:
             with log_dir.lock() as lock:
-                began_s = clock.monotonic_s()
-                now = RetentionPlan(part, plan.log_start_offset, roll=plan.roll and is_last)
-                paths = _retire_now(files, rest, now, lock, keeps_log_start=keeps_log_start)
+                began_s = log_dir.clock.monotonic_s()
+                left = snapshot if gone == 0 else _without(snapshot, gone)
+                paths = _retire_now(files, left, now, lock, keeps_log_start=keeps_log_start)
+                if gone:  # the files of the parts before this one have been handed over
+                    paths = tuple(path for path in paths if _base_of(path) >= part[0][0].base_offset)
                 (dispose or _delete_at_once(files))(paths)
-                took_s = clock.monotonic_s() - began_s
-                pause_s = pause_after(lock, took_s)
-        except LockHeld:
+                pause_s = pause_after(lock, log_dir.clock.monotonic_s() - began_s)
+        except (LockHeld, SourceChanged):
             if gone == 0:
                 raise
             break
         gone += len(part)
-        count = max(count // 2, 1) if took_s > HOLD_S else count * (1 + (2 * took_s <= HOLD_S))
         threading.Event().wait(pause_s)
-    is_whole = gone == len(plan.deletions)
-    return _retained(RetentionPlan(plan.deletions[:gone], plan.log_start_offset, roll=plan.roll and is_whole))
+    if gone == len(plan.deletions):
+        return _retained(plan)
+    start = _without(snapshot, gone).log_start_offset
+    return _retained(RetentionPlan(plan.deletions[:gone], start, roll=False))
+
+
+def _without(snapshot: PartitionSnapshot, gone: int) -> PartitionSnapshot:
+    """The log once this many of its segments have gone."""
+    segments = snapshot.segments[gone:]
+    start = max(snapshot.log_start_offset, segments[0].base_offset)
+    return replace(snapshot, segments=segments, log_start_offset=start)
+
+
+def _base_of(path: str) -> int:
+    parsed = names.parse_segment_file(os.path.basename(path))
+    assert parsed is not None, "a file of a segment"
+    return parsed.base_offset
 
 
 def _retire_now(

@@ -396,7 +396,7 @@ def test_many_segments_go_in_several_holds_of_the_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broker_comes_after: int
 ) -> None:
     """A broker that starts meanwhile gets its turn; what has gone by then is whole, and reported."""
-    monkeypatch.setattr(retain_module, "_FIRST_SEGMENTS", 2)
+    monkeypatch.setattr(retain_module, "_SEGMENTS_AT_ONCE", 2)
     write_log(tmp_path, 40)
     stop_broker(tmp_path, 40)
     holds, lock = [], LogDir.lock
@@ -410,9 +410,9 @@ def test_many_segments_go_in_several_holds_of_the_lock(
     monkeypatch.setattr(LogDir, "lock", counted)
     retained = run_pass(tmp_path, EXPIRED)
     assert retained is not None
-    gone = {1: 2, 2: 6, 100: 8}[broker_comes_after]
-    assert (retained.segments, retained.rolled) == (gone, gone == 8)
-    assert holds[:3] == [list(range(5 * n, 40, 5)) for n in (0, 2, 6)][: len(holds)]
+    gone = {1: 2, 2: 4, 100: 8}[broker_comes_after]
+    assert (retained.segments, retained.rolled, retained.log_start_offset) == (gone, gone == 8, 5 * gone)
+    assert holds[:3] == [list(range(5 * n, 40, 5)) for n in (0, 2, 4)][: len(holds)]
     assert bases(tmp_path) == list(range(5 * gone, 40, 5)) or [40]
     assert offsets(tmp_path) == list(range(5 * gone, 40))
 
