@@ -61,11 +61,11 @@ class Parts:
         files: Files,
         clock: Clock,
         recovering: Callable[[], None] = lambda: None,
-        refresh: Callable[[], None] = lambda: None,
+        refresh: Callable[[], bool] = lambda: True,
     ) -> None:
         """`recovering` is called after each partition directory that was recovered: a slow start can report progress.
 
-        `refresh` reads what the cluster has configured for its topics since the configuration was read.
+        `refresh` reads what the cluster has configured for its topics since the configuration was read; whether it could.
         """
         self.configuration, self.log_dirs, self.store = configuration, log_dirs, store
         self.files, self.clock, self.life = files, clock, Life(clock.monotonic_s())

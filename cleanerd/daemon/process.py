@@ -95,6 +95,7 @@ class Daemon:
             clock,
         )
         self._refreshing = threading.Lock()
+        self._is_refreshed = True
         self._parts = Parts(
             lambda: self._reloader.current,
             log_dirs,
@@ -204,11 +205,15 @@ class Daemon:
         logs.configure(plan.new.broker.log_format, plan.new.broker.log_level)
         self._supervisor.apply(plan)
 
-    def _refresh(self) -> None:
-        """Take in the cluster's changes since the last look: before a commit, ahead of the watcher."""
+    def _refresh(self) -> bool:
+        """Take in the cluster's changes since the last look: before a commit, ahead of the watcher.
+
+        False while they cannot be read.
+        """
         with self._refreshing:
-            if self._news.has_news():
-                self._reload(ReloadTrigger.METADATA)
+            if self._news.has_news() or not self._is_refreshed:
+                self._is_refreshed = self._reload(ReloadTrigger.METADATA)
+            return self._is_refreshed
 
     def _reload(self, trigger: ReloadTrigger) -> bool:
         """Reload, wake whatever the new configuration concerns, report it; whether it was adopted."""

@@ -106,6 +106,20 @@ def test_c140_1_31_without_a_cleaner_compacted_logs_get_no_retention(
     assert Passes(tmp_path, policy, {"log.cleaner.enable": "false"}).run() == segments
 
 
+def test_nothing_goes_while_the_settings_of_the_cluster_cannot_be_read(tmp_path: Path) -> None:
+    """Or by settings that a broker had been told to change before it stopped."""
+    write_log(tmp_path)
+    passes, refresh = Passes(tmp_path, "delete"), [False]
+    passes.retention = replace(passes.retention, refresh=lambda: refresh[0])
+    assert passes.run() == 0
+    with pytest.raises(NotTaken, match="cannot be read now"):
+        passes.retention.delete_records(passes.log, 5)
+    assert bases(tmp_path) == [0, 5, 10]
+    assert passes.is_free()
+    refresh[0] = True
+    assert passes.run() == 2
+
+
 def test_1_30_released_also_after_a_failure(tmp_path: Path) -> None:
     directory = write_log(tmp_path)
     (directory / names.LEADER_EPOCH_CHECKPOINT).write_bytes(b"damaged")

@@ -45,6 +45,7 @@ from cleanerd.storage.topic_id import why_not_of_cluster
 _STOP_S = 30.0
 """How long a deletion of records waits for the cleaning of its log to stop."""
 
+_UNREAD = "what the cluster has configured cannot be read now"
 _BROKERS = (Owner.LIVE_BROKER, Owner.BROKER_COMING)
 
 _log = structlog.get_logger("cleanerd")
@@ -79,7 +80,7 @@ def _needs_pass(known: ListedLog, config: TopicConfig, *, is_time: bool) -> bool
 
 @dataclass(frozen=True, slots=True)
 class RetentionPasses:
-    """Carries out passes; thread-safe. `refresh` takes in the cluster's changes since the last look."""
+    """Carries out passes; thread-safe. `refresh` takes in the cluster's changes, False where they cannot be read."""
 
     states: PartitionStates
     files: Files
@@ -90,7 +91,7 @@ class RetentionPasses:
     inventory: Inventory
     metrics: Metrics
     events: EventLog
-    refresh: Callable[[], None]
+    refresh: Callable[[], bool]
 
     def run(self, logs: Sequence[LogId]) -> dict[LogId, Passed]:
         """One pass over all of these that are free; those that had one.
@@ -100,7 +101,12 @@ class RetentionPasses:
         """
         outcomes: dict[LogId, Passed] = {}
         free = self._undisturbed(logs)
-        self.refresh()  # a broker that has just stopped may have been told to keep what expires by what was read before
+        if (
+            free and not self.refresh()
+        ):  # a broker that has stopped may have been told to keep what expires by what we know
+            for log_dir in {log.log_dir for log in free}:
+                _log.warning("retention_skipped", log_dir=log_dir, reason=_UNREAD)
+            return {}
         configuration = self.configuration()
         compacted = [log for log in free if configuration.topic(log.topic_partition.topic).compact]
         others = sorted(set(free) - set(compacted))
@@ -132,8 +138,9 @@ class RetentionPasses:
         """
         if self.ownership.owner(log.log_dir) is Owner.BROKER_COMING:
             raise NotTaken(f"{log.log_dir}: a broker is about to start")
+        if not self.refresh():
+            raise NotTaken(f"{log}: {_UNREAD}")
         taken = self.states.take(log, _STOP_S)
-        self.refresh()
         try:
             return self._delete_records(taken, offset, self.configuration())
         finally:

@@ -23,7 +23,7 @@ class Wanted:
     files: Files
     clock: Clock
     configuration: Callable[[], Configuration]
-    refresh: Callable[[], None]
+    refresh: Callable[[], bool]
     inventory: Inventory
 
     def check(self, log: LogId, round_end: int) -> None:
