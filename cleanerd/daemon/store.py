@@ -276,11 +276,14 @@ class Store:
 
     def _load_read_only(self) -> None:
         """Where nothing can be written, what was held before is held all the same."""
-        if not os.path.exists(self._path) or not os.path.getsize(self._path):
-            return
-        has_log = os.path.exists(f"{self._path}-wal") and os.path.getsize(f"{self._path}-wal") > 0
-        ways, reasons = ["mode=ro"] if has_log else ["mode=ro", "mode=ro&immutable=1"], []
-        for way in ways:
+        reasons = list[str]()
+        try:
+            if _size_bytes(self._path) == 0:
+                return
+            has_log = _size_bytes(f"{self._path}-wal") > 0
+        except OSError as error:
+            has_log, reasons = True, [str(error)]
+        for way in ("mode=ro",) if has_log else ("mode=ro", "mode=ro&immutable=1"):
             uri = f"file:{quote(self._path)}?{way}"
             try:
                 with contextlib.closing(
@@ -323,6 +326,14 @@ class Store:
             with contextlib.suppress(sqlite3.Error):
                 self._connection.close()
             self._connection = None
+
+
+def _size_bytes(path: str) -> int:
+    """0 without a file. Raises OSError where nobody can tell."""
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _log_key(log: LogId) -> int:

@@ -80,6 +80,7 @@ class Reloader:
         self._lock = threading.Lock()
         self.last: ReloadOutcome | None = None  # None before the first
         self._rejected: ReloadOutcome | None = None  # what the files hold, as they were last read
+        self._is_unread = False  # it was the metadata log, too, that could not be read then
         self.last_success_ms = clock.now_ms()
         self._counts = Counter[ReloadStatus]()
 
@@ -90,9 +91,10 @@ class Reloader:
     def reload(self, trigger: ReloadTrigger) -> ReloadOutcome:
         """Read, check, apply. Never raises: whatever goes wrong is in the outcome, and the old holds."""
         with self._lock:
-            outcome = self._attempt(trigger)
+            reads_files = trigger is not ReloadTrigger.METADATA or self._is_unread
+            outcome = self._attempt(trigger, reads_files=reads_files)
             is_rejected = outcome.status is ReloadStatus.REJECTED
-            if trigger is not ReloadTrigger.METADATA:
+            if reads_files:
                 self._rejected = outcome if is_rejected else None
             self.last = outcome if is_rejected else self._rejected or outcome
             self._counts[outcome.status] += 1
@@ -100,15 +102,17 @@ class Reloader:
                 self.last_success_ms = outcome.at_ms
             return outcome
 
-    def _attempt(self, trigger: ReloadTrigger) -> ReloadOutcome:
+    def _attempt(self, trigger: ReloadTrigger, *, reads_files: bool) -> ReloadOutcome:
         at_ms = self._clock.now_ms()
-        if trigger is ReloadTrigger.METADATA:
+        if not reads_files:
             plan, problems = self._try(self._refreshed)
         else:
             plan, problems = self._try(self._load)
+            more: tuple[str, ...] = ()
             if problems:
                 plan, more = self._try(self._refreshed)
                 problems += tuple(problem for problem in more if problem not in problems)
+            self._is_unread = bool(more)
         if problems:
             return ReloadOutcome(trigger, at_ms, ReloadStatus.REJECTED, plan, problems)
         return ReloadOutcome(trigger, at_ms, ReloadStatus.ACCEPTED if plan else ReloadStatus.UNCHANGED, plan)
