@@ -55,13 +55,13 @@ def test_results_are_swapped_as_they_come(swapping: Swapping, daemon: DaemonProc
 def test_it_is_known_for_how_long_requests_wait_in_the_brokers_queue(
     swapping: Swapping, daemon: DaemonProcess
 ) -> None:
-    """As the broker's own metric has it, for the limit that follows it."""
+    """As the broker's own metric has it, for the limit that follows it: Kafka rounds each wait to milliseconds."""
     daemon.configure(cleanerd_throttle_request_queue_max_ms=60_000)
     daemon.ask("reload")
 
     def is_known() -> bool:
         view = daemon.ask("throttle")["throttle"]["pressure"]
-        if view is None or not view["request_queue_ms"]:
+        if view is None or view["request_queue_ms"] is None:
             return False
         assert view["reason"] == f"requests wait {view['request_queue_ms']:.1f} ms, at most 60000 ms"
         return True
@@ -71,8 +71,8 @@ def test_it_is_known_for_how_long_requests_wait_in_the_brokers_queue(
         before = RequestQueue.of(swapping.session())
         wait_until(lambda: RequestQueue.of(swapping.session()).requests > before.requests, PATIENCE_S)
         now = RequestQueue.of(swapping.session())
-        assert 0 < now.mean_ms_since(before) < 60_000
-        assert now.waited_us > before.waited_us
+        assert 0 <= now.mean_ms_since(before) < 60_000
+        assert now.waited_us >= before.waited_us
 
 
 def test_explain_reports_what_keeps_the_brokers_own_cleaner_from_a_log(
