@@ -331,6 +331,8 @@ class Committer:
     ) -> None:
         """Raise SourceChanged, CorruptFile, and what the host's `check` raises, where the checkpoint must not move."""
         self._check_basis(tp, unchanged.basis)
+        if topic_stamp(self._log_dir.partition(tp)) != unchanged.basis.topic_stamp:
+            raise SourceChanged(f"{self._directory(tp)}: the topic was created again since this was planned")
         self._check_reach(tp, unchanged.basis, unchanged.round_end)
         self._check_wanted(tp, unchanged.round_end, around)
 
@@ -398,8 +400,6 @@ class Committer:
         delete. So it moves only from where the cleaning found it.
         """
         check_generation(self._log_dir.partition(tp), basis.generation)
-        if basis.topic_stamp not in {None, topic_stamp(self._log_dir.partition(tp))}:
-            raise SourceChanged(f"{self._directory(tp)}: the topic was created again since this was planned")
         found = self._log_dir.first_dirty_offset(tp)
         if found != basis.checkpoint:
             raise SourceChanged(

@@ -195,7 +195,7 @@ def _retire(
         try:
             with log_dir.lock() as lock:
                 began_s = log_dir.clock.monotonic_s()
-                left = snapshot if gone == 0 else _without(snapshot, gone)
+                left = _without(snapshot, gone)
                 paths = _retire_now(files, left, now, lock, keeps_log_start=keeps_log_start)
                 if gone:  # the files of the parts before this one have been handed over
                     paths = tuple(path for path in paths if _base_of(path) >= part[0][0].base_offset)

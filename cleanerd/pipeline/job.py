@@ -204,9 +204,8 @@ class Pipeline:
         contexts = [log_context(log, ()) for log in indexed]
         summaries: dict[ChunkOf, ChunkSummary | CleanerdError] = {}
         bits: dict[ChunkOf, dict[int, Bits] | None] = {}
-        packed: dict[
-            ChunkOf, Mapping[int, PackedBits]
-        ] = {}  # of clean chunks: a byte a record would be too many
+        # Of clean chunks, for which a byte a record would be too many.
+        packed: dict[ChunkOf, Mapping[int, PackedBits]] = {}
         blocks: dict[ChunkOf, Blocks] = {}
         # The dirty section first: nothing in the clean one supersedes, so its keys alone decide there.
         dirty = _index_tasks(indexed, dirty=True)

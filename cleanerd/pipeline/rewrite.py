@@ -111,9 +111,8 @@ def _rewrite(
             return size_bytes(piece, part), encoded, len(part.records)
 
         for read_bytes, encoded, records in map_slices(piece, take):
-            if (
-                out is not None
-            ):  # not in `take`: it may wait for the parts before this one, and they for our turn
+            # Not in `take`: a write may wait for the parts before this one, and they for our turn.
+            if out is not None:
                 out.write(encoded)
             advance(read_bytes, 0 if out is None else len(encoded), records)
     contest.check_exhausted(work.source)

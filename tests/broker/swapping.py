@@ -7,7 +7,8 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from tests.broker.tools import (
 from tests.broker.traffic import Ledger, Traffic, Transactions
 from tests.broker.workload import alter_config, create_topics
 from tests.daemon.processes import ROOT, wait_until
+from tests.operate.tools import need
 
 FILES = RealFiles()
 TOPIC = "keys"
@@ -91,6 +93,7 @@ class Swapping:
         log_dir: Path | None = None,
     ) -> None:
         broker, controller = fixed_ports(2)
+        self.strace_log = root / "strace.log"
         self.log_dir = log_dir or root / "logs"
         self.broker = KafkaBroker(
             root / "broker", [self.log_dir], properties, ports=(broker, controller), jvm_options=jvm
@@ -170,6 +173,22 @@ class Swapping:
     def session(self) -> Session:
         assert self.broker.pid is not None
         return Session(self.broker.pid, str(self.log_dir), FILES, SystemClock())
+
+    @contextmanager
+    def injecting(self, fault: str, calls: str, *paths: Path) -> Iterator[Path]:
+        """The next of these system calls of the broker on one of the files has a fault of strace; yields its log."""
+        told, pid = self.strace_log, self.broker.pid
+        command = [need("strace", "strace"), "-f", "-qq", "-o", str(told), "-p", str(pid)]
+        command += [word for path in paths for word in ("-P", str(path))]
+        command += ["-e", f"trace={calls}", "-e", f"inject={calls}:{fault}:when=1"]
+        told.write_bytes(b"")
+        tracer = subprocess.Popen(command)
+        wait_until(lambda: "TracerPid:\t0" not in Path(f"/proc/{pid}/status").read_text(), 30)
+        try:
+            yield told
+        finally:
+            tracer.terminate()
+            tracer.wait()
 
     def stage_copies(self, topic: str = TOPIC, groups_max: int = 1000) -> Swap:
         """`staged_copies` of one of its logs."""

@@ -60,7 +60,6 @@ class World:
         self.disk = Ext4(image, root / "disk")
         self.disk.mount()
         self.swapping = Swapping(root, log_dir=self.disk.place / "logs")
-        self._told = root / "strace.log"
 
     def open(self) -> None:
         self.swapping.start()
@@ -86,18 +85,9 @@ class World:
     @contextmanager
     def stopping_after(self, step: str) -> Iterator[Callable[[], bool]]:
         """The broker will stand still after a step of the next swap; yields whether it does."""
-        path, pid = os.path.normpath(self.swapping.directory() / STEPS[step]), self.swapping.broker.pid
-        told = self._told
-        command = [need("strace", "strace"), "-f", "-qq", "-o", str(told), "-p", str(pid), "-P", path]
-        command += ["-e", f"trace={_CALLS}", "-e", f"inject={_CALLS}:signal=SIGSTOP:when=1"]
-        told.write_bytes(b"")
-        tracer = subprocess.Popen(command)
-        wait_until(lambda: "TracerPid:\t0" not in Path(f"/proc/{pid}/status").read_text(), 30)
-        try:
+        path = os.path.normpath(self.swapping.directory() / STEPS[step])
+        with self.swapping.injecting("signal=SIGSTOP", _CALLS, Path(path)) as told:
             yield lambda: b"stopped by SIGSTOP" in told.read_bytes()
-        finally:
-            tracer.terminate()
-            tracer.wait()
 
     @contextmanager
     def stopped_after(self, step: str) -> Iterator["subprocess.Popen[bytes]"]:
@@ -106,8 +96,10 @@ class World:
             cleaning = subprocess.Popen(
                 swap_command(self.swapping.log_dir, [TOPIC]), stdout=subprocess.DEVNULL
             )
-            wait_until(lambda: is_stopped() or cleaning.poll() is not None, 120, self._told.read_text)
-            assert cleaning.poll() is None, f"the step was not met: {self._told.read_text()}"
+            wait_until(
+                lambda: is_stopped() or cleaning.poll() is not None, 120, self.swapping.strace_log.read_text
+            )
+            assert cleaning.poll() is None, f"the step was not met: {self.swapping.strace_log.read_text()}"
             yield cleaning
         cleaning.wait(120)
 

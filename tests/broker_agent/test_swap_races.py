@@ -1,9 +1,6 @@
 """What a broker does in the middle of a swap: it stops, it deletes the log. One of its system calls is held up for that."""
 
-import subprocess
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,11 +10,10 @@ from cleanerd.broker_agent.swap import Swapped
 from tests.broker.live import PATIENCE_S
 from tests.broker.swapping import TOPIC, Swapping
 from tests.daemon.processes import wait_until
-from tests.operate.tools import need
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 
-HELD_UP_S = 8
+HELD_UP = "delay_enter=8000000"  # microseconds
 
 
 @pytest.fixture
@@ -26,29 +22,12 @@ def swapping(swapping: Swapping) -> Swapping:
     return swapping
 
 
-@contextmanager
-def held_up(swapping: Swapping, calls: str, *paths: Path) -> Iterator[Path]:
-    """The next of these calls of the broker on one of the files takes seconds; yields where strace writes that it began."""
-    told, pid = swapping.log_dir.parent / "strace.log", swapping.broker.pid
-    command = [need("strace", "strace"), "-f", "-qq", "-o", str(told), "-p", str(pid)]
-    command += [word for path in paths for word in ("-P", str(path))]
-    command += ["-e", f"trace={calls}", "-e", f"inject={calls}:delay_enter={HELD_UP_S}000000:when=1"]
-    told.write_bytes(b"")
-    tracer = subprocess.Popen(command)
-    wait_until(lambda: "TracerPid:\t0" not in Path(f"/proc/{pid}/status").read_text(), 30)
-    try:
-        yield told
-    finally:
-        tracer.terminate()
-        tracer.wait()
-
-
 def test_a_log_that_the_broker_has_closed_is_not_touched(swapping: Swapping) -> None:
     """It stops, and its JVM may live on for a while. Another broker may have the directory by then."""
     session, swap = swapping.session(), swapping.stage_copies(groups_max=3)
     directory, marker = swapping.directory(), swapping.log_dir / ".kafka_cleanshutdown"
     live = sorted((path.name, path.stat().st_ino) for path in directory.glob("*.log"))
-    with held_up(swapping, "openat,rename", marker, marker.with_name(f"{marker.name}.tmp")) as told:
+    with swapping.injecting(HELD_UP, "openat,rename", marker, marker.with_name(f"{marker.name}.tmp")) as told:
         stopping = threading.Thread(target=swapping.broker.stop)
         stopping.start()
         wait_until(lambda: marker.name in told.read_text(), 60)
@@ -74,7 +53,7 @@ def test_the_first_dirty_offset_of_a_log_that_is_deleted_meanwhile_is_taken_back
         while not answers or answers[-1].outcome == "busy":
             answers.append(staged.by(session))
 
-    with held_up(swapping, "rename", checkpoint.with_name(f"{checkpoint.name}.tmp")) as told:
+    with swapping.injecting(HELD_UP, "rename", checkpoint.with_name(f"{checkpoint.name}.tmp")) as told:
         swapper = threading.Thread(target=swap)
         swapper.start()
         wait_until(lambda: checkpoint.name in told.read_text() or not swapper.is_alive(), 60)

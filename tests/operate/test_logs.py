@@ -222,6 +222,7 @@ def test_priorities_under_journald(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 class Worked(NamedTuple):
+    bases: list[int]  # of the segments of a log before its cleaning
     lines: list[dict[str, Any]]
     history: list[dict[str, Any]]
     scrape: Scrape
@@ -239,6 +240,7 @@ def worked(tmp_path_factory: pytest.TempPathFactory) -> Worked:
     """Two logs were cleaned in one job, one was given up, the configuration was read again; it was told to stop."""
     place = tmp_path_factory.mktemp("logs")
     log_dir = write_logs(place / "logs", "first", "second", "bad")
+    bases = sorted(int(path.stem) for path in (log_dir / "first-0").glob("*.log"))
     damaged = segment(log_dir / "bad-0", 1)
     damaged.write_bytes(damaged.read_bytes()[:-5] + b"\xff" + damaged.read_bytes()[-4:])
     settings = {
@@ -255,7 +257,7 @@ def worked(tmp_path_factory: pytest.TempPathFactory) -> Worked:
         daemon.configure(cleanerd_retry_max=-1)
         wait_until(lambda: _has(daemon, "reload"), 20, daemon.output)
         assert daemon.stop() == 0
-        return Worked(daemon.events(), history, scrape)
+        return Worked(bases, daemon.events(), history, scrape)
 
 
 def _has(daemon: DaemonProcess, event: str) -> bool:
@@ -311,12 +313,14 @@ def test_the_line_of_a_cleaning_has_everything_that_matters(worked: Worked) -> N
 def test_each_step_of_a_cleaning_is_logged_with_its_numbers(worked: Worked) -> None:
     """All of them, in order."""
     lines = worked.of("cleaning_step", topic="first")
+    assert {(line["level"], line["partition"]) for line in lines} == {("debug", 0)}
     steps = {line["step"]: line["numbers"] for line in lines}
     assert [line["step"] for line in lines] == ["plan", "map", "rewrite", "stage", "swap", "end"]
-    sources, end = steps["plan"]["segments"], steps["plan"]["round_end"]
-    assert (steps["plan"]["first_dirty_offset"], steps["plan"]["groups"]) == (0, 1)
+    sources, end = worked.bases[:-1], worked.bases[-1]
+    assert (steps["plan"]["first_dirty_offset"], steps["plan"]["round_end"]) == (0, end)
+    assert (steps["plan"]["segments"], steps["plan"]["groups"]) == (len(sources), 1)
     assert steps["map"] == {"records": end, "changed_groups": 1}
-    assert (len(steps["rewrite"]["segments"]), steps["rewrite"]["into"]) == (sources, 0)
+    assert (steps["rewrite"]["segments"], steps["rewrite"]["into"]) == (sources, 0)
     assert steps["rewrite"]["records_read"] == end > steps["rewrite"]["records_kept"] > 0
     assert steps["rewrite"]["bytes_before"] == steps["plan"]["bytes"] > steps["rewrite"]["bytes_after"]
     assert steps["stage"] == {"groups": 1, "bytes": steps["rewrite"]["bytes_after"]}

@@ -18,9 +18,7 @@ class Visits:
     offered: object = None  # what the last `Due` was based on
     examined: object = None  # what the last examination that found nothing to do was based on ...
     examined_until_ms: int = FOREVER_MS  # ... and until when it counts
-    unrecorded: object = (
-        None  # what the last cleaning that had nothing to remove was based on, if no checkpoint has it
-    )
+    unrecorded: object = None  # the same of one with nothing to remove that no checkpoint has
     clean_section: frozenset[ClosedSegment] | None = None  # when it was last known; None: never
     horizon_ms: int = FOREVER_MS  # when to look there for delete horizons that have expired
 

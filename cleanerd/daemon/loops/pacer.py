@@ -86,7 +86,7 @@ class Pacer(Duty):
         if not (config.throttle_pressure_max_percent or config.throttle_request_queue_max_ms):
             self._let_go()
             return _OFF_S
-        waited_us = self._waited_us() if config.throttle_pressure_max_percent else {}
+        waited_us = self._pressure() if config.throttle_pressure_max_percent else {}
         queues = self._queues() if config.throttle_request_queue_max_ms else {}
         now = _Counters(parts.clock.monotonic_s(), waited_us, queues, parts.throttle.paid_bytes())
         if self._before is not None and now.at_s > self._before.at_s:
@@ -94,8 +94,8 @@ class Pacer(Duty):
         self._before = now
         return _EVERY_S
 
-    def _waited_us(self) -> dict[str, int]:
-        """By resource; empty where the kernel does not count that, which is logged once."""
+    def _pressure(self) -> dict[str, int]:
+        """For how long some task has waited, by resource; empty where the kernel does not count that: logged once."""
         try:
             found = {name: _waited_us(self._parts.files, name) for name in _RESOURCES}
         except (OSError, ValueError) as error:

@@ -101,9 +101,8 @@ class RetentionPasses:
         """
         outcomes: dict[LogId, Passed] = {}
         free = self._undisturbed(logs)
-        if (
-            free and not self.refresh()
-        ):  # a broker that has stopped may have been told to keep what expires by what we know
+        # A broker that has stopped may have been told to keep what expires by what we know.
+        if free and not self.refresh():
             for log_dir in {log.log_dir for log in free}:
                 _log.warning("retention_skipped", log_dir=log_dir, reason=_UNREAD)
             return {}
