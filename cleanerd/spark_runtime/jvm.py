@@ -11,7 +11,6 @@ import resource
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -28,10 +27,12 @@ from .channel import driver_host
 from .class_archive import ClassArchive
 from .forked_daemon import ForkedDaemon
 from .pyspark_privates import CONNECTION_FILE, connect, forget_gateway, new_context
+from .scratch import SETTING, Scratch, scratch_roots
 from .session_log import SessionLog
 
 _T = TypeVar("_T")
 
+JVM_OPTIONS = "spark.driver.extraJavaOptions"
 FOR_US_ALONE = 0o077
 """The umask of the JVM and its children: what they write, and their sockets."""
 
@@ -61,9 +62,10 @@ class Jvm:
     def __init__(
         self, conf: SparkConf, java_home: str, archive: ClassArchive | None, daemon: ForkedDaemon | None
     ) -> None:
-        """Begin its start. Raises Fatal where it could not open the files that it needs."""
+        """Begin its start. Raises Fatal where it could not open the files that it needs, or has no place for its own."""
         _provide_files()
         _forget_other_sparks()
+        self._scratch = _scratch_of(conf)
         self.conf = conf
         self.log = SessionLog()
         self.daemon = daemon
@@ -74,21 +76,20 @@ class Jvm:
 
     def _start(self, java_home: str) -> ClientServer:
         """Start it, and wait until it can be called."""
-        with tempfile.TemporaryDirectory() as directory:
-            connection = os.path.join(directory, "gateway")
-            environment = spark_environment(os.environ, java_home, self.conf.get("spark.master") or "")
-            self._process = subprocess.Popen(
-                [*_DEAF, os.path.join(_HOME, "bin", "spark-submit"), *_seen(self.conf), "pyspark-shell"],
-                env={**environment, CONNECTION_FILE: connection},
-                stdin=subprocess.PIPE,  # it ends when that is closed, however we ended
-                stdout=self.log.fileno(),
-                stderr=self.log.fileno(),
-                umask=FOR_US_ALONE,
-            )
-            while not os.path.exists(connection):
-                if self.ended.wait(_POLL_S) or self._process.poll() is not None:
-                    raise OSError(f"the JVM ended with code {self._process.returncode}")
-            gateway = connect(connection, self._process)
+        connection = os.path.join(self._scratch.paths[0], "gateway")
+        environment = spark_environment(os.environ, java_home, self.conf.get("spark.master") or "")
+        self._process = subprocess.Popen(
+            [*_DEAF, os.path.join(_HOME, "bin", "spark-submit"), *_seen(self.conf), "pyspark-shell"],
+            env={**environment, CONNECTION_FILE: connection},
+            stdin=subprocess.PIPE,  # it ends when that is closed, however we ended
+            stdout=self.log.fileno(),
+            stderr=self.log.fileno(),
+            umask=FOR_US_ALONE,
+        )
+        while not os.path.exists(connection):
+            if self.ended.wait(_POLL_S) or self._process.poll() is not None:
+                raise OSError(f"the JVM ended with code {self._process.returncode}")
+        gateway = connect(connection, self._process)
         if user_name() is None:  # Hadoop's login asks the system for a name
             hadoop = gateway.jvm.org.apache.hadoop.security.UserGroupInformation
             hadoop.setLoginUser(hadoop.createRemoteUser(_user()))
@@ -129,6 +130,7 @@ class Jvm:
         if self.daemon is not None:
             self.daemon.stop()
         self.log.close()
+        self._scratch.remove()
 
     def forget(self) -> None:
         """It is gone: PySpark in this process is to have another one."""
@@ -172,6 +174,17 @@ def _seen(conf: SparkConf) -> list[str]:
     """The part of the settings that may stand on a command line, which every user can read."""
     shown = [(name, value) for name, value in conf.getAll() if not _KEPT_FROM_SIGHT.search(name)]
     return [word for name, value in shown for word in ("--conf", f"{name}={value}")]
+
+
+def _scratch_of(conf: SparkConf) -> Scratch:
+    """A new one, that a JVM with this configuration writes to. Raises Fatal."""
+    try:
+        scratch = Scratch(scratch_roots(dict(conf.getAll()), os.environ))
+    except OSError as error:
+        raise Fatal(f"Spark cannot write its scratch files ({SETTING}): {error}") from error
+    conf.set(SETTING, ",".join(scratch.paths))
+    conf.set(JVM_OPTIONS, f"{scratch.jvm_options()} {conf.get(JVM_OPTIONS, '')}".strip())
+    return scratch
 
 
 def _provide_files() -> None:

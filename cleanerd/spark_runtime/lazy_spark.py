@@ -31,7 +31,7 @@ from .executor import Cluster, Executor, Local
 from .forked_daemon import ADDRESS, ForkedDaemon
 from .host_blocks import DRIVER
 from .java import find_java_home
-from .jvm import Jvm, begin
+from .jvm import JVM_OPTIONS, Jvm, begin
 from .pyspark_privates import SETTINGS, is_stopped, stop
 from .resident_job import JvmLost, Residents
 
@@ -49,7 +49,7 @@ _SETTINGS = {
     **SETTINGS,
     "spark.scheduler.mode": "FAIR",  # a small log does not wait for all tasks of a large one
     "spark.broadcast.compress": "false",
-    "spark.driver.extraJavaOptions": f"{_JVM} -Dlog4j2.configurationFile=file:{_LOGGING}",
+    JVM_OPTIONS: f"{_JVM} -Dlog4j2.configurationFile=file:{_LOGGING}",
     "spark.executor.extraJavaOptions": _JVM,
     # The worker frees and takes MiBs all the time: glibc would give each back to the kernel and fault it in again. What it
     # holds of a part (`part_file.HELD_BYTES`) and frees at once has to be less than what is trimmed.
@@ -66,7 +66,6 @@ _SHARED = "spark.authenticate.secret"
 _START_LIMIT_S = 180.0  # a minute for a master that does not answer, twice that for a machine under load
 _KILLED_S = 10.0
 _KEPT_S = 30.0  # half of what Spark lets a worker wait
-_JVM_OPTIONS = "spark.driver.extraJavaOptions"
 
 
 class SparkFailed(JobFailed):
@@ -111,7 +110,9 @@ class LazySpark:
         self._start_limit_s = start_limit_s
         self._settings = {
             **_SETTINGS,
-            **_places(os.environ),
+            "spark.jars.ivy": os.path.join(
+                cache_directory(os.environ), "ivy"
+            ),  # else in a home that there may not be
             **_authentication(master, settings or {}),
             **(settings or {}),
         }
@@ -252,11 +253,11 @@ class LazySpark:
         jvm.end()
 
     def end(self, *, has_time: bool) -> None:
-        """Before this process ends, and the JVM with it: one that is to leave a `ClassArchive` needs time, or is killed."""
+        """Before this process ends: the JVM is killed, but for one that is to leave a `ClassArchive`, if it `has_time`."""
         jvm = self._jvm
-        if jvm is None or not jvm.leaves_archive:
+        if jvm is None:
             return
-        if has_time:
+        if has_time and jvm.leaves_archive:
             self.stop()
         else:
             jvm.kill()
@@ -335,12 +336,12 @@ class LazySpark:
 
     def _use_archive(self, conf: SparkConf, java_home: str) -> ClassArchive | None:
         """Let the JVM use the archive of its classes; returns the one that it will write."""
-        options = conf.get(_JVM_OPTIONS, "") or ""
+        options = conf.get(JVM_OPTIONS, "") or ""
         archive = ClassArchive.of(java_home, options, os.environ)
         if archive is None:
             return None
         makes = self._makes_archive and archive.is_wanted()
-        conf.set(_JVM_OPTIONS, f"{options} {archive.options(makes=makes)}".strip())
+        conf.set(JVM_OPTIONS, f"{options} {archive.options(makes=makes)}".strip())
         return archive if makes else None
 
 
@@ -361,11 +362,3 @@ def _authentication(master: str, settings: Mapping[str, str]) -> dict[str, str]:
     if master.startswith("local"):
         return {"spark.authenticate": "true", _SHARED: secrets.token_hex(32)}
     return {}
-
-
-def _places(environment: Mapping[str, str]) -> dict[str, str]:
-    """Settings so that Spark writes where cleanerd may; by itself it would ask for the home of a user who may have none."""
-    settings = {"spark.jars.ivy": os.path.join(cache_directory(environment), "ivy")}
-    if environment.get("CACHE_DIRECTORY"):
-        settings["spark.local.dir"] = os.path.join(cache_directory(environment), "spark")
-    return settings

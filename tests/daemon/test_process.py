@@ -120,6 +120,19 @@ def test_killed_jvm_costs_a_retry_and_a_killed_engine_too(daemon: DaemonProcess,
         assert daemon.log("second-0")["failures"] == 0
 
 
+def test_scratch_files_of_a_killed_cleanerd_go_when_the_daemon_starts(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No cleaning has to come first."""
+    monkeypatch.setenv("CACHE_DIRECTORY", str(place / "cache"))
+    left = place / "cache" / "spark" / "cleanerd-scratch-left"
+    left.mkdir(parents=True)
+    (left / "blocks").write_bytes(bytes(1 << 20))
+    (place / "none").mkdir()
+    with running(place / "s", place / "none") as daemon:
+        wait_until(lambda: not left.exists(), 10, daemon.output)
+
+
 def _kill_children(daemon: DaemonProcess, what: str) -> list[int]:
     """Kill those of its processes whose command line names this."""
     assert daemon.process is not None

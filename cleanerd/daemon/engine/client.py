@@ -28,6 +28,7 @@ from cleanerd.daemon.engine.calls import (
 from cleanerd.env.clock import Clock
 from cleanerd.env.host import passed_on
 from cleanerd.errors import JobFailed
+from cleanerd.spark_runtime.scratch import scratch_roots, sweep
 from cleanerd.spark_runtime.spark_master import SparkPlace
 
 _POLL_S = 0.5
@@ -145,10 +146,9 @@ class _Child:
             with contextlib.suppress(OSError):
                 self._connection.send(None)
             self._close()
-        if self.process.poll() is None:
-            if now_s - self._told_s < _ENDING_S:
-                return False
-            self.kill()
+        if self.process.poll() is None and now_s - self._told_s < _ENDING_S:
+            return False
+        self.kill()
         self._connection.close()
         return True
 
@@ -160,17 +160,17 @@ class _Child:
     def stop(self, timeout_s: float) -> None:
         """Close the pipe, which ends the process; kill it when it does not."""
         self._close()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self.kill()
+        self.kill()
         self._connection.close()
 
     def kill(self) -> None:
-        """End the process and its JVM, whatever state they are in."""
+        """End the process and its JVM, whatever state they are in; what they have left on disk goes, too."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        sweep(scratch_roots(dict(self.place.conf), os.environ))
 
 
 class Engine:

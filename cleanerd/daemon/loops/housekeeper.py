@@ -1,4 +1,6 @@
-"""Work that is due by the clock alone: deletions, expired holds, an idle engine, samples for the history, old history."""
+"""Work that is due by the clock alone: deletions, expired holds, idle engines, scratch of killed ones, samples, history."""
+
+import os
 
 import structlog
 from pydantic import TypeAdapter
@@ -9,9 +11,11 @@ from cleanerd.daemon.store import HOLD, MUTE
 from cleanerd.daemon.work.deletions import Deleted
 from cleanerd.daemon.work.mutes import Mute
 from cleanerd.daemon.workers import Bell, Duty, Worker
+from cleanerd.spark_runtime.scratch import scratch_roots, sweep
 
 _PAUSE_S = 1.0
 _PRUNE_S = 600.0
+_SWEEP_S = 60.0
 _log = structlog.get_logger("cleanerd")
 
 
@@ -21,6 +25,7 @@ class Housekeeper(Duty):
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._pruned_s = parts.clock.monotonic_s()
+        self._swept_s = -_SWEEP_S
         self._sampler = Sampler(parts)
         self.worker = Worker("cleanerd-housekeeper", self, Bell(), parts.clock)
 
@@ -31,6 +36,7 @@ class Housekeeper(Duty):
         self._renew_leases()
         self._end_holds(now_ms)
         self._stop_idle_engines()
+        self._sweep_scratch()
         self._sampler.take(now_ms)
         self._prune_history(now_ms)
         return _PAUSE_S
@@ -60,6 +66,12 @@ class Housekeeper(Duty):
         for engine in (self._parts.engine, self._parts.express_engine):
             if engine.stop_if_idle(idle_ms):
                 _log.info("engine_stopped", reason="idle")
+
+    def _sweep_scratch(self) -> None:
+        now_s = self._parts.clock.monotonic_s()
+        if now_s - self._swept_s >= _SWEEP_S:
+            self._swept_s = now_s
+            sweep(scratch_roots(dict(self._parts.configuration().broker.spark_conf), os.environ))
 
     def _prune_history(self, now_ms: int) -> None:
         now_s = self._parts.clock.monotonic_s()

@@ -17,6 +17,7 @@ from cleanerd.format.head import CRC_AT
 from cleanerd.format.names import TopicPartition
 from cleanerd.spark_runtime.channel import Channel
 from cleanerd.spark_runtime.messages import GO_ON, STOP, Moved, Phase, ReportAnswer
+from cleanerd.spark_runtime.scratch import scratch_roots
 from cleanerd.spark_runtime.spark_master import SparkPlace, spark_place
 from tests.cleaning.logs import write_logs
 from tests.daemon.processes import wait_until
@@ -255,3 +256,32 @@ def test_a_killed_engine_is_no_stalled_one(engine: Engine, tmp_path: Path) -> No
     asking.join(10)
     assert len(failures) == 1
     assert engine.stalled is None
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("whole", [True, False], ids=["with its JVM", "alone"])
+def test_what_a_killed_engine_left_goes_with_it(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    """Blocks and the files of Spark; those of an engine that works stay. A JVM does not outlive its engine."""
+    monkeypatch.setenv("CACHE_DIRECTORY", str(tmp_path / "cache"))
+    roots, other = scratch_roots({}, os.environ), Places().engine()
+    log_dirs = [write_logs(tmp_path / name, "one") for name in ("logs", "other")]
+    try:
+        with Channel(lambda _: GO_ON) as channel:
+            assert clean(other, log_dirs[1], channel) == "staged"
+            (kept,) = os.listdir(*roots)
+            assert clean(engine, log_dirs[0], channel) == "staged"
+        assert engine.pid is not None
+        assert len(os.listdir(*roots)) == 2
+        all_of_it = descendants(engine.pid)
+        (os.killpg if whole else os.kill)(engine.pid, signal.SIGKILL)
+        wait_until(lambda: engine.pid is None, 20)
+        assert engine.stop_if_idle(600_000)
+        assert os.listdir(*roots) == [kept]
+        wait_until(lambda: all(map(is_gone, all_of_it)), 10)
+        with Channel(lambda _: GO_ON) as channel:
+            assert clean(other, log_dirs[1], channel) == "staged"
+    finally:
+        other.stop()
+    assert not os.listdir(*roots)

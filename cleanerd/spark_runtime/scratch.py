@@ -1,0 +1,98 @@
+"""Where a session writes what nobody needs after it: Spark's files, blocks, shared values, sockets, libraries.
+
+All of it lies in a directory of its own, which the process that has the session deletes when the JVM has ended. That process
+holds a lock on the directory (`flock`), which the kernel takes away when it dies. So a directory that can be locked is one
+that a killed process has left, and whoever looks there next deletes it: each session when it starts, and the daemon once a
+minute. Where the file system knows no locks nothing is deleted but by its owner.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+
+from cleanerd.env.cache import cache_directory
+
+SETTING = "spark.local.dir"
+"""Spark's: where its scratch files lie, several places divided by commas."""
+_PREFIX = "cleanerd-scratch-"
+_PATH_MAX = 64  # bytes: a socket below has a name of 42, and 107 in all are allowed
+_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def scratch_roots(settings: Mapping[str, str], environment: Mapping[str, str]) -> list[str]:
+    """Where sessions with these properties of Spark have their directories."""
+    named = [root.strip() for root in settings.get(SETTING, "").split(",") if root.strip()]
+    if named:
+        return named
+    if environment.get("CACHE_DIRECTORY"):
+        return [os.path.join(cache_directory(environment), "spark")]
+    return [tempfile.gettempdir()]
+
+
+class Scratch:
+    """A new directory in each of `roots`, locked by this process; those that others have left there go."""
+
+    def __init__(self, roots: Sequence[str]) -> None:
+        """Raises OSError."""
+        sweep(roots)
+        self.paths: list[str] = []
+        self._locks: list[int] = []
+        try:
+            for root in roots:
+                self._add(root)
+        except OSError:
+            self.remove()
+            raise
+
+    def _add(self, root: str) -> None:
+        os.makedirs(root, exist_ok=True)
+        while True:
+            path = tempfile.mkdtemp(prefix=_PREFIX, dir=root)
+            with contextlib.suppress(FileNotFoundError):
+                lock = os.open(path, _OPEN)
+                with contextlib.suppress(OSError):  # a file system without locks
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+                if os.path.exists(path):
+                    self.paths.append(path)
+                    self._locks.append(lock)
+                    return
+                os.close(lock)  # a sweep was quicker than our lock
+
+    def jvm_options(self) -> str:
+        """So that a JVM has its temporary files here, too: sockets to its workers, native libraries that it unpacks."""
+        path = self.paths[0]
+        is_usable = (
+            path.isprintable() and not set(path) & set(" \"'\\") and len(os.fsencode(path)) <= _PATH_MAX
+        )
+        return f"-Djava.io.tmpdir={path}" if is_usable else ""
+
+    def remove(self) -> None:
+        """Delete them. What a process that still ends writes there meanwhile is left to the next sweep."""
+        paths, self.paths = self.paths, []
+        locks, self._locks = self._locks, []
+        for path in paths:
+            shutil.rmtree(path, ignore_errors=True)
+        for lock in locks:
+            os.close(lock)
+
+
+def sweep(roots: Sequence[str]) -> None:
+    """Delete what processes of this user have left in `roots` that have ended, as far as that is possible now."""
+    for root in roots:
+        with contextlib.suppress(OSError), os.scandir(root) as found:
+            for path in [entry.path for entry in found if entry.name.startswith(_PREFIX)]:
+                _delete_if_left(path)
+
+
+def _delete_if_left(path: str) -> None:
+    with contextlib.suppress(OSError):
+        lock = os.open(path, _OPEN)
+        try:
+            if os.fstat(lock).st_uid == os.geteuid():
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+        finally:
+            os.close(lock)
