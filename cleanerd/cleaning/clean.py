@@ -416,7 +416,7 @@ def _result(log: _Log, rewritten: RewrittenLog, outcome: CleaningOutcome, watch:
     assert log.indexed is not None
     snapshot, plan = log.candidate.snapshot, log.plan
     changed = [plan.groups[number] for number in log.indexed.changed_groups]
-    parts = [written.part for parts in rewritten.parts.values() for written in parts]
+    parts = [part for found in rewritten.parts.values() for part in found]
     replaced = sum(segment.size_bytes for group in changed for segment in group.sources)
     removed, extra = _removed(rewritten), Room.counted(plan, rewritten)
     records_read = log.indexed.records_read
@@ -453,7 +453,7 @@ def _removed(log: RewrittenLog) -> np.ndarray:
     """Records removed per verdict; KEEP counts as none."""
     total = np.zeros(len(RecordVerdict), np.int64)
     for parts in log.parts.values():
-        for written in parts:
-            total += written.part.removed
+        for part in parts:
+            total += part.removed
     total[RecordVerdict.KEEP] = 0
     return total

@@ -60,7 +60,7 @@ class Room:
         parts = {
             number: [
                 _Part(part.size_bytes, len(part.entries.positions) + bool(at), len(part.entries.timestamps))
-                for at, part in enumerate(written.part for written in found)
+                for at, part in enumerate(found)
             ]
             for number, found in rewritten.parts.items()
         }

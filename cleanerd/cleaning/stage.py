@@ -12,7 +12,7 @@ from cleanerd.pipeline.segment_indexes import aborted_in, join_entries
 from cleanerd.pipeline.values import RewrittenLog
 from cleanerd.storage.assemble import Assembly, assemble
 from cleanerd.storage.partition_dir import PartitionDir
-from cleanerd.storage.staged import SourceSegment, StagedGroup, write_manifest
+from cleanerd.storage.staged import SourceSegment, StagedGroup, discard_parts, write_manifest
 
 _MOSTLY = 0.9  # of the bytes of a group
 
@@ -36,6 +36,7 @@ def stage_log(
             is_last=number == changed[-1],
             moves_checkpoint=moves_checkpoint,
         )
+    discard_parts(PartitionDir(files, plan.candidate.snapshot.directory))
     _leave_cache(plan, frozenset(changed))
     return len(changed)
 
@@ -80,14 +81,12 @@ def _stage_group(
         "groups are staged in ascending order"
     )
     assert group.next_base_offset <= plan.work.round_end, "no group reaches behind the round"
-    offset_index, time_index = join_entries(
-        [written.part for written in parts], plan.work.index_interval_bytes
-    )
+    offset_index, time_index = join_entries(parts, plan.work.index_interval_bytes)
     sizes = assemble(
         PartitionDir(files, snapshot.directory),
         Assembly(
             base_offset=first.base_offset,
-            parts=tuple(dict.fromkeys(written.path for written in parts if written.path is not None)),
+            parts=tuple(dict.fromkeys(part.path for part in parts if part.path is not None)),
             offset_index=offset_index,
             time_index=time_index,
             aborted_txns=tuple(aborted_in(rewritten.indexed, first.base_offset, group.next_base_offset)),
@@ -96,7 +95,7 @@ def _stage_group(
             least_free_bytes=plan.work.least_free_bytes,
         ),
     )
-    expected = sum(written.part.size_bytes for written in parts)
+    expected = sum(part.size_bytes for part in parts)
     if sizes[FileKind.LOG] != expected:
         raise VerificationFailed(
             f"{last.path}: {expected} bytes stay of its group, {sizes[FileKind.LOG]} are staged"
@@ -108,7 +107,7 @@ def _stage_group(
         round_end=plan.work.round_end,
         sizes=sizes,
         log_mtime_ns=last.identity.mtime_ns,
-        last_offset=max((written.part.last_offset for written in parts), default=-1),
+        last_offset=max((part.last_offset for part in parts), default=-1),
         leader_epochs=basis.leader_epochs,
         is_last=is_last,
         generation=basis.generation,

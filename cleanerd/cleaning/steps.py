@@ -45,7 +45,7 @@ def mapped(indexed: IndexedLog) -> Step:
 def report_rewritten(progress: Progress, plan: "CleaningPlan", found: RewrittenLog) -> None:
     """Steps 6 and 7, group by group."""
     for number in sorted(found.parts):
-        group, parts = plan.groups[number], [written.part for written in found.parts[number]]
+        group, parts = plan.groups[number], found.parts[number]
         numbers = {
             "segments": [source.base_offset for source in group.sources],
             "into": group.sources[0].base_offset,
@@ -59,7 +59,7 @@ def report_rewritten(progress: Progress, plan: "CleaningPlan", found: RewrittenL
 
 def staged(plan: "CleaningPlan", found: RewrittenLog, groups: int) -> Step:
     """Step 8, first half."""
-    size = sum(written.part.size_bytes for parts in found.parts.values() for written in parts)
+    size = sum(part.size_bytes for parts in found.parts.values() for part in parts)
     return Step(plan.work.topic_partition, "stage", {"groups": groups, "bytes": size})
 
 

@@ -6,6 +6,7 @@ name                                        what it is
 `<20 digits>.log|.index|.timeindex|...`     a file of the segment whose base offset the digits are
 `....deleted|.cleaned|.swap`                the same, in one of Kafka's own transitions
 `....cleanerd`                              staged by cleanerd; ignored by Kafka; worthless until committed
+`<20 digits>.<16 hex>.part.cleanerd`        likewise: a part, of one attempt of a task
 `<topic>-<partition>`                       a partition directory
 `<topic>-<partition>.<32 hex>-<word>`       `delete`, `future` or `stray`: never cleaned
 ==========================================  ==================================================================
@@ -98,6 +99,18 @@ def segment_path(directory: str, base_offset: int, kind: FileKind, suffix: Suffi
     return os.path.join(directory, str(SegmentFileName(base_offset, kind, suffix)))
 
 
+def of_attempt(part: str, attempt: str) -> str:
+    """The name of a part that is for one attempt of its task alone; `attempt` is 16 hex digits."""
+    return f"{part.removesuffix(_PART_END)}.{attempt}{_PART_END}"
+
+
+def without_attempt(name: str) -> str:
+    """The name of a part as it was before `of_attempt`; every other name as it is."""
+    return _ATTEMPT.sub(_PART_END, name)
+
+
+_PART_END = FileKind.PART.value + Suffix.STAGED.value
+_ATTEMPT = re.compile(rf"(?<=[0-9]{{{OFFSET_DIGITS}}})\.[0-9a-f]{{16}}{re.escape(_PART_END)}\Z")
 _KINDS = {kind.value: kind for kind in FileKind}
 _SUFFIXES = {suffix.value: suffix for suffix in Suffix}
 

@@ -15,11 +15,13 @@ All plans answer with the same bits in the same order, so what follows the resol
 failing disk is an answer, not an exception: other logs of the job go on.
 """
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, fields, replace
+from itertools import chain
 from typing import Any
 
 from cleanerd.errors import Aborted, CleanerdError
@@ -47,7 +49,7 @@ from .tasks import (
     loaded,
     resolve_bucket,
 )
-from .values import Bits, ChunkSummary, IndexedLog, LogWork, PackedBits, Part, RewrittenLog, WrittenPart
+from .values import Bits, ChunkSummary, IndexedLog, LogWork, PackedBits, Part, RewrittenLog
 from .whole_log import foreseen, join_chunks, join_rest, too_large
 
 BUCKET_RECORDS = 1 << 18
@@ -136,6 +138,8 @@ class Pipeline:
         for number in overgrown:
             logs[number].work = replace(logs[number].work, topic_codec=None)
         again = [*unforeseen, *overgrown]
+        for number in again:
+            _drop_parts(rewritten[number])
         done, _ = self._rewrite([logs[number] for number in again], write=write)
         for number, log in zip(again, done, strict=True):
             rewritten[number] = log
@@ -169,7 +173,7 @@ class Pipeline:
                     found[task.log][task.chunk] = answer.summary, answer.superseded
                     part = answer.part
                 assert isinstance(part, Part)
-                log.parts.setdefault(task.work.group, []).append(WrittenPart(task.part_path, part))
+                log.parts.setdefault(task.work.group, []).append(part)
         for number, log in enumerate(result):
             log.error = log.error or join_rest(log.indexed, found[number]) or too_large(log)
             if write:
@@ -333,6 +337,14 @@ def _rewrite_tasks(log: IndexedLog, number: int, write: bool) -> Iterator[Rewrit
                 number, chunk, work.chunks[chunk], log.verdicts[chunk], path if write else None,
                 work.least_free_bytes, Place(number, group, at) if together and len(chunks) > 1 else None,
             )  # fmt: skip
+
+
+def _drop_parts(log: RewrittenLog) -> None:
+    """Delete what was written of a log."""
+    for part in chain.from_iterable(log.parts.values()):
+        with suppress(FileNotFoundError):  # those of a group may share a file
+            if part.path is not None:
+                os.unlink(part.path)
 
 
 def _resolve_here(

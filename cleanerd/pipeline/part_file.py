@@ -2,17 +2,24 @@
 
 import contextlib
 import os
+import uuid
 from collections.abc import Sequence
 
 from cleanerd.env.space import room
 from cleanerd.env.turns import file_turn
 from cleanerd.env.writeback import begin_writeback
+from cleanerd.format.names import of_attempt
 from cleanerd.kernels.tables import Bytes
 from cleanerd.spark_runtime.place import AskedPlace, KnownPlace
 
 HELD_BYTES = 80 << 20
 """What is held of a part until it is whole: more than a chunk of the usual size keeps. Then its position is known, and all
 of it is written in one turn: two processes that write to one file at a time get in each other's way slice by slice."""
+
+
+def path_of_attempt(path: str) -> str:
+    """The path of a part for one attempt of its task alone: of two that write to one file, neither proves what is in it."""
+    return of_attempt(path, uuid.uuid4().hex[:16])
 
 
 class PartFile:
@@ -54,6 +61,9 @@ class PartFile:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self._give_up()
+            if self._asked is None:
+                with contextlib.suppress(OSError):  # it goes with the stage
+                    os.unlink(self.path)
         self._close()
 
     def write(self, data: Bytes) -> None:

@@ -85,6 +85,7 @@ def rewrite_chunk(
         last_offset=proof.last_offset,
         removed=removed,
         entries=entries,
+        path=None if out is None else out.path,
         topic_codec_saves_bytes=tally.topic_codec_saves_bytes,
     )
 

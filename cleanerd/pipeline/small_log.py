@@ -2,7 +2,7 @@
 
 Two Spark jobs, with an answer of each chunk to the driver between them, cost more than such a log itself, and a broker has
 hundreds of them. What one task knows of it is all there is to know: it resolves here, and goes on. Where Spark repeats it on
-another machine, it begins with a new file.
+another machine, or at the same time, each writes a file of its own.
 """
 
 from collections.abc import Callable
@@ -18,10 +18,10 @@ from cleanerd.spark_runtime.messages import Phase
 from cleanerd.spark_runtime.place import KnownPlace
 
 from .index import index_chunk, log_context, resolve_all
-from .part_file import PartFile
+from .part_file import PartFile, path_of_attempt
 from .rewrite import rewrite_chunk
 from .tasks import in_task
-from .values import ChunkWork, IndexedLog, LogWork, RewrittenLog, WrittenPart
+from .values import ChunkWork, IndexedLog, LogWork, Part, RewrittenLog
 from .whole_log import join_chunks
 
 SMALL_LOG_BYTES = 16 << 20
@@ -83,17 +83,18 @@ def _index(indexed: IndexedLog, advance: Advance) -> None:
     join_chunks(indexed, [summary for summary, _ in found], bits)
 
 
-def _rewrite(indexed: IndexedLog, advance: Advance, verified: Advance) -> list[WrittenPart]:
+def _rewrite(indexed: IndexedLog, advance: Advance, verified: Advance) -> list[Part]:
     """The parts of all chunks, one behind the other in one file. Raises what a chunk raises."""
     work, context = indexed.work, log_context(indexed, indexed.discardable_markers)
-    path = segment_path(work.directory, work.chunks[0].source.min_offset, FileKind.PART, Suffix.STAGED)
-    parts: list[WrittenPart] = []
+    first = work.chunks[0].source.min_offset
+    path = path_of_attempt(segment_path(work.directory, first, FileKind.PART, Suffix.STAGED))
+    parts: list[Part] = []
     position = 0
     for number, (chunk, verdicts) in enumerate(zip(work.chunks, indexed.verdicts, strict=True)):
         assert verdicts is not None
         out = PartFile(path, chunk.source.path, work.least_free_bytes, KnownPlace(number, position))
         part = _of(chunk, partial(rewrite_chunk, chunk, context, verdicts, out, advance, verified))
-        parts.append(WrittenPart(path, part))
+        parts.append(part)
         position += part.size_bytes
     return parts
 

@@ -22,7 +22,7 @@ from cleanerd.spark_runtime.place import AskedPlace, Place
 
 from .index import Block, Blocks, LogContext, combine, holders_of_buckets, index_chunk, resolve
 from .one_pass import LookedUp, PassedOnce, Unforeseen
-from .part_file import PartFile
+from .part_file import PartFile, path_of_attempt
 from .rewrite import rewrite_chunk
 from .values import Bits, ChunkSummary, ChunkWork, PackedBits, Part, Verdicts
 
@@ -221,6 +221,7 @@ def by_chunk(resolved: Sequence[ResolvedBucket], chunks: int) -> Iterator[dict[i
 class RewriteTask:
     """Rewrite one chunk to `part_path`, or only count with None. `place`: where in the file, if others write to it, too.
 
+    Else each attempt writes to a file of its own (`path_of_attempt`): on a cluster there may be two at a time.
     Without `verdicts` its keys are looked up as they come (`one_pass`).
     """
 
@@ -248,7 +249,8 @@ class RewriteTask:
         asked = None if self.place is None or places is None else AskedPlace(self.place, places)
         out = None
         if self.part_path is not None:
-            out = PartFile(self.part_path, self.work.source.path, self.least_free_bytes, asked)
+            path = self.part_path if self.place is not None else path_of_attempt(self.part_path)
+            out = PartFile(path, self.work.source.path, self.least_free_bytes, asked)
 
         def rewrite() -> Part | PassedOnce | Unforeseen:
             context = contexts[self.log]

@@ -225,15 +225,10 @@ class Part:
     last_offset: int  # of the last batch that stays, -1 none
     removed: npt.NDArray[np.int64]  # per RecordVerdict
     entries: IndexEntries
+    path: (
+        str | None
+    )  # of its file, where it lies alone or behind the parts of its group before it; None on a dry run
     topic_codec_saves_bytes: int = 0  # about; of a dry run
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenPart:
-    """A part and the file it lies in (None on a dry run), alone or behind the parts of its group before it."""
-
-    path: str | None
-    part: Part
 
 
 @dataclass(slots=True)
@@ -242,4 +237,4 @@ class RewrittenLog:
 
     indexed: IndexedLog
     error: CleanerdError | None = None
-    parts: dict[int, list[WrittenPart]] = field(default_factory=dict)  # by group
+    parts: dict[int, list[Part]] = field(default_factory=dict)  # by group

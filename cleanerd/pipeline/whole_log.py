@@ -73,7 +73,7 @@ def join_rest(log: IndexedLog, found: Mapping[int, tuple[ChunkSummary, int]]) ->
 def too_large(log: RewrittenLog) -> LogUncleanable | None:
     """A new segment that no index can point into: records of magic 0 and 1 may grow, and batches with another codec."""
     for group, parts in log.parts.items():
-        size_bytes = sum(written.part.size_bytes for written in parts)
+        size_bytes = sum(part.size_bytes for part in parts)
         if size_bytes > SEGMENT_MAX_BYTES:
             first = next(chunk.source for chunk in log.indexed.work.chunks if chunk.group == group)
             return LogUncleanable(

@@ -7,7 +7,7 @@ tasks             a free process takes one from a file (`task_queue`) Spark hand
 what they share   a file that workers map (`shared_value`)            a broadcast
 large answers     files of the session (`block_store`)                files of the hosts (`host_blocks`)
 a job             lasts for several steps (`resident_job`)            one for each step
-new segments      parts go to one file: no task is repeated           a file for each part
+new segments      parts go to one file: no task is repeated           a file for each attempt at a part
 """
 
 import os

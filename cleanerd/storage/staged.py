@@ -15,7 +15,7 @@ from typing import Any
 
 from cleanerd.env.files import FileStat
 from cleanerd.errors import CorruptFile, SourceChanged
-from cleanerd.format.names import FileKind, SegmentFileName, Suffix, parse_segment_file
+from cleanerd.format.names import FileKind, SegmentFileName, Suffix, parse_segment_file, without_attempt
 
 from .partition_dir import PartitionDir
 
@@ -272,8 +272,14 @@ def _base_of_staged(name: str) -> int | None:
     """Base offset of a staged file or unfinished manifest, None for everything else."""
     if name.endswith(_UNFINISHED_END):
         name = name.removesuffix(_UNFINISHED_END) + _MANIFEST_END
-    parsed = parse_segment_file(name)
+    parsed = parse_segment_file(without_attempt(name))
     return parsed.base_offset if parsed is not None and parsed.suffix is Suffix.STAGED else None
+
+
+def discard_parts(partition: PartitionDir) -> None:
+    """Delete the parts in a partition directory: those that went into no segment, of tasks that Spark repeated."""
+    parsed = [(name, parse_segment_file(without_attempt(name))) for name in partition.list_names()]
+    partition.unlink(*(name for name, of in parsed if of is not None and of.kind is FileKind.PART))
 
 
 def discard_staged(partition: PartitionDir) -> None:

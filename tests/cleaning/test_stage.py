@@ -40,3 +40,19 @@ def test_logs_share_their_waits_for_the_disk(tmp_path: Path, spark: LazySpark) -
     assert [ran.outcome(topic) for topic in ("one", "two")] == ["committed", "committed"]
     assert files.checkpoints == 1
     assert len(read_offsets(files, str(log_dir / CLEANER_OFFSET_CHECKPOINT))) == 2
+
+
+class Repeated(RealFiles):
+    """Another attempt at a task writes its part while what the first one wrote is staged."""
+
+    def fsync(self, path: str) -> None:
+        if path.endswith(STAGED_LOG):
+            Path(path.replace(STAGED_LOG, f".{'0' * 16}.part.cleanerd")).write_bytes(b"part")
+        super().fsync(path)
+
+
+def test_parts_of_other_attempts_go_with_the_stage(tmp_path: Path, spark: LazySpark) -> None:
+    log_dir = write_logs(tmp_path / "logs", "one")
+    ran = clean(spark, log_dir, files=Repeated())
+    assert ran.outcome("one") == "committed"
+    assert not list((log_dir / "one-0").glob("*.cleanerd"))

@@ -1,5 +1,7 @@
 """File and directory names: the good ones, and the near misses that must be left alone (spec disk A5, A6)."""
 
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,8 +12,10 @@ from cleanerd.format.names import (
     SegmentFileName,
     Suffix,
     TopicPartition,
+    of_attempt,
     parse_partition_dir,
     parse_segment_file,
+    without_attempt,
 )
 
 
@@ -107,3 +111,20 @@ def test_partition_directories(name, topic, partition, kind):
 def test_foreign_directory_names(name):
     """What does not parse is nobody's directory."""
     assert parse_partition_dir(name) is None
+
+
+def test_the_part_of_an_attempt_has_a_name_of_its_own():
+    """It is no file of a segment, but staged all the same; nothing else is taken for one."""
+    part = f"/dir/{7:020d}.part.cleanerd"
+    mine, other = of_attempt(part, "0123456789abcdef"), of_attempt(part, "fedcba9876543210")
+    assert mine == f"/dir/{7:020d}.0123456789abcdef.part.cleanerd"
+    assert len({part, mine, other}) == 3
+    assert parse_segment_file(os.path.basename(mine)) is None
+    assert without_attempt(mine) == without_attempt(other) == part
+    for foreign in (
+        mine.upper(),
+        mine[:-1],
+        f"{7:020d}.0123.part.cleanerd",
+        f"{7:020d}.0123456789abcdef.log.cleanerd",
+    ):
+        assert without_attempt(foreign) == foreign

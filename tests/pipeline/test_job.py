@@ -79,7 +79,7 @@ def offsets_in(log: RewrittenLog) -> np.ndarray:
     """Offsets of all records in the part files, in order."""
     found = [np.zeros(0, np.int64)]
     for group in sorted(log.parts):
-        for path in dict.fromkeys(written.path for written in log.parts[group]):
+        for path in dict.fromkeys(part.path for part in log.parts[group]):
             assert path is not None
             stat = os.stat(path)
             source = Source(path, FileStat.of(stat), 0, stat.st_size, 0)
@@ -200,9 +200,9 @@ def test_dry_run_writes_nothing_and_counts_the_same(spark: LazySpark, tmp_path: 
     assert listed == before
     for group, parts in written.parts.items():
         for dry, real in zip(counted.parts[group], parts, strict=True):
-            assert (dry.part.size_bytes, dry.part.records_kept) == (
-                real.part.size_bytes,
-                real.part.records_kept,
+            assert (dry.size_bytes, dry.records_kept) == (
+                real.size_bytes,
+                real.records_kept,
             )
 
 

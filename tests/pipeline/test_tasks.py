@@ -2,6 +2,7 @@
 
 import os
 import random
+import threading
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,10 +12,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cleanerd.errors import CleanerdError, CorruptFile
-from cleanerd.pipeline import tasks
+from cleanerd.format.names import FileKind, Suffix, segment_path
+from cleanerd.kernels.tables import Bytes
+from cleanerd.pipeline import rewrite, tasks
 from cleanerd.pipeline.index import Block, Blocks, resolve
-from cleanerd.pipeline.tasks import Indexed, IndexTask, ResolvedBucket, by_chunk, index_together, loaded
-from cleanerd.pipeline.values import ChunkSummary, ChunkWork, PackedBits
+from cleanerd.pipeline.part_file import PartFile
+from cleanerd.pipeline.small_log import SmallLogTask
+from cleanerd.pipeline.tasks import (
+    Indexed,
+    IndexTask,
+    ResolvedBucket,
+    RewriteTask,
+    by_chunk,
+    index_together,
+    loaded,
+)
+from cleanerd.pipeline.values import ChunkSummary, ChunkWork, IndexedLog, PackedBits, Part
 from cleanerd.spark_runtime.channel import Reporter
 from tests.kernels.random_log import LogSegment, RandomLog, random_facts
 from tests.kernels.real_path import Layout, RealPath
@@ -138,3 +151,72 @@ def test_every_chunk_gets_the_answers_of_its_own_records(held: list[dict[int, in
             expected[chunk][bucket], told = told[: counts[chunk]], told[counts[chunk] :]
     found = [{bucket: bits.tolist() for bucket, bits in one.items()} for one in by_chunk(answers, 7)]
     assert found == expected
+
+
+@pytest.mark.parametrize("is_small", [False, True])
+def test_an_attempt_that_spark_repeats_meanwhile_writes_to_its_own_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_small: bool
+) -> None:
+    """Speculation, or an executor that was given up too early: the first is verified while the second is half done."""
+    rng = random.Random(1)
+    log = RandomLog(rng, kinds=("plain",), keys=[b"a", b"b"]).append(40)
+    segment = LogSegment(0, b"".join(placed.data for placed in log.batches))
+    path = RealPath(tmp_path, [segment], random_facts(rng, log), Layout(buckets=BUCKETS))
+    path.clean()
+    (work,) = path.work.chunks
+    where = segment_path(str(tmp_path), 0, FileKind.PART, Suffix.STAGED)
+    reporter = cast(Reporter, Silent())
+
+    def attempt() -> Part:
+        if is_small:
+            _, rewritten = SmallLogTask(IndexedLog(path.work, (1, 2), BUCKETS)).run(reporter)
+            assert rewritten is not None
+            return rewritten.parts[0][0]
+        task = RewriteTask(0, 0, work, path.indexed.verdicts[0], where, 0)
+        part = task.run([path._context(())], reporter, None, {})
+        assert isinstance(part, Part), part
+        return part
+
+    is_half_done, may_go_on = threading.Event(), threading.Event()
+    parts: list[Part] = []
+    second = threading.Thread(target=lambda: parts.append(attempt()))
+    write, verify = PartFile._write, rewrite.verify_part
+
+    def write_late(self: PartFile, fd: int, data: list[Bytes]) -> None:
+        if threading.current_thread() is second:
+            write(self, fd, [data[0][:10]])
+            os.lseek(fd, 0, os.SEEK_SET)
+            is_half_done.set()
+            assert may_go_on.wait(20)
+        write(self, fd, data)
+
+    def verify_first(*given: Any) -> None:
+        if threading.current_thread() is not second:
+            second.start()
+            assert is_half_done.wait(20)
+        verify(*given)
+
+    monkeypatch.setattr(PartFile, "_write", write_late)
+    monkeypatch.setattr(rewrite, "verify_part", verify_first)
+    parts.append(attempt())
+    may_go_on.set()
+    second.join(20)
+    first, other = (str(part.path) for part in parts)
+    assert first != other
+    assert Path(first).read_bytes() == Path(other).read_bytes() != b""
+    assert len(list(tmp_path.glob("*.part.cleanerd"))) == 2
+
+
+def test_an_attempt_that_fails_leaves_no_file(tmp_path: Path) -> None:
+    """As does one whose job has ended without it."""
+    like, part = tmp_path / "like", tmp_path / "part"
+    like.touch()
+
+    def fail() -> None:
+        with PartFile(str(part), str(like), 0):
+            assert part.exists()
+            raise CorruptFile(str(like), 0, "this", "that")
+
+    with pytest.raises(CorruptFile):
+        fail()
+    assert not part.exists()

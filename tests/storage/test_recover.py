@@ -131,6 +131,7 @@ def test_staged_files_without_manifest_are_leftovers() -> None:
     """So are parts, an unfinished manifest and one that cannot be read; a waiting group and foreign files stay."""
     disk, _ = staged_disk(BY_NAME["two groups"])
     disk.put(at("00000000000000000010.part.cleanerd"), b"part")
+    disk.put(at("00000000000000000000.0123456789abcdef.part.cleanerd"), b"of one attempt")
     disk.put(at("00000000000000000000.manifest-part.cleanerd"), b"{")
     disk.put(at("00000000000000000060.log.cleanerd"), b"")
     disk.put(at("00000000000000000050.manifest.cleanerd"), b"{")

@@ -15,6 +15,7 @@ from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import (
     SourceSegment,
     StagedGroup,
+    discard_parts,
     discard_staged,
     read_manifests,
     write_manifest,
@@ -86,6 +87,18 @@ def test_discard_spares_a_group_whose_commit_has_begun() -> None:
         assert (MANIFEST in copy.list_names(DIRECTORY)) == has_begun
         cleanerd_recovers(copy)
         assert live_segments(copy) in (TWO.after(0), TWO.after(1))
+
+
+def test_parts_go_with_all_attempts_at_them() -> None:
+    """Before a commit they are of no use: what is staged is in other files. With it they go as well."""
+    parts = [f"{50:020d}.part.cleanerd", f"{50:020d}.0123456789abcdef.part.cleanerd"]
+    disk, _ = staged_disk(TWO)
+    before = names(disk, ".cleanerd")
+    for discard in (discard_parts, discard_staged):
+        for name in parts:
+            disk.put(at(name), b"part")
+        discard(PartitionDir(disk, DIRECTORY))
+        assert names(disk, ".cleanerd") == (before if discard is discard_parts else [])
 
 
 def test_discard_in_a_directory_that_is_gone_does_nothing() -> None:
