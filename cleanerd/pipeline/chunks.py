@@ -4,11 +4,13 @@ A chunk is a run of whole batches of one `.log` file (some tens of MiB); it is w
 what one read brings in; a slice is a run of batches of a piece whose records, decompressed, take a few MiB. So memory
 depends on the size of a batch, not on the size of a chunk or on how well it compresses. A batch may stand for half a
 gigabyte, and its records for a multiple of that: of such batches, one at a time is taken on a machine. (Only by cleanings:
-other readers of `slices` may keep a slice for as long as they like, and must not hold up a cleaning.)
+other readers of `slices` may keep a slice for as long as they like, and must not hold up a cleaning.) One at a time is read,
+too, until its CRC is right: a header may claim any size, and a claim beyond the end of the chunk is refused unread.
 """
 
 import os
 from collections.abc import Callable, Generator, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -20,7 +22,7 @@ from cleanerd.env.turns import machine_turn
 from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format.codecs import MAX_EXPANDED_BYTES, Codec, ExpandsBeyond, decompress
 from cleanerd.format.errors import FormatError
-from cleanerd.format.head import CODEC_MASK, HEADER_SIZE, V0_KEY_AT, V1_KEY_AT
+from cleanerd.format.head import CODEC_MASK, HEADER_SIZE, V0_KEY_AT, V1_KEY_AT, peek_batch
 from cleanerd.kernels.compressed import expand
 from cleanerd.kernels.records import count_records, walk_records
 from cleanerd.kernels.scan import (
@@ -41,6 +43,7 @@ SLICE_BYTES = 2 << 20
 LARGE_BATCH_BYTES = 64 << 20
 """Expanded, or as rows of its records, of which one may take eight times what the record does. From here on the memory of
 a batch is that of the machine: workers take turns."""
+_LARGE_BATCH = "large-batch"
 _AHEAD_BYTES = 4 << 20  # what the kernel is asked to have ready
 _T = TypeVar("_T")
 _NOTHING = np.empty(0, np.uint8)
@@ -121,21 +124,31 @@ def pieces_of(fd: int, source: Source, *, ahead: bool = False) -> Iterator[Piece
                 os.posix_fadvise(fd, advised, _AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
             advised += _AHEAD_BYTES
         wanted = min(size, source.end - position)
-        raw = read_at(fd, position, wanted)
-        if len(raw) < wanted:
-            raise SourceChanged(f"{source.path}: ends at byte {position + len(raw)}, before {source.end}")
-        batches, stop, status = scan_batches(raw, 0, wanted)
-        at_end = position + wanted == source.end
-        if status is not ReadStatus.OK and (status is not ReadStatus.TORN or at_end):
-            raise corrupt(source.path, position + stop, status)
-        if not len(batches):
-            size *= 2  # one batch that is larger than the piece
+        # Until its CRC is known to be right, a large batch is no more than what a header claims.
+        with machine_turn(_LARGE_BATCH) if wanted > LARGE_BATCH_BYTES else nullcontext():
+            piece = _piece(fd, source, position, wanted, previous_offset)
+        if not len(piece.batches):
+            size = peek_batch(piece.raw.data).size_bytes  # one batch that is larger than the piece
+            if size > source.end - position:
+                raise corrupt(source.path, position, ReadStatus.TORN)
             continue
-        piece = Piece(source, position, previous_offset, raw[:stop], batches)
-        _check(piece)
         yield piece
-        size, previous_offset = PIECE_BYTES, int(batches["last_offset"][-1])
-        position += stop
+        size, previous_offset = PIECE_BYTES, int(piece.batches["last_offset"][-1])
+        position += len(piece.raw)
+
+
+def _piece(fd: int, source: Source, position: int, size: int, previous_offset: int) -> Piece:
+    """The batches that end within `size` bytes from `position`; without any, the bytes of the one that does not."""
+    raw = read_at(fd, position, size)
+    if len(raw) < size:
+        raise SourceChanged(f"{source.path}: ends at byte {position + len(raw)}, before {source.end}")
+    batches, stop, status = scan_batches(raw, 0, size)
+    at_end = position + size == source.end
+    if status is not ReadStatus.OK and (status is not ReadStatus.TORN or at_end):
+        raise corrupt(source.path, position + stop, status)
+    piece = Piece(source, position, previous_offset, raw[: stop or size], batches)
+    _check(piece)
+    return piece
 
 
 def _check(piece: Piece) -> None:
@@ -253,7 +266,7 @@ def map_slices(piece: Piece, take: Callable[[Slice], _T]) -> Iterator[_T]:
     while begin < rows:
         end, taken = _take(piece, begin, take, stops_at_large=True)
         if taken is None:
-            with machine_turn("large-batch"):
+            with machine_turn(_LARGE_BATCH):
                 end, taken = _take(piece, begin, take, stops_at_large=False)
         assert taken is not None
         begin = end

@@ -438,8 +438,9 @@ def _batches_from(segment: SegmentOnDisk, position: int, pace: Pace) -> "Iterato
                 yield raw, batches
                 position, size = position + stop, _READ_BYTES
             elif status is ReadStatus.TORN and position + size < segment.size_bytes:
-                size *= 2  # a batch larger than the buffer
-                continue
+                size = peek_batch(raw.data).size_bytes  # a batch larger than the buffer
+                if position + size <= segment.size_bytes:
+                    continue
             if status not in (ReadStatus.OK, ReadStatus.TORN) or not len(batches):
                 return
 

@@ -5,6 +5,7 @@ import os
 import random
 import struct
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format.batch import Record, encode_batch
 from cleanerd.format.codecs import Codec, compress
 from cleanerd.format.errors import FormatError
+from cleanerd.format.head import LENGTH_AT
 from cleanerd.format.legacy import encode_wrapper
 from cleanerd.format.offset_index import NAMED_BATCH, OffsetIndex
 from cleanerd.pipeline import chunks
@@ -25,6 +27,7 @@ from cleanerd.pipeline.index import index_chunk
 from cleanerd.pipeline.part_file import PartFile
 from cleanerd.pipeline.rewrite import Proof, VerificationFailed, read_back, rewrite_chunk, verify_part
 from cleanerd.pipeline.values import ChunkWork, PackedBits, Source, Verdicts
+from cleanerd.storage import file_bytes
 from tests.kernels.damage import sealed
 from tests.kernels.random_log import LogSegment, RandomLog, random_facts
 from tests.kernels.real_path import Layout, RealPath, part_of
@@ -60,12 +63,12 @@ def read_all(source: Source) -> list[int]:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-@pytest.mark.parametrize("piece_bytes", [1, 61, 150, 1000])
+@pytest.mark.parametrize("piece_bytes", [17, 61, 150, 1000])
 @pytest.mark.parametrize("slice_bytes", [1, 150, 1000])
 def test_pieces_and_slices_cover_the_source_once(
     codec: Codec, piece_bytes: int, slice_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever their sizes, also below one batch; plain and compressed batches may take turns."""
+    """Whatever their sizes, down to the head of a batch; plain and compressed batches may take turns."""
     monkeypatch.setattr(chunks, "PIECE_BYTES", piece_bytes)
     monkeypatch.setattr(chunks, "SLICE_BYTES", slice_bytes)
     data = b"".join(batch(n, codec=codec if n % 3 else Codec.NONE) for n in range(20))
@@ -130,7 +133,7 @@ def test_a_wrapper_that_goes_back_behind_the_piece_before(
 ) -> None:
     """Its header does not tell; the records do, also across pieces, and below the base of the segment."""
     wrapper = encode_wrapper([Record(o, 5, b"k", b"v") for o in (3, 9)], magic=1, codec=Codec.GZIP)
-    for piece_bytes in (1, 1000):
+    for piece_bytes in (17, 1000):
         monkeypatch.setattr(chunks, "PIECE_BYTES", piece_bytes)
         assert read_all(source_of(tmp_path / "0.log", batch(2) + wrapper)) == [2, 3, 9]
         for data, base in ((batch(3) + wrapper, 0), (wrapper, 4)):
@@ -340,6 +343,52 @@ def test_of_large_batches_one_at_a_time_is_taken_on_a_machine(
     assert (0, False) in seen
     assert (1, True) in seen
     assert lock.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("is_sound", [True, False])
+def test_a_large_batch_is_read_in_the_turn_until_its_crc_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_sound: bool
+) -> None:
+    """Any header may claim so much. It is read at once, without a batch behind it, and nobody is kept waiting afterwards."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(chunks, "LARGE_BATCH_BYTES", 3 << 20)
+    large = bytearray(encode_batch([Record(1, 5, b"k", bytes(4 << 20))], base_offset=1))
+    large[-1] ^= not is_sound
+    source = source_of(tmp_path / "0.log", batch(0) + large + batch(2))
+    lock, seen = tmp_path / LARGE_BATCH_LOCK, []
+
+    def read_at(fd: int, position: int, size: int) -> np.ndarray:
+        seen.append((size, is_taken(lock)))
+        return file_bytes.read_at(fd, position, size)
+
+    monkeypatch.setattr(chunks, "read_at", read_at)
+    with nullcontext() if is_sound else pytest.raises(CorruptFile, match="CRC"):
+        assert [(len(piece.raw), is_taken(lock)) for piece in read_pieces(source)] == [
+            (len(batch(0)), False),
+            (len(large), False),
+            (len(batch(2)), False),
+        ]
+    assert seen[:3] == [(chunks.PIECE_BYTES, False), (chunks.PIECE_BYTES, False), (len(large), True)]
+    assert not is_taken(lock)
+
+
+def test_a_size_beyond_the_end_of_the_chunk_is_refused_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many bytes follow."""
+    claim = bytearray(batch(1))
+    claim[LENGTH_AT : LENGTH_AT + 4] = (1 << 30).to_bytes(4)
+    source = source_of(tmp_path / "0.log", batch(0) + claim + bytes(16 << 20))
+    read: list[int] = []
+
+    def read_at(fd: int, position: int, size: int) -> np.ndarray:
+        read.append(size)
+        return file_bytes.read_at(fd, position, size)
+
+    monkeypatch.setattr(chunks, "read_at", read_at)
+    with pytest.raises(CorruptFile, match=f"at byte {len(batch(0))}: expected a whole batch"):
+        read_all(source)
+    assert read == [chunks.PIECE_BYTES] * 2
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")

@@ -15,9 +15,12 @@ from hypothesis import strategies as st
 from cleanerd.env.files import FileStat, RealFiles
 from cleanerd.errors import CorruptFile
 from cleanerd.format.batch import Record, encode_batch
+from cleanerd.format.head import LENGTH_AT
 from cleanerd.format.legacy import encode_message
 from cleanerd.format.names import FileKind, SegmentFileName
+from cleanerd.kernels.tables import Bytes
 from cleanerd.policy.cleanable import SegmentFacts
+from cleanerd.storage import file_bytes
 from cleanerd.storage import scan as scan_module
 from cleanerd.storage.scan import SegmentOnDisk, log_end_offset
 
@@ -162,6 +165,26 @@ def test_tail_behind_the_last_entry_is_all_that_is_read(tmp_path: Path) -> None:
     broken = bytes(starts[1]) + data[starts[1] :]
     segment = write_segment(str(tmp_path), broken, entry(BASE + 15, starts[15]))
     assert end_offset(segment, 2000) == end_offset(segment, KERNEL) == BASE + 20
+
+
+def test_a_size_beyond_the_end_of_the_segment_ends_the_log_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many bytes follow; a batch that is larger than the buffer is read at once."""
+    claim = bytearray(batch(BASE + 2, 1, 10, 2))
+    claim[LENGTH_AT : LENGTH_AT + 4] = (1 << 30).to_bytes(4)
+    large = batch(BASE + 1, 1, 9 << 20, 2)
+    segment = write_segment(str(tmp_path), batch(BASE, 1, 10, 2) + large + claim + bytes(30 << 20), None)
+    read: list[int] = []
+
+    def read_at(fd: int, position: int, size: int) -> Bytes:
+        read.append(size)
+        return file_bytes.read_at(fd, position, size)
+
+    monkeypatch.setattr(scan_module, "read_at", read_at)
+    assert end_offset(segment, KERNEL) == BASE + 2
+    buffer = scan_module._READ_BYTES
+    assert read == [buffer, buffer, len(large), buffer]
 
 
 def test_preallocated_segment_is_read_without_the_kernel(
