@@ -5,7 +5,6 @@ more records than offsets. That is a poor bound for a segment of the dirty secti
 that hardly take bytes; and an index may be missing or wrong. Then all batch headers of the segment are walked.
 """
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cleanerd.env.cores import usable_cores
 from cleanerd.env.files import open_regular
 from cleanerd.env.pace import Pace
 from cleanerd.format.offset_index import OffsetIndex
@@ -129,7 +129,7 @@ def _walk_all(
         return _coarser(heads, own)
 
     paying = sum(segment.size_bytes for segment in segments) // _WALK_BYTES_PER_THREAD
-    threads = min(len(segments), paying, len(os.sched_getaffinity(0)))
+    threads = min(len(segments), paying, usable_cores())
     if threads < 2:
         return list(map(walk, segments, marks))
     with ThreadPoolExecutor(threads, thread_name_prefix="cleanerd-plan") as pool:

@@ -102,7 +102,7 @@ class CleanerdConfig(Settings):
     own_log_cleaner_enable: Annotated[Bool | None, Key("cleanerd.log.cleaner.enable",
         "Whether cleanerd cleans and retains compacted logs, whatever log.cleaner.enable says.")] = None
     spark_master: Annotated[Str, Key("cleanerd.spark.master", "Spark master; empty: local[log.cleaner.threads], "
-        "or all cores of this process where that is not set.",
+        "or all cores that this process may use (affinity, cpu.max) where that is not set.",
         scope=STATIC)] = ""
     job_stall_timeout_ms: Annotated[Long, at_least(1), Key("cleanerd.job.stall.timeout.ms",
         "A Spark job is ended and retried when none of its tasks reports for so long.")] = 300_000

@@ -1,9 +1,9 @@
 """Where cleanings run."""
 
-import os
 from dataclasses import dataclass, field, replace
 
 from cleanerd.config.model import CleanerdConfig
+from cleanerd.env.cores import usable_cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ def spark_master(config: CleanerdConfig) -> str:
         return config.spark_master
     if config.log_cleaner_threads_is_set:
         return f"local[{config.log_cleaner_threads}]"
-    return f"local[{len(os.sched_getaffinity(0))}]"
+    return f"local[{usable_cores()}]"
 
 
 def spark_place(config: CleanerdConfig) -> SparkPlace:

@@ -86,6 +86,16 @@ def valid(text: str) -> list[dict[str, Any]]:
     return found
 
 
+def test_a_limit_of_memory_comes_with_one_of_cores() -> None:
+    """Workers take memory, and there is one for each core that the process may use."""
+    (stateful,) = (document for document in documents(STATEFULSET) if document["kind"] == "StatefulSet")
+    limits = stateful["spec"]["template"]["spec"]["initContainers"][0]["resources"]["limits"]
+    assert limits == {"cpu": "2", "memory": "2Gi"}
+    (compose,) = documents(COMPOSE)
+    cleanerd = compose["services"]["cleanerd"]
+    assert (cleanerd["cpus"], cleanerd["mem_limit"]) == (2, "2g")
+
+
 def test_kubernetes_manifest_is_valid_against_the_schemas() -> None:
     assert valid(STATEFULSET.read_text())
 

@@ -1,11 +1,12 @@
 """Work on many files in several processes. A file that kills its reader is the trouble of its own task alone."""
 
 import multiprocessing
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Protocol, TypeVar
+
+from cleanerd.env.cores import usable_cores
 
 
 class _Sized(Protocol):
@@ -37,7 +38,7 @@ def answers(
     """
     tasks = sorted(tasks, key=lambda task: -task.size_bytes)
     total_bytes, done_bytes = sum(task.size_bytes for task in tasks), 0
-    processes = processes or len(os.sched_getaffinity(0))
+    processes = processes or usable_cores()
     ended: Iterator[tuple[_Task, _Answer]]
     if processes == 1 or total_bytes <= INLINE_BYTES or len(tasks) < 2:
         ended = ((task, function(task)) for task in tasks)

@@ -1,0 +1,27 @@
+"""How many cores this process may use."""
+
+import contextlib
+import os
+from pathlib import PurePosixPath
+
+
+def usable_cores(own: str = "/proc/self/cgroup", mount: str = "/sys/fs/cgroup") -> int:
+    """Those that it may run on, but no more than its cgroup, or one above it, is given time of (`cpu.max` of cgroup v2).
+
+    So is the CPU limit of a container, and CPUQuota= of a unit. `own`: the file that names the cgroup, below `mount`.
+    """
+    cores = len(os.sched_getaffinity(0))
+    path = PurePosixPath(_cgroup(own).lstrip("/"))
+    for cgroup in (path, *path.parents):
+        with contextlib.suppress(OSError, ValueError), open(os.path.join(mount, cgroup, "cpu.max")) as file:
+            quota, period = map(int, file.read().split())  # "max" is no number
+            cores = min(cores, max(-(-quota // period), 1))
+    return cores
+
+
+def _cgroup(own: str) -> str:
+    with contextlib.suppress(OSError), open(own) as file:
+        for line in file:
+            if line.startswith("0::"):
+                return line.rstrip("\n").removeprefix("0::")
+    return "/"
