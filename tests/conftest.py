@@ -16,6 +16,7 @@ Property tests draw the same examples in every run; `--hypothesis-seed=N` draws 
 
 import os
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -45,8 +46,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         parser.addoption(f"--{name}", action="store_true", help=text)
 
 
-def pytest_configure() -> None:
-    """A script that starts us in the background has SIGINT ignored, and so would the processes of tests that send it one."""
+def pytest_configure(config: pytest.Config) -> None:
+    """A script that starts us in the background has SIGINT ignored, and so would the processes of tests that send it one.
+
+    Some hundred processes are started: what they import is compiled once, whatever the environment says. And files are run
+    in our order: by itself xdist takes those with the most tests first.
+    """
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -63,7 +72,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for name, skip in off.items():
             if item.get_closest_marker(name) is not None:
                 item.add_marker(skip)
-    items[:] = spread_clusters(items)
+    items[:] = without_the_session_last(spread_clusters(items))
 
 
 def spread_clusters(items: Sequence[pytest.Item]) -> list[pytest.Item]:
@@ -78,6 +87,14 @@ def spread_clusters(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     for number, path in enumerate(need):
         order.insert(number * FILES_BETWEEN, path)
     return [item for path in order for item in files[path]]
+
+
+def without_the_session_last(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """The items in their order, but last the files that end the shared session: the next use of it takes four seconds of a
+    core to start another.
+    """
+    ends = {path: "spark.stop()" in path.read_text() for path in {item.path for item in items}}
+    return sorted(items, key=lambda item: ends[item.path])
 
 
 def _fixtures(item: pytest.Item) -> Sequence[str]:

@@ -119,10 +119,11 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
+    configured = structlog.get_config()
     made = Place(tmp_path)
     yield made
     made.world.close()
-    structlog.reset_defaults()
+    structlog.configure(**configured)
 
 
 def test_without_a_journal_what_lies_there_goes(place: Place) -> None:

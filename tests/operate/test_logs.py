@@ -165,10 +165,10 @@ def test_the_account_logs_at_the_level_of_the_outcome(event: Event, tmp_path: Pa
 def as_it_was() -> Iterator[None]:
     """Logging of this process is left as it was found."""
     root = logging.getLogger()
-    before = root.handlers[:], root.level
+    before, configured = (root.handlers[:], root.level), structlog.get_config()
     yield
     root.handlers[:], root.level = before
-    structlog.reset_defaults()
+    structlog.configure(**configured)
 
 
 @pytest.mark.usefixtures("as_it_was")
