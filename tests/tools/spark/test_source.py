@@ -1,8 +1,10 @@
-"""`kafka-segments` in a real Spark session: rows and schema against the plain Python reader."""
+"""`kafka-segments`, in a real Spark session and without: rows and schema against the plain Python reader."""
 
 import os
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,9 @@ from tests.tools.insight.logdirs import GOLDEN, broker_log_dir
 from tests.tools.spark.sessions import session_of
 
 pytest.importorskip("pyarrow", reason="needs the extra cleanerd[spark]")
+
+from cleanerd.tools.spark.source import KafkaSegments
+from tests.tools.spark.test_write import schema
 
 TOPICS = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir() and not path.name.startswith("__"))
 KAFKA_SCHEMA = (
@@ -50,16 +55,37 @@ def expected(isolation: str) -> set[tuple]:
 
 
 def as_tuples(frame: Any) -> set[tuple]:
+    return tuples_of(frame.where("topic not like '\\\\_\\\\_%'").collect())
+
+
+def tuples_of(rows: Iterable[Any]) -> set[tuple]:
     return {
         (
             None if row.key is None else bytes(row.key), None if row.value is None else bytes(row.value),
             row.topic, row.partition, row.offset, row.timestamp.astimezone(UTC), row.timestampType,
             row.headers and tuple((h.key, None if h.value is None else bytes(h.value)) for h in row.headers),
         )
-        for row in frame.where("topic not like '\\\\_\\\\_%'").collect()
+        for row in rows
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("isolation", ["uncommitted", "committed"])
+def test_rows_of_its_parts(isolation: str) -> None:
+    """As Spark asks for them: in parts, each read by itself."""
+    options = {"path": str(GOLDEN), "isolation": isolation, "includeHeaders": "true"}
+    source = KafkaSegments({**options, "maxBytesPerPartition": "300"})
+    reader = source.reader(schema(source.schema().replace("`", "")))
+    parts = reader.partitions()
+    assert len(parts) > len(TOPICS)
+    rows = [
+        SimpleNamespace(**row) for part in parts for batch in reader.read(part) for row in batch.to_pylist()
+    ]
+    for row in rows:
+        row.headers = row.headers and [SimpleNamespace(**header) for header in row.headers]
+    assert tuples_of(row for row in rows if not row.topic.startswith("__")) == expected(f"read_{isolation}")
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize("isolation", ["uncommitted", "committed"])
 def test_rows(sql: Any, isolation: str) -> None:
     """All eight columns of every record, whatever the split."""
@@ -69,6 +95,7 @@ def test_rows(sql: Any, isolation: str) -> None:
     assert as_tuples(frame) == expected(f"read_{isolation}")
 
 
+@pytest.mark.soak
 def test_selection_and_offsets(sql: Any) -> None:
     """Only what is asked for, only the columns that are."""
     frame = load(
@@ -80,6 +107,7 @@ def test_selection_and_offsets(sql: Any) -> None:
     assert load(sql, subscribe="nothing").count() == 0
 
 
+@pytest.mark.soak
 def test_a_schema_of_the_user(sql: Any) -> None:
     """Says which columns are wanted, and only what there is can be."""
     source = sql.read.format("kafka-segments").option("path", str(GOLDEN)).option("subscribe", "zstd")
@@ -89,6 +117,7 @@ def test_a_schema_of_the_user(sql: Any) -> None:
         source.schema("offset int").load().collect()
 
 
+@pytest.mark.soak
 def test_control_records_and_batches(sql: Any) -> None:
     """Transaction markers, and what the headers of the batches say."""
     options = {"subscribe": "transactions", "includeBatch": "true", "isolation": "committed"}
@@ -116,6 +145,7 @@ def test_control_records_and_batches(sql: Any) -> None:
     assert load(sql, includeControl="true").columns[-1] == "_is_control"
 
 
+@pytest.mark.soak
 def test_bounds_by_time(sql: Any) -> None:
     """For all partitions, or for some; a time wins over an offset."""
     path = GOLDEN / "plain-0"
@@ -137,6 +167,7 @@ def test_bounds_by_time(sql: Any) -> None:
     assert offsets(startingTimestamp="99999999999999") == []
 
 
+@pytest.mark.soak
 def test_filters(sql: Any) -> None:
     """Several on one data frame: those of one query are not those of the next, whatever the session allows."""
     sql.conf.set("spark.sql.python.filterPushdown.enabled", "true")
@@ -149,12 +180,14 @@ def test_filters(sql: Any) -> None:
         sql.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
+@pytest.mark.soak
 def test_sql(sql: Any) -> None:
     """The table is there for SQL too."""
     sql.sql(f"CREATE TEMPORARY VIEW logs USING `kafka-segments` OPTIONS (path '{GOLDEN}', subscribe 'zstd')")
     assert sql.sql("SELECT count(*), max(offset) FROM logs").first()[:] == (16, 15)
 
 
+@pytest.mark.soak
 def test_damage(sql: Any, tmp_path: Path) -> None:
     """Fails naming file and byte, or goes on without it."""
     log_dir = broker_log_dir(tmp_path / "logs")
@@ -165,6 +198,7 @@ def test_damage(sql: Any, tmp_path: Path) -> None:
     assert 0 < load(sql, **options, onCorrupt="skip").count() < 16
 
 
+@pytest.mark.soak
 def test_an_option_that_is_unknown(sql: Any) -> None:
     """Told when the table is named, not when it is read."""
     with pytest.raises(Exception, match="unknown option subscribes"):
