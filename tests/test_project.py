@@ -33,6 +33,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     return zipfile.ZipFile(path)
 
 
+@pytest.mark.soak
 def test_wheel_brings_along_what_an_installation_needs(wheel: zipfile.ZipFile) -> None:
     names = wheel.namelist()
     data = f"cleanerd-{cleanerd.__version__}.data/data/share"
@@ -54,6 +55,7 @@ def test_wheel_brings_along_what_an_installation_needs(wheel: zipfile.ZipFile) -
     assert not [name for name in names if name.startswith("tests/")]
 
 
+@pytest.mark.soak
 def test_every_file_beside_the_code_is_in_the_wheel(wheel: zipfile.ZipFile) -> None:
     """A new man page or unit has to be added to shared-data."""
     shared = [name for name in wheel.namelist() if ".data/data/" in name]
@@ -63,6 +65,7 @@ def test_every_file_beside_the_code_is_in_the_wheel(wheel: zipfile.ZipFile) -> N
     assert not [name for name in missing if not name.startswith(PACKAGING)]
 
 
+@pytest.mark.soak
 def test_metadata_of_the_wheel(wheel: zipfile.ZipFile) -> None:
     (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
     metadata = email.message_from_bytes(wheel.read(name))

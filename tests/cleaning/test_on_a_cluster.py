@@ -37,6 +37,7 @@ class Seen(NoProgress):
         self.taken.append(("finished", str(result.topic_partition), result.log_dir))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("is_small", [False, True])
 def test_logs_of_several_directories_are_tasks_of_the_same_jobs(
     cluster: LazySpark, tmp_path: Path, is_small: bool, monkeypatch: pytest.MonkeyPatch
@@ -64,6 +65,7 @@ def test_logs_of_several_directories_are_tasks_of_the_same_jobs(
     assert len(jobs) == (1 if is_small else 3)  # index, resolve, rewrite
 
 
+@pytest.mark.soak
 def test_a_log_is_left_with_the_same_bytes(
     cluster: LazySpark, spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ def _assert_healthy_cleaned(daemon: DaemonProcess, log_dir: Path) -> None:
         assert daemon.log(f"{topic}-0")["state"] == "clean"
 
 
+@pytest.mark.soak
 def test_hostile_logs_become_uncleanable_and_no_other(tmp_path: Path) -> None:
     """Every hostile log at once, and two healthy ones: no worker dies of any of them."""
     places = [(fifo, place) for place in PLACES] + [(sparse, "txnindex"), (sparse, "epochs")]

@@ -236,6 +236,7 @@ def test_requests_that_wait_in_a_brokers_queue_slow_cleaning_down(
     assert (paced.limit, paced.view.request_queue_ms) == (math.inf, 0.0), "it has started again"
 
 
+@pytest.mark.soak
 def test_a_real_engine_slows_down_under_pressure_and_goes_on_as_before_after_it(tmp_path: Path) -> None:
     """It examines a log: without a snapshot all of it is read, reported and paid for, as what tasks move is."""
     running = Running(tmp_path)

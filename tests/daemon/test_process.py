@@ -152,6 +152,7 @@ def descendants(pid: int) -> list[int]:
     return [pid, *(d for child in map(int, found.stdout.split()) for d in descendants(child))]
 
 
+@pytest.mark.soak
 def test_the_idle_daemon_is_small_and_holds_no_compiler(place: Path) -> None:
     """Memory goes back after cleanerd.spark.idle.timeout.ms; 120 MiB are allowed without a session."""
     logs = write_logs(place / "idle", "one")

@@ -169,6 +169,7 @@ def test_without_the_page_there_is_a_way_on() -> None:
         server.stop()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("happens", "said"), [(empty, "No logs yet"), (busy, "restore from backup"), (broken, "bad CRC")]
 )

@@ -16,7 +16,7 @@ from tests.fuzz.__main__ import shares
 from tests.fuzz.guard import Limits, feed
 from tests.fuzz.targets import Target, all_targets
 
-INPUTS = 4000
+INPUTS = 2000
 CHEAP = {**decoders.TARGETS, **requests.TARGETS}
 """What takes no thousands of file operations for each input."""
 
@@ -41,7 +41,7 @@ def kernels() -> None:
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("name", directories.TARGETS)
 def test_hostile_files_are_taken_or_refused(name: str) -> None:
-    check(name, directories.TARGETS[name], 4)
+    check(name, directories.TARGETS[name], 2)
 
 
 @pytest.mark.soak

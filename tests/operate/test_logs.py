@@ -264,6 +264,7 @@ def _has(daemon: DaemonProcess, event: str) -> bool:
     return event in {line["event"] for line in daemon.events()}
 
 
+@pytest.mark.soak
 def test_every_line_is_as_the_table_says(worked: Worked) -> None:
     """Name, level and fields; those of the context come from the thread."""
     for line in worked.lines:
@@ -275,6 +276,7 @@ def test_every_line_is_as_the_table_says(worked: Worked) -> None:
     }
 
 
+@pytest.mark.soak
 def test_every_line_about_a_job_has_its_context(worked: Worked) -> None:
     """Also those that are not told what they are about: a log that is given up."""
     lines = worked.of("cleaning")
@@ -289,11 +291,13 @@ def test_every_line_about_a_job_has_its_context(worked: Worked) -> None:
     assert len(worked.of("cleaning", topic="first")) == 1
 
 
+@pytest.mark.soak
 def test_lines_that_are_not_about_a_job_have_nothing_of_one(worked: Worked) -> None:
     for line in worked.of("reload") + worked.of("daemon") + worked.of("stopped"):
         assert not line.keys() & (BOUND.keys() - {"worker"}), line
 
 
+@pytest.mark.soak
 def test_the_line_of_a_cleaning_has_everything_that_matters(worked: Worked) -> None:
     for topic in ("first", "second"):
         (line,) = worked.of("cleaning", topic=topic)
@@ -310,6 +314,7 @@ def test_the_line_of_a_cleaning_has_everything_that_matters(worked: Worked) -> N
         assert 0 < sum(phases.values()) - phases["examine"] <= line["seconds"] + 0.01
 
 
+@pytest.mark.soak
 def test_each_step_of_a_cleaning_is_logged_with_its_numbers(worked: Worked) -> None:
     """All of them, in order."""
     lines = worked.of("cleaning_step", topic="first")
@@ -331,6 +336,7 @@ def test_each_step_of_a_cleaning_is_logged_with_its_numbers(worked: Worked) -> N
     assert end < RECORDS
 
 
+@pytest.mark.soak
 def test_phases_are_the_same_in_history_and_metrics(worked: Worked) -> None:
     """Those of a job count once, though each of its logs is told them."""
     lines = [line for line in worked.of("cleaning") if "phase_seconds" in line]

@@ -67,6 +67,7 @@ def test_what_cleaning_counts_moves(story: Story) -> None:
     assert {"idle", "busy", "throttled"} <= story.states_of_workers
 
 
+@pytest.mark.soak
 def test_numbers_are_those_of_the_files(story: Story) -> None:
     cleaned, a = story.scrapes["cleaned"], str(story.a)
     history = [event for name in ("first-0", "second-0") for event in story.daemon.history(name)]
@@ -88,6 +89,7 @@ def test_numbers_are_those_of_the_files(story: Story) -> None:
     assert ended.total("cleanerd_log_bytes", log_dir=a) == sizes
 
 
+@pytest.mark.soak
 def test_counters_outlive_reloads_accepted_and_rejected(story: Story) -> None:
     """Kafka loses them when the number of its cleaner threads changes."""
     cleaned, reloaded, rejected = (story.scrapes[name] for name in ("cleaned", "reloaded", "rejected"))
@@ -98,6 +100,7 @@ def test_counters_outlive_reloads_accepted_and_rejected(story: Story) -> None:
     assert rejected.total("cleanerd_config_last_reload_successful") == 0
 
 
+@pytest.mark.soak
 def test_the_control_socket_serves_the_same_pages(story: Story) -> None:
     def ask(path: str) -> str:
         command = ["curl", "-sS", "--unix-socket", str(story.daemon.socket), f"http://localhost{path}"]
@@ -112,7 +115,7 @@ def test_the_control_socket_serves_the_same_pages(story: Story) -> None:
     )
 
 
-def test_dashboard_and_rules_name_only_what_there_is(story: Story) -> None:
+def test_dashboard_and_rules_name_only_what_there_is() -> None:
     known = {metric.name for metric in METRICS}
     asked = [target["expr"] for panel in panels() for target in panel["targets"]]
     used = names_in(" ".join(asked)) | names_in(RULES.read_text())
@@ -145,6 +148,7 @@ def test_panels_do_not_overlap() -> None:
 # -- promtool -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_promtool_finds_nothing_to_say_about_the_metrics(story: Story) -> None:
     """But for the names of Kafka's own cleaner, which are not ours to choose."""
     text = "".join(line for line in get(story.address)[2].splitlines(keepends=True) if "kafka_" not in line)
@@ -161,6 +165,7 @@ def test_rules_and_sample_configuration_are_valid() -> None:
     run(promtool, "check", "config", RULES.with_name("prometheus.yml"))
 
 
+@pytest.mark.soak
 def test_rules_fire_when_they_should_and_only_then() -> None:
     run(
         need("promtool", "prometheus"),
@@ -182,6 +187,7 @@ def test_every_alert_has_a_test_a_severity_and_something_to_do() -> None:
 # -- Prometheus -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_prometheus_scrapes_without_an_error(story: Story, prometheus: Prometheus) -> None:
     (target,) = prometheus.targets()
     assert (target["health"], target["lastError"]) == ("up", "")
@@ -194,6 +200,7 @@ def test_prometheus_scrapes_without_an_error(story: Story, prometheus: Prometheu
     wait_until(is_whole, 20)
 
 
+@pytest.mark.soak
 def test_every_rule_is_evaluated_and_has_data_where_it_must(story: Story, prometheus: Prometheus) -> None:
     """Recording rules have values; alerts are true where the story has their case, and nowhere else."""
     rules = prometheus.rules()
@@ -214,6 +221,7 @@ def _firing(prometheus: Prometheus) -> set[str]:
     return {found["metric"]["alertname"] for found in prometheus.instant('ALERTS{alertstate="firing"}')}
 
 
+@pytest.mark.soak
 def test_every_query_of_the_dashboard_has_data(story: Story, prometheus: Prometheus) -> None:
     told, empty = [], []
     for panel in panels():
@@ -227,6 +235,7 @@ def test_every_query_of_the_dashboard_has_data(story: Story, prometheus: Prometh
     assert empty == []
 
 
+@pytest.mark.soak
 def test_variables_of_the_dashboard_have_values(prometheus: Prometheus, story: Story) -> None:
     variables = json.loads(DASHBOARD.read_text())["templating"]["list"]
     assert [variable["name"] for variable in variables] == ["datasource", "instance", "log_dir"]

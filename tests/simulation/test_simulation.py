@@ -22,7 +22,7 @@ def test_a_seed_gives_the_same_world_to_the_last_operation() -> None:
     world = [
         sys.executable,
         "-c",
-        "from tests.simulation.play import play; print(play(12, 150).digest.hexdigest())",
+        f"from tests.simulation.play import play; print(play(12, {STEPS}).digest.hexdigest())",
     ]
     processes = [
         subprocess.Popen(world, env={**os.environ, "PYTHONHASHSEED": seed}, stdout=subprocess.PIPE)

@@ -98,6 +98,7 @@ def _is_copy(child: psutil.Process) -> bool:
     return False
 
 
+@pytest.mark.soak
 def test_workers_of_a_session_that_was_begun_are_forked_from_the_driver_itself(session: LazySpark) -> None:
     ours = forked_by_us(session)
     worker, daemon = worker_and_daemon(session)

@@ -132,6 +132,7 @@ def jvms() -> set[int]:
     return found
 
 
+@pytest.mark.soak
 def test_a_session_that_was_begun_uses_its_jvm(alone: None) -> None:
     before = jvms()
     session = LazySpark("local[1]")
