@@ -107,6 +107,7 @@ def test_a_jvm_with_a_tmp_of_its_own(classes: Path, tmp_path: Path) -> None:
         own_tmp += f" && mkdir -p {place} && mount --bind /mnt/{place.relative_to('/tmp')} {place}"
     unshare = [required_program("unshare"), "--mount", "sh", "-c", f'{own_tmp} && exec "$@"', "-"]
     with jvm(classes, cwd="/sys", before=unshare) as pid:
+        Path(f"/tmp/.java_pid{pid}").unlink(missing_ok=True)  # of a JVM that was killed, and had this number
         assert NO_BROKER in ask(pid, tmp_path)
         assert Path(f"/proc/{pid}/root/tmp/.java_pid{pid}").exists()
         assert not Path(f"/tmp/.java_pid{pid}").exists()
