@@ -8,18 +8,20 @@ The settings make background work quick and keep the broker's own cleaner away: 
 which no log exceeds (rule 1.21), until a test sets it lower.
 """
 
+import os
 import re
 import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from tests.broker.releases import current_release, java_command, required_program, run_tool
+from tests.broker.releases import class_archive, current_release, java_command, required_program, run_tool
 from tests.broker.zookeeper import ZooKeeper
 
 START_TIMEOUT_S = 90.0
@@ -174,12 +176,11 @@ class KafkaBroker:
         if not self.release.has_zookeeper:
             self._format(config)
         options = [self._logging_option(), *self._jvm_options]
+        command = java_command("kafka.Kafka", str(config), heap="512m", options=options)
+        if not self._jvm_options and not any("SharedArchiveFile" in word for word in command):
+            command.insert(1, f"-XX:ArchiveClassesAtExit={self._new_archive}")
         with self._console.open("wb") as console:
-            self._process = subprocess.Popen(
-                java_command("kafka.Kafka", str(config), heap="512m", options=options),
-                stdout=console,
-                stderr=subprocess.STDOUT,
-            )
+            self._process = subprocess.Popen(command, stdout=console, stderr=subprocess.STDOUT)
         self._wait_until_it_answers()
 
     def stop(self) -> None:
@@ -188,6 +189,8 @@ class KafkaBroker:
         process.terminate()
         try:
             process.wait(STOP_TIMEOUT_S)
+            with suppress(FileNotFoundError):  # only the first broker makes one
+                self._new_archive.rename(class_archive())
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -234,6 +237,10 @@ class KafkaBroker:
     @property
     def _console(self) -> Path:
         return self._work_dir / f"console-{self._starts}.log"
+
+    @property
+    def _new_archive(self) -> Path:
+        return class_archive().with_suffix(f".{os.getpid()}-{id(self)}")
 
     def _taken_process(self) -> subprocess.Popen[bytes]:
         process = self._process

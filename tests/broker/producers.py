@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, Producer
 from confluent_kafka import Message as Delivery
 from py4j.java_gateway import JavaGateway
 
-from tests.broker.releases import kafka_libs, required_program
+from tests.broker.releases import jvm_options, kafka_libs, required_program
 
 LINGER_MS = 60_000
 TRANSACTION_TIMEOUT_MS = 900_000
@@ -190,7 +190,7 @@ def _gateway() -> Iterator[JavaGateway]:
     gateway = JavaGateway.launch_gateway(
         classpath=f"{kafka_libs()}/*",
         java_path=required_program("java"),
-        javaopts=["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"],
+        javaopts=["-Xmx256m", *jvm_options()],
         die_on_exit=True,
     )
     try:
