@@ -1,6 +1,6 @@
 """A broker and a daemon beside it for minutes, with everything that happens to either; at the end every key is there.
 
-CLEANERD_TEST_MINUTES: how long the story goes on, 2 by default. Everything happens at least once, however short it is.
+CLEANERD_TEST_MINUTES: how long the story goes on, 1 by default. Everything happens at least once, however short it is.
 The order of events, the records and the choices come from a seed; what meets what in time does not.
 """
 
@@ -18,7 +18,7 @@ from tests.broker.swapping import build_agent
 from tests.daemon.processes import wait_until
 
 SEED = 10
-MINUTES = float(os.environ.get("CLEANERD_TEST_MINUTES", "2"))
+MINUTES = float(os.environ.get("CLEANERD_TEST_MINUTES", "1"))
 EPISODES_MAX = 1000
 INTERNAL_ERRORS = {"internal_error", "worker_died", "recovery_failed"}
 

@@ -25,7 +25,7 @@ from tests.storage.kill9_child import RETENTION_MS
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 
-MOMENTS = int(os.environ.get("CLEANERD_TEST_MOMENTS", "6"))
+MOMENTS = int(os.environ.get("CLEANERD_TEST_MOMENTS", "4"))
 ENDED_S = 40
 TOPICS = {"one": "compact", "two": "compact", "old": "delete"}
 SETTINGS = {
