@@ -18,6 +18,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,15 @@ from cleanerd.spark_runtime.lazy_spark import LazySpark
 # No deadline for an example: it would measure the load of the machine. Time is a matter of the measurements in tests/bench.
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.load_profile("same")
+
+ROOT = Path(__file__).parent
+LONGEST = (
+    "operate/test_container.py",
+    "broker/test_releases.py",
+    "operate/test_newer_python.py",
+    "operate/test_install.py",
+)
+"""With everything switched on, seven to sixteen minutes each: begun last, one of them would end alone."""
 
 FILES_BETWEEN = 6
 """So many files, and one of three workers has got through the one with the cluster."""
@@ -72,7 +82,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for name, skip in off.items():
             if item.get_closest_marker(name) is not None:
                 item.add_marker(skip)
-    items[:] = without_the_session_last(spread_clusters(items))
+    items[:] = sorted(spread_clusters(items), key=lambda item: rank(item.path))
+
+
+@cache
+def rank(file: Path) -> int:
+    """When a file is run: the longest first, and last those that end the shared session. Its next use takes four seconds of
+    a core to start another.
+    """
+    name = file.relative_to(ROOT).as_posix()
+    if name in LONGEST:
+        return LONGEST.index(name)
+    return len(LONGEST) + ("spark.stop()" in file.read_text())
 
 
 def spread_clusters(items: Sequence[pytest.Item]) -> list[pytest.Item]:
@@ -87,14 +108,6 @@ def spread_clusters(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     for number, path in enumerate(need):
         order.insert(number * FILES_BETWEEN, path)
     return [item for path in order for item in files[path]]
-
-
-def without_the_session_last(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """The items in their order, but last the files that end the shared session: the next use of it takes four seconds of a
-    core to start another.
-    """
-    ends = {path: "spark.stop()" in path.read_text() for path in {item.path for item in items}}
-    return sorted(items, key=lambda item: ends[item.path])
 
 
 def _fixtures(item: pytest.Item) -> Sequence[str]:
