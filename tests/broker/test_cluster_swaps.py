@@ -24,16 +24,7 @@ from tests.daemon.processes import wait_until
 
 ASSIGNED = {TOPIC: [1, 2, 3], TXN_TOPIC: [2, 3, 1]}
 """The first one leads, as long as it lives."""
-STORY = [
-    (1, ""),
-    (2, ""),
-    (3, ""),
-    (1, "broker"),
-    (2, "cleanerd"),
-    (3, "broker"),
-    (1, "cleanerd"),
-    (2, "broker"),
-]
+STORY = [(1, ""), (2, "broker"), (3, "cleanerd"), (1, "broker"), (2, "cleanerd"), (3, "")]
 """A node whose logs are cleaned, and what is killed as soon as a result is staged."""
 DELAYS_S = (0.0, 0.2)
 
