@@ -1,6 +1,7 @@
 """Channels from tasks to the driver: a task sends a message, and waits for its answer (`messages`).
 
-Tasks run in other processes, on a cluster on other machines, hence TCP; a random token keeps others out.
+Tasks run in other processes, on a cluster on other machines, hence TCP. Each end proves that it knows a random token, which
+travels with the tasks, before anything else is read (`_proof`).
 """
 
 import contextlib
@@ -10,10 +11,11 @@ import secrets
 import socket
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from cleanerd.errors import Aborted
 
@@ -31,15 +33,17 @@ from .messages import (
 )
 
 _TOKEN_BYTES = 16
+_PROOF_BYTES = 32
 _TIMEOUT_S = 60.0
-_TOKEN_TIMEOUT_S = 10.0  # in which a task shows its token
-_STRANGERS_MAX = 64  # connections that have not shown one
+_TOKEN_TIMEOUT_S = 10.0  # in which a task proves that it knows the token
+_SILENCE_S = 30  # after which a host is gone
+_STRANGERS_MAX = 64  # connections that have not
 _ACCEPT_PAUSE_S = 0.1  # until descriptors may have come free
 _LEAVE_S = 1.0  # for a task that is being answered
 _REPORT_BYTES = 4 << 20  # a message costs two processes some 100 us
 _REPORT_S = 0.02  # one that was held back is followed by the next after as few bytes
 _REPORT_BYTES_MAX = 32 << 20
-_OPEN_MAX = 3  # a cleaning has one for progress, one for places and one for steps
+_OPEN_MAX = 2  # a cleaning has one for progress and one for places
 
 
 Advance = Callable[[int, int, int], None]
@@ -66,15 +70,14 @@ def address_towards(host: str) -> str:
         return str(probe.getsockname()[0])
 
 
-class Channel(Generic[_M]):
-    """Driver's end: listens on `host` and hands every message to `answer`, in several threads. Use as a context manager.
+class Listener(ABC):
+    """Driver's end: listens on `host`, and has a thread for each task that knows the token. Use as a context manager.
 
-    When it is left, listener and connections are closed and their threads have ended, but for one that is inside
-    `answer`, which ends with its answer.
+    When it is left, listener and connections are closed and their threads have ended, or end within a conversation that
+    waits for something else.
     """
 
-    def __init__(self, answer: Callable[[_M], ReportAnswer], host: str = "127.0.0.1") -> None:
-        self._answer: Callable[[Any], ReportAnswer] = answer
+    def __init__(self, host: str) -> None:
         self._token = secrets.token_bytes(_TOKEN_BYTES)
         self._listener = socket.create_server((host, 0))
         self._closing = threading.Event()
@@ -84,7 +87,7 @@ class Channel(Generic[_M]):
         self._acceptor = threading.Thread(target=self._accept, name="cleanerd-channel", daemon=True)
         self.reporter = Reporter(host, self._listener.getsockname()[1], self._token)
 
-    def __enter__(self) -> "Channel[_M]":
+    def __enter__(self) -> Self:
         self._acceptor.start()
         return self
 
@@ -123,7 +126,7 @@ class Channel(Generic[_M]):
     def _serve(self, connection: socket.socket) -> None:
         try:
             if self._is_known(connection):
-                self._answer_all(connection)
+                self._converse(connection)
         except OSError:
             return  # the task's process is gone; Spark knows
         finally:
@@ -131,22 +134,62 @@ class Channel(Generic[_M]):
 
     def _is_known(self, connection: socket.socket) -> bool:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # A host without power does not hang up.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL):
+            connection.setsockopt(socket.IPPROTO_TCP, option, _SILENCE_S // 3)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _SILENCE_S)
         connection.settimeout(_TOKEN_TIMEOUT_S)
-        token = _receive(connection, _TOKEN_BYTES)
+        challenge = secrets.token_bytes(_TOKEN_BYTES)
+        connection.sendall(challenge)
+        answer = _receive(connection, _PROOF_BYTES + _TOKEN_BYTES)
         with self._mutex:
             self._strangers.pop(connection, None)
+        if answer is None:
+            return False
+        proof, theirs = answer[:_PROOF_BYTES], answer[_PROOF_BYTES:]
+        if not hmac.compare_digest(proof, _proof(self._token, b"task", challenge)):
+            return False
+        connection.sendall(_proof(self._token, b"driver", theirs))
         connection.settimeout(None)
-        return token is not None and hmac.compare_digest(token, self._token)
+        return True
 
-    def _answer_all(self, connection: socket.socket) -> None:
-        while (message := _receive(connection, MESSAGE_BYTES)) is not None:
-            connection.sendall(pack_answer(self._answer(unpack_message(message))))
+    @abstractmethod
+    def _converse(self, connection: socket.socket) -> None:
+        """With a task, until it hangs up. Raises OSError."""
 
     def _forget(self, connection: socket.socket) -> None:
         with self._mutex:
             self._strangers.pop(connection, None)
             self._served.pop(connection, None)
             connection.close()
+
+
+class Channel(Listener, Generic[_M]):
+    """Hands every message to `answer`, in several threads."""
+
+    def __init__(self, answer: Callable[[_M], ReportAnswer], host: str = "127.0.0.1") -> None:
+        super().__init__(host)
+        self._answer: Callable[[Any], ReportAnswer] = answer
+
+    def _converse(self, connection: socket.socket) -> None:
+        while (message := _receive(connection, MESSAGE_BYTES)) is not None:
+            connection.sendall(pack_answer(self._answer(unpack_message(message))))
+
+
+def _proof(token: bytes, role: bytes, challenge: bytes) -> bytes:
+    """That one knows the token. Nobody who listens learns it, or can show the same again, or in the other role."""
+    return hmac.digest(token, role + challenge, "sha256")
+
+
+def _prove(connection: socket.socket, token: bytes) -> None:
+    """As a task, that one knows the token, and have it proved. Raises OSError."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    own, challenge = secrets.token_bytes(_TOKEN_BYTES), _receive(connection, _TOKEN_BYTES)
+    connection.sendall(_proof(token, b"task", challenge or b"") + own)
+    if _receive(connection, _PROOF_BYTES) != _proof(token, b"driver", own):
+        raise ConnectionRefusedError("who listens there is not the driver")
+    connection.settimeout(None)
 
 
 def _shut(connection: socket.socket) -> None:
@@ -238,7 +281,7 @@ class Reporter:
         Raises OSError when the driver cannot be reached.
         """
         mutex = threading.Lock()
-        with self._connect() as connection:
+        with self.connect() as connection:
 
             def report(log: int, read_bytes: int) -> None:
                 with mutex:
@@ -252,14 +295,17 @@ class Reporter:
         if connection is None:
             while len(_open) >= _OPEN_MAX:
                 _open.pop(next(iter(_open))).close()  # the one that was used longest ago
-            connection = self._connect()
+            connection = self.connect()
         answer = _ask(connection, message)
         _open[self] = connection
         return answer
 
-    def _connect(self) -> socket.socket:
+    def connect(self) -> socket.socket:
+        """A connection of its own. Raises OSError."""
         connection = socket.create_connection((self.host, self.port), _TIMEOUT_S)
-        connection.settimeout(None)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.sendall(self.token)
+        try:
+            _prove(connection, self.token)
+        except BaseException:
+            connection.close()
+            raise
         return connection

@@ -3,11 +3,14 @@
 A step is one function for many tasks. Between the two executors this differs, and nothing else:
 
                   Local                                               Cluster
-tasks             a free process takes one from a file (`task_queue`) Spark hands out rows
-what they share   a file that workers map (`shared_value`)            a broadcast
+what they share   a file that workers map (`shared_value`)            is sent to each process, or broadcast
 large answers     files of the session (`block_store`)                files of the hosts (`host_blocks`)
-a job             lasts for several steps (`resident_job`)            one for each step
-new segments      parts go to one file: no task is repeated           a file for each attempt at a part
+a lost process    is the end of the job                               its tasks are repeated
+new segments      parts go to one file                                a file for each attempt at a part
+
+In both one job lasts for the steps of a cleaning that ends soon, and a process that is free takes the next task
+(`resident_job`). Another step is a job of its own: there `Local` has tasks taken from a file (`task_queue`), and `Cluster`
+lets Spark hand out rows.
 """
 
 import os
@@ -16,7 +19,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
@@ -26,10 +29,10 @@ from pyspark import SparkContext
 
 from cleanerd.errors import JobFailed
 
-from .block_store import Put, block_file, scratch_directory, travelling
+from .block_store import block_file, scratch_directory, travelling
 from .host_blocks import Server, drop, host_block_file, new_name, server_here
-from .resident_job import Answers, ResidentJob, Residents, TaskStep, answer_all
-from .shared_value import SharedFile
+from .resident_job import Answers, Blocks, ResidentJob, Residents, TaskStep, Work
+from .shared_value import SentValue, SharedFile
 from .task_queue import TURN_BYTES, TaskQueue, spark_tasks, turns
 
 _T = TypeVar("_T")
@@ -65,6 +68,7 @@ class Executor(ABC):
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._resident: ResidentJob | None = None
 
     @property
     def cores(self) -> int:
@@ -77,8 +81,20 @@ class Executor(ABC):
             return []
         return _in_order(self._answers(step), len(step.tasks))
 
+    def _answers(self, step: TaskStep) -> Answers:
+        found = None if self._resident is None else self._resident.run(step, self._work)
+        if found is not None:
+            return found
+        self.release()
+        return self._session.run(partial(self._job, step))
+
     @abstractmethod
-    def _answers(self, step: TaskStep) -> Answers: ...
+    def _job(self, step: TaskStep, spark: SparkContext) -> Answers:
+        """`step` as a job of its own."""
+
+    @abstractmethod
+    def _work(self, step: TaskStep, directory: str, value: Any) -> Work:
+        """What each of its processes gets. `directory`: one for this step, of this process; `value`: what tasks share."""
 
     def exchange(self, step: TaskStep, merge: Merge) -> Exchanged:
         """What `merge` makes of the values of each key: a step, whose values lie in files, and one with a task for each key.
@@ -111,26 +127,12 @@ class Executor(ABC):
     def _kept(self, step: TaskStep, stack: ExitStack) -> list[Any]:
         """`run`, but what is `put` can be loaded by another step, until `stack` is left."""
 
-    def together(self, size_bytes: int, tasks: int) -> AbstractContextManager[None]:  # noqa: ARG002
-        """While this lasts steps over so many bytes in so many tasks share a job, where that pays."""
-        return nullcontext()
-
-    def release(self) -> None:  # noqa: B027 - most have none
-        """Let the common job go, if there is one; steps that follow are jobs of their own."""
-
-
-class Local(Executor):
-    """All tasks are processes of this machine, started in order and never repeated."""
-
-    shares_files = True
-
-    def __init__(self, session: Session) -> None:
-        super().__init__(session)
-        self._resident: ResidentJob | None = None
-
     @contextmanager
     def together(self, size_bytes: int, tasks: int) -> Iterator[None]:
-        """If they are few bytes: such a job holds its cores while this process has work to do between two steps."""
+        """While this lasts steps over so many bytes in so many tasks share a job, if they are few bytes.
+
+        Such a job holds its cores while this process has work to do between two steps.
+        """
         if size_bytes > 0 and size_bytes <= self.cores * TURN_BYTES:
             self._resident = self._session.residents.take(
                 spark_tasks(tasks, size_bytes, self.cores, self.cores)
@@ -141,67 +143,72 @@ class Local(Executor):
             self.release()
 
     def release(self) -> None:
-        """Give the resident job back."""
+        """Let the common job go, if there is one; steps that follow are jobs of their own."""
         resident, self._resident = self._resident, None
         if resident is not None:
             self._session.residents.give_back(resident)
 
-    def _answers(self, step: TaskStep) -> Answers:
-        found = None if self._resident is None else self._resident.run(step)
-        if found is not None:
-            return found
-        self.release()
-        return self._session.run(partial(self._job, step))
+
+class Local(Executor):
+    """All tasks are processes of this machine, started in order and never repeated."""
+
+    shares_files = True
 
     def _job(self, step: TaskStep, spark: SparkContext) -> Answers:
         with scratch_directory(spark) as directory, step.shared() as value:
-            shared = SharedFile.of(directory, value)
             queue = TaskQueue.of(directory, step.tasks)
-            do, blocks = step.do, partial(block_file, step.blocks_in(directory))
+            work = self._work(step, directory, value)
             shares = turns(step.tasks, self.cores)
             answers = spark.parallelize(shares, len(shares)).mapPartitions(
-                lambda mine: answer_all(queue.take(sum(mine)), do, shared, blocks)
+                lambda mine: work.answer(queue.take(sum(mine)))
             )
             step.begun()
             return [(number, step.take(answer)) for number, answer in answers.collect()]
 
+    def _work(self, step: TaskStep, directory: str, value: Any) -> Work:
+        blocks = partial(block_file, directory) if step.blocks is None else step.blocks(directory)
+        return Work(step.do, SharedFile.of(directory, value), blocks)
+
     def _kept(self, step: TaskStep, stack: ExitStack) -> list[Any]:
-        def beside(directory: str) -> str:
+        def beside(directory: str) -> Blocks:
             """It outlives the step, and belongs to the same session."""
             path = tempfile.mkdtemp(dir=os.path.dirname(directory))
             stack.callback(shutil.rmtree, path, ignore_errors=True)
-            return path
+            return partial(block_file, path)
 
-        return self.run(replace(step, blocks_in=beside))
+        return self.run(replace(step, blocks=beside))
 
 
 class Cluster(Executor):
-    """Tasks run on machines that share no scratch files, and Spark repeats those that fail."""
+    """Tasks run on machines that share no scratch files, and are repeated when their process is lost."""
 
     shares_files = False
 
-    def _answers(self, step: TaskStep) -> Answers:
-        return [(number, step.take(answer)) for number, answer in self._job(step, travelling)]
+    def _job(self, step: TaskStep, spark: SparkContext) -> Answers:
+        with step.shared() as value:
+            work = replace(self._work(step, "", None), shared=spark.broadcast(value))
+            size_bytes = sum(task.size_bytes for task in step.tasks)
+            count = spark_tasks(len(step.tasks), size_bytes, _ROWS_PER_CORE * self.cores, self.cores)
+            answers = spark.parallelize(list(enumerate(step.tasks)), count).mapPartitions(
+                lambda rows: work.answer(iter(rows))
+            )
+            step.begun()
+            return [(number, step.take(answer)) for number, answer in answers.collect()]
+
+    def _work(self, step: TaskStep, directory: str, value: Any) -> Work:
+        return Work(step.do, SentValue(value), travelling if step.blocks is None else step.blocks(directory))
 
     def _kept(self, step: TaskStep, stack: ExitStack) -> list[Any]:
-        name, asked = new_name(), replace(step, do=partial(_with_server, step.do))
-        found = self._job(asked, partial(host_block_file, name)) if step.tasks else []
-        stack.callback(drop, name, {server for _, (_, server) in found})
-        return _in_order([(number, answer) for number, (answer, _) in found], len(step.tasks))
-
-    def _job(self, step: TaskStep, blocks: Callable[[], AbstractContextManager[Put]]) -> Answers:
-        def job(spark: SparkContext) -> Answers:
-            with step.shared() as value:
-                do, shared = step.do, spark.broadcast(value)
-                size_bytes = sum(task.size_bytes for task in step.tasks)
-                count = spark_tasks(len(step.tasks), size_bytes, _ROWS_PER_CORE * self.cores, self.cores)
-                answers = spark.parallelize(list(enumerate(step.tasks)), count).mapPartitions(
-                    lambda rows: answer_all(iter(rows), do, shared, blocks)
-                )
-                step.begun()
-                return list(answers.collect())
-
-        return self._session.run(job)
+        name = new_name()
+        of_host = replace(
+            step,
+            do=partial(_with_server, step.do),
+            take=lambda found: (step.take(found[0]), found[1]),
+            blocks=lambda _: partial(host_block_file, name),
+        )
+        found = self.run(of_host)
+        stack.callback(drop, name, {server for _, server in found})
+        return [answer for answer, _ in found]
 
 
 def _with_server(do: Callable[..., Iterable[Any]], *of_step: Any) -> Iterator[tuple[Any, Server]]:

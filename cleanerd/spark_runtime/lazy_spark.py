@@ -170,6 +170,11 @@ class LazySpark:
         """Whether all tasks are processes of this machine, started in order and never repeated (`place`, `block_store`)."""
         return re.fullmatch(r"local(\[[^,\]]+\])?", self.master) is not None
 
+    @property
+    def address(self) -> str:
+        """At which tasks reach this process."""
+        return driver_host(self.master)
+
     def executor(self) -> Executor:
         """What runs the steps of one cleaning in this session; it starts nothing."""
         return Local(self) if self.is_one_machine else Cluster(self)

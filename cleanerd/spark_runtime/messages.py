@@ -1,11 +1,10 @@
 """What tasks send to the driver over a `Channel`, and what they are answered.
 
-Three conversations, each over a channel of its own, because each has another listener:
+Two conversations, each over a channel of its own, because each has another listener:
 
 progress   `Moved`: how many bytes and records since the last report. The answer comes when the task may go on, so that one
            held back is a brake.
 places     `PartSize`, `PartMissing` and `PartStart`: where the part of a chunk begins in its new segment (`place`).
-steps      `NextStep`: a task of a resident job asks what to do next (`resident_job`).
 
 On the wire a message is uint8 its kind and five int64, of which it uses the first; an answer is an int64, negative to stop.
 """
@@ -60,13 +59,7 @@ class PartStart(NamedTuple):
     number: int
 
 
-class NextStep(NamedTuple):
-    """Asks for the step behind `done`, 0 for the first. Answered with its number, or `STOP` when there is none."""
-
-    done: int
-
-
-Message = Moved | PartSize | PartMissing | PartStart | NextStep
+Message = Moved | PartSize | PartMissing | PartStart
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +73,7 @@ class ReportAnswer:
 GO_ON = ReportAnswer()
 STOP = ReportAnswer(is_stop=True)
 
-_KINDS = (Moved, PartSize, PartMissing, PartStart, NextStep)
+_KINDS = (Moved, PartSize, PartMissing, PartStart)
 _FIELDS = 5
 _MESSAGE = struct.Struct(f">B{_FIELDS}q")
 _ANSWER = struct.Struct(">q")

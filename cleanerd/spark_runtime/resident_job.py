@@ -1,42 +1,47 @@
-"""One Spark job for step after step, on one machine: its tasks stay.
+"""One Spark job for step after step: its tasks stay.
 
-To begin a Spark job keeps all cores waiting for 25 ms, and so does its end, in all a fifth of what it took to clean a GiB.
-So the tasks of one job stay: they ask over a channel (`messages.NextStep`) for the next step, and find it in a directory:
-what all tasks of a step have in common, and a queue of them (`task_queue`). Their answers lie beside it.
+To begin a Spark job keeps all cores waiting for 25 ms on one machine and for 50 on a cluster, and so does its end, in all a
+fifth of what it took to clean a GiB. So the tasks of one job stay. The process of each has a connection to this one: it is
+sent the function of a step and what all tasks of the step have in common, takes one task after the other, sends their
+answers when none is left, and waits for the next step (`Steps`).
 
 Such a job holds its cores while this process resolves, so it is for cleanings that end soon. One that has nothing to do
-waits for the next cleaning, but only as long as nothing else in the session wants cores (`Residents`).
+waits for the next cleaning, but only as long as nothing else in the session wants cores, and on a cluster not for long
+(`Residents`).
 """
 
-import math
-import os
+import io
 import pickle
-import shutil
+import socket
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from pyspark import SparkContext
 
-from cleanerd.errors import Aborted, JobFailed
+from cleanerd.errors import JobFailed
 
-from .block_store import Put, block_file, scratch_directory
-from .channel import Channel, Reporter
-from .messages import STOP, NextStep, ReportAnswer
+from .block_store import Put, scratch_directory
+from .channel import Listener, Reporter
 from .pyspark_privates import dump_function
-from .shared_value import Shared, SharedFile
-from .task_queue import Numbered, TaskQueue, numbered
+from .shared_value import Shared
+from .task_queue import Numbered, numbered
 
-_STEP, _ANSWERS = "step", "answers-"
+_IDLE_S = 10.0  # on a cluster: its other users want cores, and one may give them those that idle for a minute
+_TRIES = 4  # as Spark does; a job that Spark repeats shows why it fails
 _LEAVE_S = 1.0  # for jobs that have been told to end
+_SENT_BYTES_MAX = 256 << 20  # to all processes of a step: Spark's broadcast is quicker with more
 
 Answers = list[tuple[int, Any]]
 """Each with the number of its task."""
+Blocks = Callable[[], AbstractContextManager[Put]]
+"""Where a process of a step puts its blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,8 @@ class TaskStep:
     """One function for many tasks: `do(tasks, shared, put)` answers them in order, in each process that does some of them.
 
     `shared` makes what they have in common, once for each try; `put` ships bytes (`block_store`). `begun` is called once
-    tasks can be taken; `take` gets every answer while what it has `put` can be loaded.
+    tasks can be taken; `take` gets every answer while what it has `put` can be loaded. `blocks`: where that lies, for a
+    directory of the step; None: wherever its executor has it.
     """
 
     tasks: Sequence[Any]
@@ -52,20 +58,22 @@ class TaskStep:
     shared: Callable[[], AbstractContextManager[Any]]
     begun: Callable[[], object] = lambda: None
     take: Callable[[Any], Any] = lambda answer: answer
-    blocks_in: Callable[[str], str] = lambda directory: directory
-    """Where what is `put` lies, by default in the directory of the step."""
+    blocks: Callable[[str], Blocks] | None = None
 
 
-def answer_all(
-    tasks: Numbered[Any],
-    do: Callable[..., Any],
-    shared: Shared,
-    blocks: Callable[[], AbstractContextManager[Put]],
-) -> Numbered[Any]:
-    """What a step answers to tasks, in one of its processes."""
-    with blocks() as put:
-        value = shared.value
-        yield from numbered(tasks, lambda some: do(some, value, put))
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A step as its processes get it, without its tasks."""
+
+    do: Callable[[Iterator[Any], Any, Put], Iterable[Any]]
+    shared: Shared
+    blocks: Blocks
+
+    def answer(self, tasks: Numbered[Any]) -> Numbered[Any]:
+        """To some of the tasks, in one of the processes."""
+        with self.blocks() as put:
+            value = self.shared.value
+            yield from numbered(tasks, lambda some: self.do(some, value, put))
 
 
 class JvmLost(JobFailed):
@@ -74,6 +82,16 @@ class JvmLost(JobFailed):
 
 class Host(Protocol):
     """What such a job asks of its session."""
+
+    @property
+    def address(self) -> str:
+        """At which tasks reach this process."""
+        ...
+
+    @property
+    def is_one_machine(self) -> bool:
+        """Whether no task is ever repeated."""
+        ...
 
     def run_once(self, work: Callable[[SparkContext], None]) -> None:
         """As a job. Raises JvmLost, JobFailed."""
@@ -84,14 +102,56 @@ class Host(Protocol):
         ...
 
 
-class Gate:
-    """Where tasks wait for the next step, and this process for the end of one; knows steps by number, from 1."""
+class _Pickles:
+    """Values that go over a connection, one behind the other. A context manager."""
 
-    def __init__(self) -> None:
+    def __init__(self, connection: socket.socket) -> None:
+        self._file = connection.makefile("rwb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):  # what could not be sent
+            self._file.close()
+
+    def send(self, value: Any) -> None:
+        """Raises OSError."""
+        pickle.dump(value, self._file, pickle.HIGHEST_PROTOCOL)
+        self._file.flush()
+
+    def receive(self) -> Any:
+        """The next one. Raises OSError, also when the other end has hung up."""
+        try:
+            return pickle.load(self._file)  # noqa: S301 - from one that knows the token
+        except (EOFError, pickle.UnpicklingError) as error:
+            raise ConnectionResetError("the connection has ended") from error
+
+
+@dataclass(slots=True)
+class _Step:
+    work: bytes
+    left: list[tuple[int, Any]]  # that nobody has taken, the next one last
+    answers: Answers = field(default_factory=list)
+    processes: int = 0  # that are in it
+    losses: Counter[int] = field(default_factory=Counter)  # of processes that had taken a task
+
+    @property
+    def is_over(self) -> bool:
+        return not (self.left or self.processes)
+
+
+class Steps:
+    """Hands out the tasks of one step after the other, in order, and collects their answers.
+
+    What a process had taken when it is lost is handed out again, if tasks are `repeated`, up to four times; else that is the
+    end.
+    """
+
+    def __init__(self, *, repeated: bool) -> None:
+        self._repeated = repeated
         self._changed = threading.Condition()
-        self._step = 0  # the last one that was opened
-        self._is_open = False  # it can be joined: no task has come back from it
-        self._at_work = 0  # tasks in it
+        self._step: _Step | None = None  # that is being done
         self._is_closed = False
 
     @property
@@ -102,39 +162,84 @@ class Gate:
     @property
     def is_at_work(self) -> bool:
         """Whether a step has not come to its end."""
-        with self._changed:
-            return self._is_open or self._at_work > 0
+        return self._step is not None
 
-    def answer(self, message: NextStep) -> ReportAnswer:
-        """A task that comes back from a step is held until there is another one; STOP: never."""
+    def do(self, work: bytes, tasks: Sequence[Any], begun: Callable[[], object]) -> Answers | None:
+        """The answers; None when it was closed before. `begun` is called once tasks can be taken."""
+        step = _Step(work, list(enumerate(tasks))[::-1])
         with self._changed:
-            if message.done:  # it found nothing left to take
-                self._is_open = False
-                self._at_work -= 1
-                self._changed.notify_all()
-            self._changed.wait_for(lambda: self._is_closed or (self._is_open and self._step > message.done))
-            if self._is_closed:
-                return STOP
-            self._at_work += 1
-            return ReportAnswer(self._step)
-
-    def open(self, step: int) -> None:
-        """Let tasks in."""
-        with self._changed:
-            self._step, self._is_open = step, True
+            assert self._step is None, "one step at a time"
+            self._step = step
             self._changed.notify_all()
-
-    def wait(self) -> bool:
-        """Until all tasks have come back; whether they have: the gate may be closed before."""
+        begun()
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or not (self._is_open or self._at_work))
-            return not self._is_closed
+            self._changed.wait_for(lambda: self._is_closed or step.is_over)
+            if self._is_closed:
+                return None
+            self._step = None
+        return step.answers
 
     def close(self) -> None:
         """There will be no other step."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
+
+    def lead(self, connection: socket.socket) -> None:
+        """The process at the other end through all steps. Raises OSError when it is lost."""
+        with _Pickles(connection) as process:
+            while self._lead_on(process):
+                pass
+            process.send(None)
+
+    def _join(self) -> _Step | None:
+        """A step with tasks to take, as soon as there is one; None when there will be none."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or (self._step is not None and self._step.left))
+            if self._is_closed or self._step is None:
+                return None
+            self._step.processes += 1
+            return self._step
+
+    def _lead_on(self, process: _Pickles) -> bool:
+        """Through the next step that has tasks to take; whether there was one. Nothing of it is kept."""
+        step = self._join()
+        if step is None:
+            return False
+        taken: list[tuple[int, Any]] = []
+        answers = None
+        try:
+            process.send(step.work)
+            while (answers := process.receive()) is None:
+                task = self._take(step)
+                taken += [] if task is None else [task]
+                process.send(task)
+        finally:
+            with self._changed:
+                if answers is not None:
+                    step.answers += answers
+                elif taken:
+                    step.losses.update(number for number, _ in taken)
+                    step.left += taken[::-1]
+                    self._is_closed |= not self._repeated or max(step.losses.values()) == _TRIES
+                step.processes -= 1
+                self._changed.notify_all()
+        return True
+
+    def _take(self, step: _Step) -> tuple[int, Any] | None:
+        with self._changed:
+            return step.left.pop() if step.left and not self._is_closed else None
+
+
+class _Reception(Listener):
+    """Where the processes of a job find its steps."""
+
+    def __init__(self, host: str, steps: Steps) -> None:
+        super().__init__(host)
+        self._steps = steps
+
+    def _converse(self, connection: socket.socket) -> None:
+        self._steps.lead(connection)
 
 
 class ResidentJob:
@@ -144,8 +249,7 @@ class ResidentJob:
         self.tasks = tasks
         self.ended: Future[None] = Future()
         self._host = host
-        self._gate = Gate()
-        self._steps = 0
+        self._steps = Steps(repeated=not host.is_one_machine)
         self._directory: Future[str | None] = Future()
         self._cancel: Callable[[], object] = lambda: None
         name = threading.current_thread().name  # Spark knows the pool of a job by it
@@ -154,47 +258,53 @@ class ResidentJob:
     @property
     def is_free(self) -> bool:
         """Whether it can take another step."""
-        return not (self._gate.is_closed or self._gate.is_at_work)
+        return not (self._steps.is_closed or self._steps.is_at_work)
 
-    def run(self, step: TaskStep) -> Answers | None:
-        """The answers; None when the JVM was lost under it. Raises JobFailed, OSError."""
+    def run(self, step: TaskStep, work: Callable[[TaskStep, str, Any], Work]) -> Answers | None:
+        """The answers; None when its JVM was lost under it, or too much would have to be sent. Raises JobFailed, OSError.
+
+        `work` makes what processes get, of a step, a directory for it, and what its tasks share.
+        """
+        if self._steps.is_closed:  # it has ended while it had nothing to do
+            return None
         with self._host.at_work():
             directory = self._directory.result()
-            answers = None if directory is None else self._run(step, directory)
-            if answers is None:
-                with suppress(JvmLost):
-                    self.ended.result()
-            return answers
+            if directory is None:
+                self._raise_failure()
+                return None
+            try:
+                with tempfile.TemporaryDirectory(dir=directory, ignore_cleanup_errors=True) as own:
+                    return self._run(step, partial(work, step, own))
+            except OSError:
+                if not self._steps.is_closed:
+                    raise
+                self._raise_failure()  # its files have gone with the job
+                return None
 
     def close(self) -> None:
         """Let the tasks go; a step that is being done is cancelled."""
-        is_at_work = self._gate.is_at_work
-        self._gate.close()
+        is_at_work = self._steps.is_at_work
+        self._steps.close()
         if is_at_work:
             with suppress(Exception):  # it has ended
                 self._cancel()
 
-    def _run(self, step: TaskStep, directory: str) -> Answers | None:
-        self._steps += 1
-        own = os.path.join(directory, str(self._steps))
-        try:
-            os.mkdir(own)
-            with step.shared() as value:
-                shared = SharedFile.of(own, value)
-                queue = TaskQueue.of(own, step.tasks)
-                with open(os.path.join(own, _STEP), "xb") as file:
-                    dump_function((step.do, shared, queue, step.blocks_in(own)), file)
-                self._gate.open(self._steps)
-                step.begun()
-                if not self._gate.wait():
-                    return None
-            return [(number, step.take(answer)) for number, answer in _answers(own)]
-        except OSError:
-            if not self._gate.is_closed:
-                raise
-            return None  # its files have gone with the job
-        finally:
-            shutil.rmtree(own, ignore_errors=True)
+    def _run(self, step: TaskStep, work: Callable[[Any], Work]) -> Answers | None:
+        with step.shared() as value:
+            pickled = io.BytesIO()
+            dump_function(work(value), pickled)
+            if pickled.tell() * self.tasks > _SENT_BYTES_MAX:
+                return None
+            answers = self._steps.do(pickled.getvalue(), step.tasks, step.begun)
+        if answers is None:
+            self._raise_failure()
+            return None
+        return [(number, step.take(answer)) for number, answer in answers]
+
+    def _raise_failure(self) -> None:
+        """Of the job, once it has ended; a lost JVM is none."""
+        with suppress(JvmLost):
+            self.ended.result()
 
     def _live(self) -> None:
         try:
@@ -207,19 +317,16 @@ class ResidentJob:
             self._directory.set_result(None)
 
     def _stay(self, spark: SparkContext) -> None:
-        with (
-            scratch_directory(spark) as directory,
-            Channel(self._gate.answer) as channel,
-        ):
-            gate = channel.reporter
+        with scratch_directory(spark) as directory, _Reception(self._host.address, self._steps) as reception:
+            steps = reception.reporter
             group = str(spark.getLocalProperty("spark.jobGroup.id"))
             self._cancel = lambda: spark.cancelJobGroup(group)
             try:
                 rows = spark.parallelize(range(self.tasks), self.tasks)
                 self._directory.set_result(directory)
-                rows.foreachPartition(lambda some: _stay_in(list(some), directory, gate))
+                rows.foreachPartition(lambda some: _stay_in(list(some), steps))
             finally:
-                self._gate.close()
+                self._steps.close()
 
 
 class Residents:
@@ -230,13 +337,14 @@ class Residents:
         self._mutex = threading.Lock()
         self._users = 0  # cleanings and Spark jobs that want cores
         self._free: ResidentJob | None = None  # waits for the next cleaning: there are no users
+        self._patience: threading.Timer | None = None  # how long it waits
         self._leaving: set[Future[None]] = set()
 
     def take(self, tasks: int) -> ResidentJob:
         """One with so many tasks or more, for a cleaning that gives it back."""
         with self._mutex:
             self._users += 1
-            free, self._free = self._free, None
+            free = self._no_longer_free()
         if free is not None and (free.tasks < tasks or not free.is_free):
             self._close(free)
             free = None
@@ -247,6 +355,10 @@ class Residents:
         with self._mutex:
             self._users -= 1
             if self._users == 0 and job.is_free:
+                if not self._host.is_one_machine:
+                    self._patience = threading.Timer(_IDLE_S, self._give_up, [job])
+                    self._patience.daemon = True
+                    self._patience.start()
                 self._free = job
                 return
         self._close(job)
@@ -266,9 +378,24 @@ class Residents:
     def close(self) -> None:
         """Let the one that is free go."""
         with self._mutex:
-            free, self._free = self._free, None
+            free = self._no_longer_free()
         if free is not None:
             self._close(free)
+
+    def _give_up(self, job: ResidentJob) -> None:
+        """Let it go if it is still the one that is free."""
+        with self._mutex:
+            if self._free is not job:
+                return
+            self._no_longer_free()
+        self._close(job)
+
+    def _no_longer_free(self) -> ResidentJob | None:
+        free, self._free = self._free, None
+        timer, self._patience = self._patience, None
+        if timer is not None:
+            timer.cancel()
+        return free
 
     def end(self) -> None:
         """`close`, and wait until it has ended: before its JVM does."""
@@ -281,31 +408,30 @@ class Residents:
         job.close()
 
 
-def _stay_in(_: list[int], directory: str, gate: Reporter) -> None:
-    """A task: step after step, as long as there are any. It has read its rows, else Spark would end its process."""
-    done = 0
+def _stay_in(_: list[int], steps: Reporter) -> None:
+    """A task: step after step, as long as there are any. It has read its rows, else Spark would end its process.
+
+    Raises OSError when it has lost the driver: Spark begins another one then.
+    """
+    with steps.connect() as connection, _Pickles(connection) as driver:
+        while _do_next(driver):
+            pass
+
+
+def _do_next(driver: _Pickles) -> bool:
+    """The next step; whether there was one. Nothing of it is kept."""
+    work = driver.receive()
+    if work is None:
+        return False
+    driver.send(list(pickle.loads(work).answer(_taken(driver))))  # noqa: S301 - of this session
+    return True
+
+
+def _taken(driver: _Pickles) -> Numbered[Any]:
+    """The next task, again and again, until none is left. Raises OSError."""
     while True:
-        try:
-            step = gate.ask(NextStep(done))
-        except Aborted:
+        driver.send(None)
+        task = driver.receive()
+        if task is None:
             return
-        _do(os.path.join(directory, str(step)))
-        done = step
-
-
-def _do(directory: str) -> None:
-    """A share of a step. Raises OSError."""
-    with open(os.path.join(directory, _STEP), "rb") as file:
-        do, shared, queue, blocks_in = pickle.load(file)  # noqa: S301 - a file of this session's own
-    answers = list(answer_all(queue.take(math.inf), do, shared, partial(block_file, blocks_in)))
-    fd, _ = tempfile.mkstemp(prefix=_ANSWERS, dir=directory)
-    with open(fd, "wb") as file:
-        pickle.dump(answers, file, pickle.HIGHEST_PROTOCOL)
-
-
-def _answers(directory: str) -> Iterator[tuple[int, Any]]:
-    """What the tasks have left. Raises OSError."""
-    for name in os.listdir(directory):
-        if name.startswith(_ANSWERS):
-            with open(os.path.join(directory, name), "rb") as file:
-                yield from pickle.load(file)  # noqa: S301 - a file of this session's own
+        yield task

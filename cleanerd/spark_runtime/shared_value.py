@@ -1,7 +1,7 @@
 """What all tasks of a job have in common.
 
 On one machine it lies in a file that every worker maps: its arrays are in memory once, however many workers there are, and
-nothing of them goes through the JVM. On a cluster Spark broadcasts it.
+nothing of them goes through the JVM. On a cluster it is sent with the step, or Spark broadcasts it.
 """
 
 import mmap
@@ -56,5 +56,12 @@ class SharedFile:
         return pickle.loads(pickled, buffers=arrays)  # noqa: S301 - a file of this session's own
 
 
-Shared = SharedFile | Broadcast[Any]
+@dataclass(frozen=True, slots=True)
+class SentValue:
+    """A value that travels by itself."""
+
+    value: Any
+
+
+Shared = SharedFile | SentValue | Broadcast[Any]
 """What travels to tasks; its `value` is what they have in common."""

@@ -98,6 +98,27 @@ def test_a_wrong_token_is_not_answered() -> None:
     assert heard == []
 
 
+def test_who_has_taken_the_place_of_the_driver_learns_nothing() -> None:
+    """Its port is free when it has ended: a task goes on with no one who does not know the token."""
+    heard: list[bytes] = []
+
+    def impostor(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall(bytes(16))
+            heard.append(connection.recv(4096))
+            connection.sendall(heard[0][:32])  # what the task has proved is no proof for it
+
+    token = os.urandom(16)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=impostor, args=(listener,))
+        thread.start()
+        with pytest.raises(ConnectionRefusedError):
+            Reporter("127.0.0.1", listener.getsockname()[1], token).connect()
+        thread.join()
+    assert token not in heard[0]
+
+
 def test_a_lost_connection_costs_one_task() -> None:
     """The next task of the same worker process connects anew."""
     with Channel(lambda _: GO_ON) as channel:
@@ -111,10 +132,9 @@ def test_a_lost_connection_costs_one_task() -> None:
 
 def call(reporter: Reporter, *, token: bool = True) -> socket.socket:
     """A connection as a task makes it, or one that says nothing."""
-    connection = socket.create_connection((reporter.host, reporter.port), 10)
     if token:
-        connection.sendall(reporter.token)
-    return connection
+        return reporter.connect()
+    return socket.create_connection((reporter.host, reporter.port), 10)
 
 
 def is_answered(connection: socket.socket) -> bool:
@@ -126,9 +146,13 @@ def is_answered(connection: socket.socket) -> bool:
 def is_closed(connection: socket.socket) -> bool:
     """Whether the other end has closed it."""
     try:
-        return connection.recv(1) == b""
+        while connection.recv(64):  # the challenge, of a stranger
+            pass
     except ConnectionResetError:
         return True
+    except TimeoutError:
+        return False
+    return True
 
 
 def test_who_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,12 +194,12 @@ def test_it_goes_on_when_descriptors_were_short() -> None:
                 while True:
                     held.append(os.dup(0))
             task.connect((channel.reporter.host, channel.reporter.port))
-            task.sendall(channel.reporter.token)
             threading.Event().wait(0.3)
         finally:
             for descriptor in held:
                 os.close(descriptor)
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        channel_module._prove(task, channel.reporter.token)
         assert is_answered(task)
         task.close()
 

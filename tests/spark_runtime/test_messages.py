@@ -8,7 +8,6 @@ from cleanerd.spark_runtime.messages import (
     STOP,
     Message,
     Moved,
-    NextStep,
     PartMissing,
     PartSize,
     PartStart,
@@ -30,7 +29,6 @@ _LARGE = (1 << 63) - 1
         PartSize(1, 2, 3, _LARGE),
         PartMissing(1, 2, 3),
         PartStart(1, 2, 3),
-        NextStep(5),
     ],
     ids=str,
 )

@@ -2,11 +2,13 @@
 
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,11 @@ import pytest
 from pyspark.errors import PythonException
 
 from cleanerd.errors import JobFailed
+from cleanerd.spark_runtime import resident_job
+from cleanerd.spark_runtime.block_store import block_file
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from cleanerd.spark_runtime.messages import STOP, NextStep
-from cleanerd.spark_runtime.resident_job import Gate, ResidentJob, TaskStep
+from cleanerd.spark_runtime.resident_job import Answers, ResidentJob, Steps, TaskStep, Work, _Pickles
+from cleanerd.spark_runtime.shared_value import SentValue
 from tests.daemon.processes import wait_until
 
 _LIMIT_S = 60
@@ -38,14 +42,61 @@ def step(
 ) -> TaskStep:
     """`do` for each of so many tasks."""
 
-    def run(tasks: Iterator[Task], _: object, __: object) -> Iterator[Any]:
+    def each(tasks: Iterator[Task], _: object, __: object) -> Iterator[Any]:
         return (do(task) for task in tasks)
 
-    return TaskStep([Task(n) for n in range(count)], run, nullcontext, begun)
+    return TaskStep([Task(n) for n in range(count)], each, nullcontext, begun)
 
 
-def ask(gate: Gate, done: int) -> int:
-    return gate.answer(NextStep(done)).number
+def plainly(step: TaskStep, directory: str, value: Any) -> Work:
+    """What processes get."""
+    return Work(step.do, SentValue(value), partial(block_file, directory))
+
+
+def run(job: ResidentJob, step: TaskStep) -> Answers | None:
+    return job.run(step, plainly)
+
+
+class Process:
+    """The other end of a connection to `steps`."""
+
+    def __init__(self, steps: Steps) -> None:
+        self.connection, theirs = socket.socketpair()
+        self.driver = _Pickles(self.connection)
+        self.thread = threading.Thread(target=self._lead, args=(steps, theirs))
+        self.thread.start()
+
+    @staticmethod
+    def _lead(steps: Steps, connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            steps.lead(connection)
+
+    def take(self) -> Any:
+        """A task, with its number; None when none is left."""
+        self.driver.send(None)
+        return self.driver.receive()
+
+    def hang_up(self) -> None:
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def steps(*, repeated: bool) -> Iterator[tuple[Steps, Callable[[], Process], ThreadPoolExecutor]]:
+    """Steps, what connects a process, and a pool for one who waits for answers."""
+    hands_out, processes = Steps(repeated=repeated), list[Process]()
+
+    def process() -> Process:
+        processes.append(Process(hands_out))
+        return processes[-1]
+
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            yield hands_out, process, pool
+        finally:
+            hands_out.close()
+            for one in processes:
+                one.hang_up()
+                one.thread.join(_LIMIT_S)
 
 
 def stuck(tmp_path: Path) -> Callable[[Task], None]:
@@ -63,38 +114,83 @@ def until_stuck(tmp_path: Path) -> None:
     wait_until((tmp_path / "begun").exists, _LIMIT_S, lambda: "no task")
 
 
-def let_in(pool: ThreadPoolExecutor, gate: Gate) -> int:
-    """The step that a task which waits gets when step 1 is opened."""
-    waiting = pool.submit(ask, gate, 0)
-    gate.open(1)
-    return waiting.result(_LIMIT_S)
-
-
-def test_a_task_waits_at_the_gate_for_a_step_that_it_has_not_done() -> None:
+def test_a_process_waits_for_a_step_that_has_a_task_for_it() -> None:
     """One that comes late joins the step that is going on; one that has done it waits for the next."""
-    gate = Gate()
-    with ThreadPoolExecutor(4) as pool:
-        assert let_in(pool, gate) == 1
-        assert ask(gate, 0) == 1, "late, but nothing has come back yet"
-        again = pool.submit(ask, gate, 1)
-        wait_until(lambda: not gate._is_open, _LIMIT_S, lambda: "open")
-        stranger = pool.submit(ask, gate, 0)
-        over = pool.submit(gate.wait)
-        last = pool.submit(ask, gate, 1)
-        assert over.result(_LIMIT_S), "both have come back"
-        assert not any(one.done() for one in (again, stranger, last))
-        gate.open(2)
-        assert [one.result(_LIMIT_S) for one in (again, stranger, last)] == [2, 2, 2]
+    with steps(repeated=False) as (hands_out, process, pool):
+        early = process()
+        found = pool.submit(hands_out.do, b"first", ["a", "b"], lambda: None)
+        assert early.driver.receive() == b"first"
+        assert early.take() == (0, "a")
+        late = process()
+        assert late.driver.receive() == b"first"
+        assert late.take() == (1, "b")
+        assert early.take() is None
+        early.driver.send([(0, "A")])
+        assert late.take() is None
+        assert not found.done()
+        late.driver.send([(1, "B")])
+        assert sorted(found.result(_LIMIT_S) or []) == [(0, "A"), (1, "B")]
+        late.hang_up()  # between two steps that is no loss
+        again = pool.submit(hands_out.do, b"second", ["c"], lambda: None)
+        assert early.driver.receive() == b"second"
+        assert early.take() == (0, "c")
+        early.driver.send([(0, "C")])
+        assert again.result(_LIMIT_S) == [(0, "C")]
 
 
-def test_a_gate_that_is_closed_stops_tasks_and_ends_the_wait() -> None:
-    gate = Gate()
-    with ThreadPoolExecutor(3) as pool:
-        assert let_in(pool, gate) == 1
-        over = pool.submit(gate.wait)
-        gate.close()
-        assert not over.result(_LIMIT_S), "it has not been done"
-        assert gate.answer(NextStep(1)) == STOP
+def test_steps_that_are_closed_let_processes_go() -> None:
+    with steps(repeated=False) as (hands_out, process, pool):
+        waiting, busy = process(), process()
+        found = pool.submit(hands_out.do, b"step", ["a", "b"], lambda: None)
+        assert busy.driver.receive() == waiting.driver.receive() == b"step"
+        assert busy.take() == (0, "a")
+        hands_out.close()
+        assert found.result(_LIMIT_S) is None, "it has not been done"
+        assert waiting.take() is None, "nothing is begun any more"
+        waiting.driver.send([])
+        assert waiting.driver.receive() is None, "no other step"
+
+
+def test_what_a_lost_process_had_taken_is_done_by_others() -> None:
+    """In the old order."""
+    with steps(repeated=True) as (hands_out, process, pool):
+        found = pool.submit(hands_out.do, b"step", ["a", "b", "c"], lambda: None)
+        lost = process()
+        lost.driver.receive()
+        assert [lost.take(), lost.take()] == [(0, "a"), (1, "b")]
+        lost.hang_up()
+        lost.thread.join(_LIMIT_S)
+        other = process()
+        assert other.driver.receive() == b"step"
+        assert [other.take() for _ in range(4)] == [(0, "a"), (1, "b"), (2, "c"), None]
+        other.driver.send([(0, "A"), (1, "B"), (2, "C")])
+        assert found.result(_LIMIT_S) == [(0, "A"), (1, "B"), (2, "C")]
+
+
+def test_a_task_that_ends_its_process_again_and_again_is_given_up() -> None:
+    """It would end those of all executors; a job of its own shows why."""
+    with steps(repeated=True) as (hands_out, process, pool):
+        found = pool.submit(hands_out.do, b"step", ["a", "b"], lambda: None)
+        for _ in range(4):
+            assert not found.done()
+            lost = process()
+            lost.driver.receive()
+            assert lost.take() == (0, "a")
+            lost.hang_up()
+            lost.thread.join(_LIMIT_S)
+        assert found.result(_LIMIT_S) is None
+
+
+def test_where_no_task_is_repeated_a_lost_process_is_the_end() -> None:
+    """Another one would write where the first one has written."""
+    with steps(repeated=False) as (hands_out, process, pool):
+        found = pool.submit(hands_out.do, b"step", ["a", "b"], lambda: None)
+        lost, other = process(), process()
+        assert lost.driver.receive() == other.driver.receive() == b"step"
+        assert lost.take() == (0, "a")
+        lost.hang_up()
+        assert found.result(_LIMIT_S) is None
+        assert other.take() is None
 
 
 def test_steps_share_one_job_and_its_processes(spark: LazySpark) -> None:
@@ -106,7 +202,7 @@ def test_steps_share_one_job_and_its_processes(spark: LazySpark) -> None:
         jobs.append(job)
         for count in (1, 7, 40):
             begun: list[bool] = []
-            found = job.run(step(count, begun=lambda begun=begun: begun.append(True)))
+            found = run(job, step(count, begun=lambda begun=begun: begun.append(True)))
             assert found is not None
             assert sorted(number for number, _ in found) == list(range(count))
             assert all(number == own for number, (own, _) in found)
@@ -121,12 +217,12 @@ def test_one_that_waits_is_let_go_for_another_spark_job(spark: LazySpark) -> Non
     """It would hold all cores; so is one that does not have as many tasks as a cleaning can use."""
     spark.residents.end()
     small = spark.residents.take(1)
-    small.run(step(2))
+    run(small, step(2))
     spark.residents.give_back(small)
     job = spark.residents.take(2)
     assert job is not small
     assert small.ended.result(_LIMIT_S) is None
-    job.run(step(2))
+    run(job, step(2))
     spark.residents.give_back(job)
     assert spark.run(lambda context: context.parallelize([1, 2], 2).count()) == 2
     assert job.ended.result(_LIMIT_S) is None
@@ -135,10 +231,10 @@ def test_one_that_waits_is_let_go_for_another_spark_job(spark: LazySpark) -> Non
 def test_two_cleanings_at_a_time_have_jobs_of_their_own(spark: LazySpark) -> None:
     """The second one has cores when the first one is through, which is not kept then."""
     first = spark.residents.take(2)
-    first.run(step(4))
+    run(first, step(4))
     second = spark.residents.take(2)
     with ThreadPoolExecutor(1) as pool:
-        found = pool.submit(second.run, step(4))
+        found = pool.submit(run, second, step(4))
         spark.residents.give_back(first)
         assert len(found.result(_LIMIT_S) or []) == 4
     spark.residents.give_back(second)
@@ -151,7 +247,7 @@ def test_workers_outlive_the_job(spark: LazySpark) -> None:
     found: list[set[int]] = []
     for _ in range(3):
         job = spark.residents.take(1)
-        found.append({worker for _, (_, worker) in job.run(step(1)) or []})
+        found.append({worker for _, (_, worker) in run(job, step(1)) or []})
         spark.residents.give_back(job)
         spark.residents.end()
         assert job.ended.done()
@@ -167,7 +263,7 @@ def test_a_task_that_raises_fails_the_step(spark: LazySpark) -> None:
 
     job = spark.residents.take(2)
     with pytest.raises((JobFailed, PythonException), match="thrown from the Python worker"):
-        job.run(step(2, fail))
+        run(job, step(2, fail))
     spark.residents.give_back(job)
     assert not job.is_free
     other = spark.residents.take(2)
@@ -184,9 +280,51 @@ def test_a_worker_that_is_killed_fails_the_step(spark: LazySpark) -> None:
 
     job = spark.residents.take(2)
     with pytest.raises(JobFailed):
-        job.run(step(8, die))
+        run(job, step(8, die))
     spark.residents.give_back(job)
     assert spark.run(lambda context: context.parallelize([1, 2], 2).count()) == 2
+
+
+def test_on_a_cluster_others_do_what_a_killed_worker_had_taken(spark: LazySpark, tmp_path: Path) -> None:
+    def die(task: Task) -> int:
+        if task.number == 3 and not (tmp_path / "died").exists():
+            (tmp_path / "died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return task.number
+
+    spark.stop()
+    session = LazySpark("local[2,4]")
+    try:
+        job = session.residents.take(2)
+        assert sorted(run(job, step(8, die)) or []) == [(n, n) for n in range(8)]
+        assert (tmp_path / "died").exists()
+        assert len(run(job, step(8)) or []) == 8, "it goes on"
+        session.residents.give_back(job)
+    finally:
+        session.stop()
+
+
+def test_on_a_cluster_one_that_waits_is_let_go_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cores are for others, and executors that have nothing to do may be given back."""
+    monkeypatch.setattr(resident_job, "_IDLE_S", 0.01)
+    session = LazySpark("local[1,2]")
+    try:
+        job = session.residents.take(1)
+        assert len(run(job, step(2)) or []) == 2
+        session.residents.give_back(job)
+        assert job.ended.result(_LIMIT_S) is None
+    finally:
+        session.stop()
+
+
+def test_too_much_for_all_processes_is_left_to_a_broadcast(
+    spark: LazySpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resident_job, "_SENT_BYTES_MAX", 100)
+    job = spark.residents.take(1)
+    assert run(job, step(2)) is None
+    assert job.is_free
+    spark.residents.give_back(job)
 
 
 @pytest.mark.soak
@@ -200,7 +338,7 @@ def test_a_step_is_left_undone_when_the_jvm_is_lost(spark: LazySpark, tmp_path: 
         until_stuck(tmp_path)
         gateway.proc.kill()
 
-    assert job.run(step(2, stuck(tmp_path), begun=kill)) is None
+    assert run(job, step(2, stuck(tmp_path), begun=kill)) is None
     spark.residents.give_back(job)
     assert job.ended.done()
     assert not spark.is_up
@@ -212,14 +350,14 @@ def test_one_whose_jvm_is_lost_while_it_waits_starts_none(spark: LazySpark) -> N
     gateway = spark.context()._gateway
     assert gateway is not None
     job = spark.residents.take(2)
-    job.run(step(2))
+    run(job, step(2))
     spark.residents.give_back(job)
     gateway.proc.kill()
     wait_until(job.ended.done, _LIMIT_S, lambda: "not noticed")
     assert not spark.is_up
     other = spark.residents.take(2)
     assert other is not job
-    assert len(other.run(step(2)) or []) == 2
+    assert len(run(other, step(2)) or []) == 2
     spark.residents.give_back(other)
 
 
@@ -232,7 +370,7 @@ def test_an_interrupted_step_is_cancelled(spark: LazySpark, tmp_path: Path) -> N
 
     job = spark.residents.take(2)
     with pytest.raises(KeyboardInterrupt):
-        job.run(step(2, stuck(tmp_path), begun=interrupt))
+        run(job, step(2, stuck(tmp_path), begun=interrupt))
     spark.residents.give_back(job)
     wait_until(job.ended.done, _LIMIT_S / 2, lambda: "still at it")
     assert spark.run(lambda context: context.parallelize([1, 2], 2).count()) == 2
