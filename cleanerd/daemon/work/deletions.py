@@ -21,7 +21,7 @@ what was `.deleted` when it loaded the log.
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from cleanerd.env.clock import Clock
@@ -40,14 +40,14 @@ RETRY_MS = 60_000
 """Until a file that could not be deleted is tried again."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Deleted:
     """What one run did. `missing` files were gone already (5.8); `failures` go on waiting, for `RETRY_MS`."""
 
     files: int = 0
     bytes: int = 0
     missing: int = 0
-    failures: Mapping[str, OSError | DirOffline] = field(default_factory=dict)
+    failures: dict[str, OSError | DirOffline] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,31 +119,31 @@ class PendingDeletions:
 
         An error that is not a missing file means that the log directory cannot be relied on (5.8): the caller's decision.
         """
-        total = Deleted()
+        done = Deleted()
         by_directory: dict[str, list[str]] = defaultdict(list)
         for path in self.due(now_ms):
             try:
                 is_there = self._files.exists(path)
             except OSError as error:
                 self._postpone([path], now_ms)
-                total = _sum(total, Deleted(failures={path: error}))
+                done.failures[path] = error
                 continue
             if is_there:
                 by_directory[os.path.dirname(path)].append(path)
             else:
                 self._forget(path)
-                total = _sum(total, Deleted(missing=1))
+                done.missing += 1
         for directory, paths in by_directory.items():
-            total = _sum(total, self._delete_in(directory, paths, now_ms))
+            self._delete_in(directory, paths, now_ms, done)
         with self._mutex:
             logs = [path for path, waiting in self._deleted_logs.items() if waiting.is_due(now_ms)]
         for path in logs:
-            total = _sum(total, self._delete_log(path, now_ms))
-        return total
+            self._delete_log(path, now_ms, done)
+        return done
 
-    def _delete_log(self, directory: str, now_ms: int) -> Deleted:
+    def _delete_log(self, directory: str, now_ms: int, done: Deleted) -> None:
         """A deleted log, a number of files at a time."""
-        total, log_dir, is_gone = Deleted(), os.path.dirname(directory), False
+        log_dir, is_gone = os.path.dirname(directory), False
         parsed = parse_partition_dir(os.path.basename(directory))
         assert parsed is not None and parsed[1] is DirKind.DELETE, "no log that is in use"  # noqa: PT018
         with self._mutex:
@@ -157,45 +157,47 @@ class PendingDeletions:
                     count, size_bytes, is_gone = remove_files(
                         PartitionDir(self._files, directory), _FILES_AT_ONCE
                     )
-                total = _sum(total, Deleted(count, size_bytes))
+                done.files += count
+                done.bytes += size_bytes
         except LockHeld:
-            return total
+            return
         except (OSError, DirOffline) as error:
             with self._mutex:
                 self._deleted_logs[directory] = replace(waiting, due_ms=now_ms + RETRY_MS, since_ms=now_ms)
-            return _sum(total, Deleted(failures={directory: error}))
+            done.failures[directory] = error
+            return
         with self._mutex:
             self._deleted_logs.pop(directory, None)
-        return total
 
-    def _delete_in(self, directory: str, paths: list[str], now_ms: int) -> Deleted:
+    def _delete_in(self, directory: str, paths: list[str], now_ms: int, done: Deleted) -> None:
         """The lock is taken for some files of one partition at a time: a process that waits for it must not wait for all."""
-        total = Deleted()
         for start in range(0, len(paths), _FILES_AT_ONCE):
             some = paths[start : start + _FILES_AT_ONCE]
             try:
                 with LogDirLock(os.path.dirname(directory)):
                     if self._is_settled(directory):
-                        total = _sum(total, self._delete(some, now_ms))
+                        self._delete(some, now_ms, done)
             except LockHeld:
                 break
             except (OSError, DirOffline) as error:
                 self._postpone(some, now_ms)
-                total = _sum(total, Deleted(failures=dict.fromkeys(some, error)))
-        return total
+                done.failures |= dict.fromkeys(some, error)
 
     def _is_settled(self, directory: str) -> bool:
         suffixes = {name.suffix for name in PartitionDir(self._files, directory).names()}
         return not suffixes & {Suffix.CLEANED, Suffix.SWAP}
 
-    def _delete(self, paths: list[str], now_ms: int) -> Deleted:
+    def _delete(self, paths: list[str], now_ms: int, done: Deleted) -> None:
         assert all(path.endswith(Suffix.DELETED.value) for path in paths), "no file that a log still has"
         mine = [path for path in paths if self._is_same(path)]
         failures = unlink_all(self._files, mine)
         self._postpone(failures, now_ms)
         gone = {path: self._forget(path) for path in paths if path not in failures}
         sizes = [waiting.size_bytes for path, waiting in gone.items() if path in mine and waiting is not None]
-        return Deleted(len(sizes), sum(sizes), len(paths) - len(mine), dict(failures))
+        done.files += len(sizes)
+        done.bytes += sum(sizes)
+        done.missing += len(paths) - len(mine)
+        done.failures |= failures
 
     def _is_same(self, path: str) -> bool:
         with self._mutex:
@@ -220,12 +222,3 @@ class PendingDeletions:
                 if path in self._waiting:
                     waiting = self._waiting[path]
                     self._waiting[path] = replace(waiting, due_ms=now_ms + RETRY_MS, since_ms=now_ms)
-
-
-def _sum(one: Deleted, other: Deleted) -> Deleted:
-    return Deleted(
-        one.files + other.files,
-        one.bytes + other.bytes,
-        one.missing + other.missing,
-        {**one.failures, **other.failures},
-    )
