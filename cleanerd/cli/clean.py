@@ -12,8 +12,7 @@ exit      when
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
 
 from cleanerd.cleaning.result import NO_LOG, CleanRequest, LogResult, Progress
 from cleanerd.cli import output
@@ -28,14 +27,8 @@ from cleanerd.units import reasons, size
 NOT_DONE = ("failed", "aborted")
 
 
-class CleanOnce(Protocol):
-    """The work: clean what requests ask for, once; a result for every log that they select."""
-
-    def __call__(
-        self, requests: Sequence[CleanRequest], *, progress: Progress, clock: Clock
-    ) -> list[LogResult]:
-        """Raises `CleanerdError` only for what concerns all logs."""
-        ...
+CleanOnce = Callable[[Sequence[CleanRequest], Progress, Clock], list[LogResult]]
+"""The work: clean what requests ask for, once; a result for every log. Raises `CleanerdError` for what concerns all logs."""
 
 
 def run(arguments: Namespace, clean_once: CleanOnce | None = None) -> int:
@@ -44,7 +37,7 @@ def run(arguments: Namespace, clean_once: CleanOnce | None = None) -> int:
     clock = SystemClock() if arguments.now_ms is None else FixedNow(arguments.now_ms)
     if requests:
         with progress_on(sys.stderr) as progress:
-            results += (clean_once or _clean_once)(requests, progress=progress, clock=clock)
+            results += (clean_once or _clean_once)(requests, progress, clock)
     _report(results, arguments)
     log_dirs = [log_dir for request in requests for log_dir in request.log_dirs]
     for topic in sorted(set(arguments.topic) - {result.topic for result in results}):
@@ -52,7 +45,7 @@ def run(arguments: Namespace, clean_once: CleanOnce | None = None) -> int:
     return 1 if any(result.outcome in NOT_DONE for result in results) else 0
 
 
-def _clean_once(requests: Sequence[CleanRequest], *, progress: Progress, clock: Clock) -> list[LogResult]:
+def _clean_once(requests: Sequence[CleanRequest], progress: Progress, clock: Clock) -> list[LogResult]:
     """The work, in a session of its own. Its JVM starts while the rest is imported and the logs are looked at."""
     from cleanerd.spark_runtime.lazy_spark import LazySpark  # noqa: PLC0415 - pulls in Spark
     from cleanerd.spark_runtime.spark_master import spark_place  # noqa: PLC0415

@@ -26,9 +26,7 @@ class FakeCleaning:
     requests: Sequence[CleanRequest] = ()
     now_ms: int = 0
 
-    def __call__(
-        self, requests: Sequence[CleanRequest], *, progress: Progress, clock: Clock
-    ) -> list[LogResult]:
+    def __call__(self, requests: Sequence[CleanRequest], progress: Progress, clock: Clock) -> list[LogResult]:
         self.requests, self.request, self.now_ms = requests, requests[0], clock.now_ms()
         if self.error:
             raise self.error

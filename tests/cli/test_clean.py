@@ -312,7 +312,7 @@ from cleanerd.cleaning.result import LogResult
 from cleanerd.cli.main import main
 from cleanerd.format.names import TopicPartition
 
-def clean_once(requests, *, progress, clock):
+def clean_once(requests, progress, clock):
     tp = TopicPartition("orders", 3)
     progress.planned(tp, "/data", 100)
     progress.advanced(tp, "/data", "rewrite", 50, 10)

@@ -108,10 +108,10 @@ class Demo:
             feed.roll(self._clock.now_ms())
             feed.close(self._clock.now_ms())
             requests, _ = clean.requests_from(_parsed(_options(log_dir)))
-            self._clean_once(requests, progress=NoProgress(), clock=self._clock)
+            self._clean_once(requests, NoProgress(), self._clock)
 
     def _clean_once(
-        self, requests: Sequence[CleanRequest], *, progress: Progress, clock: Clock
+        self, requests: Sequence[CleanRequest], progress: Progress, clock: Clock
     ) -> list[LogResult]:
         """`clean_once` with the one Spark session."""
         self._results = clean_once(requests, progress, clock, session=self._session)
