@@ -71,7 +71,8 @@ def _as(show: Callable[[Any], str], key: str) -> Cell:
     return lambda row: "" if row[key] is None else show(row[key])
 
 
-def _name(row: Row) -> str:
+def log_name(row: Row) -> str:
+    """A topic-partition as everyone writes it, nothing for none."""
     return "" if row["topic"] is None else f"{row['topic']}-{row['partition']}"
 
 
@@ -112,9 +113,9 @@ def _yes_or_no(answer: bool) -> str:
     return "yes" if answer else "NO"
 
 
-_WHERE: Mapping[str, Cell] = {"LOG": _name, "LOG DIR": _as(str, "log_dir")}
+_WHERE: Mapping[str, Cell] = {"LOG": log_name, "LOG DIR": _as(str, "log_dir")}
 _LOGS: Mapping[str, Cell] = {
-    "LOG": _name,
+    "LOG": log_name,
     "STATE": _as(str, "state"),
     "POLICY": _as(str, "policy"),
     "SIZE": _as(size, "size_bytes"),
@@ -150,7 +151,7 @@ _HOLDS: Mapping[str, Cell] = {
 }
 _EVENTS: Mapping[str, Cell] = {
     "TIME": _as(instant, "time_ms"),
-    "LOG": _name,
+    "LOG": log_name,
     "KIND": _as(str, "kind"),
     "OUTCOME": _as(str, "outcome"),
     "BEFORE": _as(size, "bytes_before"),
@@ -179,7 +180,7 @@ _DELETED: Mapping[str, Cell] = {
     "DELETED": _as(size, "bytes_deleted"),
 }
 _RETENTION: Mapping[str, Cell] = {
-    "LOG": _name,
+    "LOG": log_name,
     "OUTCOME": _as(str, "outcome"),
     "SEGMENTS": lambda row: str(row["segments"] or ""),
     "SIZE": lambda row: size(row["bytes"]) if row["bytes"] else "",
@@ -189,7 +190,7 @@ _RETENTION: Mapping[str, Cell] = {
     "REASON": lambda row: row["reason"] or row["kept"] or "",
 }
 _FORECASTS: Mapping[str, Cell] = {
-    "LOG": _name,
+    "LOG": log_name,
     "SIZE": _as(size, "size_bytes"),
     "CLEANABLE": _as(size, "cleanable_bytes"),
     "FREES": lambda row: "" if row["removable_bytes"] is None else f"about {size(row['removable_bytes'])}",
@@ -203,7 +204,7 @@ _FORECASTS: Mapping[str, Cell] = {
     "LOG DIR": _as(str, "log_dir"),
 }
 _WHAT_IFS: Mapping[str, Cell] = {
-    "LOG": _name,
+    "LOG": log_name,
     "WHAT IF": _as(str, "setting"),
     "CLEANINGS": _as(str, "cleanings"),
     "READ": _as(size, "read_bytes"),
@@ -278,7 +279,7 @@ def _explanation(row: Row) -> str:
     """The decision, what stands in the way (`!`), then the other facts; long ones go on below themselves."""
     facts = [fact for fact in row["facts"] if fact["name"] != _ADVICE]
     advice = [fact["value"] for fact in row["facts"] if fact["name"] == _ADVICE]
-    lines = _wrapped(f"{_name(row)} in {row['log_dir']}: ", row["decision"], 4)
+    lines = _wrapped(f"{log_name(row)} in {row['log_dir']}: ", row["decision"], 4)
     lines += [line for value in advice for line in _wrapped(f"{_ADVICE}: ", value, 4)]
     width = max((len(fact["name"]) for fact in facts), default=0)
     for fact in facts:

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.text import Text
 
-from cleanerd.cli.ctl.tables import Row, io_limit, rate, shortened
+from cleanerd.cli.ctl.tables import Row, io_limit, log_name, rate, shortened
 from cleanerd.cli.tables import colour, printable
 from cleanerd.daemon.values.severity import STATES
 from cleanerd.units import clock_time, duration, reasons, size
@@ -61,12 +61,8 @@ def screen(document: Mapping[str, Any], look: Look, now_ms: int) -> list[Text]:
 
 
 def _name_width(logs: Sequence[Row], look: Look) -> int:
-    longest = max((len(_name(row)) for row in logs), default=0)
+    longest = max((len(log_name(row)) for row in logs), default=0)
     return max(min(longest, look.width * 3 // 10), 12)
-
-
-def _name(row: Row) -> str:
-    return "" if row["topic"] is None else f"{row['topic']}-{row['partition']}"
 
 
 def _title(text: str, look: Look) -> Text:
@@ -194,7 +190,7 @@ def _attention(row: Row) -> tuple[int, int, float, int, str, int]:
 def _log(row: Row, look: Look, bar: int) -> Iterator[Text]:
     state, ratio = row["state"], row["dirty_ratio"]
     line = _columns(
-        (shortened(_name(row), look.name_width), look.name_width, ""),
+        (shortened(log_name(row), look.name_width), look.name_width, ""),
         (state, 11, colour(state) or _FAINT),
         (size(row["size_bytes"]), -8, ""),
         ("" if ratio is None else f"{ratio:.2f}", -5, ""),
@@ -282,7 +278,7 @@ def _event(row: Row, look: Look, now_ms: int) -> Text:
     ago = duration(max(round((now_ms - row["time_ms"]) / 1000), 0)).split()[0].removesuffix(".0s")
     kind = "" if row["kind"] == "cleaning" else f"{row['kind']} "
     line = _columns(
-        (shortened(_name(row), look.name_width), look.name_width, ""),
+        (shortened(log_name(row), look.name_width), look.name_width, ""),
         (ago if ago[-1].isalpha() else f"{ago}s", -5, ""),
         (f"{kind}{row['outcome']}", 0, colour(row["outcome"])),
     )
