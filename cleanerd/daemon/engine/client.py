@@ -239,7 +239,7 @@ class Engine:
         if self._child is not None and self._child.is_alive and self._child.place != place:
             self._retire(self._child)
         if self._child is None or not self._child.is_alive:
-            self._reap()
+            self._stop(1.0)  # of one that has ended by itself no zombie stays
             try:
                 self._child = _Child(place, self._clock)
             except OSError as error:
@@ -302,7 +302,3 @@ class Engine:
 
     def _end_retired(self) -> None:
         self._retired = [child for child in self._retired if child.is_busy or not child.has_ended()]
-
-    def _reap(self) -> None:
-        """Wait for a process that has ended by itself, so that no zombie stays."""
-        self._stop(1.0)
