@@ -111,7 +111,7 @@ class Daemon:
         self._control = Control(self._parts, self._crew, self._reloader, self._mutes)
         self._status_line = StatusLine(self._parts, self._reloader)
         self._news = self._cluster_news(quickly=True)
-        self._watcher = ConfigWatcher(config_file, self._cluster_news(), self._reload, clock=clock)
+        self._watcher = ConfigWatcher(config_file, self._cluster_news().has_news, self._reload, clock=clock)
 
     def _first(self, configuration: Configuration, clock: Clock) -> Configuration:
         """The configuration at the start: without a metadata log a broker is asked."""

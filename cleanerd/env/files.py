@@ -44,6 +44,14 @@ class FileStat:
         return f"inode {self.inode}, {self.size_bytes} bytes, modified at {self.mtime_ns} ns"
 
 
+def inode_of(path: str) -> int:
+    """Inode of what is at a path now, -1 for nothing."""
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return -1
+
+
 def check_unchanged(path: str, planned: FileStat, found: FileStat) -> None:
     """Raise SourceChanged unless a file is still the one that was planned for."""
     if found != planned:

@@ -68,8 +68,9 @@ def reloads() -> Reloads:
     return Reloads()
 
 
-def tail(*log_dirs: str) -> MetadataTail:
-    return MetadataTail(RealFiles(), [f"{log_dir}/{CLUSTER_METADATA_TOPIC}-0" for log_dir in log_dirs])
+def tail(*log_dirs: str) -> Callable[[], bool]:
+    directories = [f"{log_dir}/{CLUSTER_METADATA_TOPIC}-0" for log_dir in log_dirs]
+    return MetadataTail(RealFiles(), directories).has_news
 
 
 @contextmanager

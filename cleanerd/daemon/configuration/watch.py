@@ -14,7 +14,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 from watchdog.events import (
     DirCreatedEvent,
@@ -34,6 +33,7 @@ from watchdog.observers.api import BaseObserver, ObservedWatch
 from cleanerd.config.sources import topic_directory
 from cleanerd.daemon.configuration.reload import ReloadTrigger
 from cleanerd.env.clock import Clock, SystemClock
+from cleanerd.env.files import inode_of
 
 SETTLE_S = 0.2
 POLL_S = 5.0
@@ -56,26 +56,19 @@ _LINKS_MAX = 40
 _Fingerprint = tuple[tuple[str, int, int, int, int], ...]
 
 
-class News(Protocol):
-    """What the cluster has configured: its metadata log (`storage.metadata_tail`), or what its brokers answer."""
-
-    def has_news(self) -> bool:
-        """Whether something that matters may have come since the last call. Never raises."""
-        ...
-
-
 class ConfigWatcher:
     """Calls `reload(trigger)`, which returns whether the reload was adopted, when there may be something new.
 
     Begins with one reload of files and metadata log, as far as they are there: what happened since the
-    configuration was read is not known. `reload` must not raise; it runs in the watcher's own thread. What was refused of
-    `metadata` is tried again, with growing pauses.
+    configuration was read is not known. `has_news`: whether the cluster may have configured something since the last call.
+    Both run in the watcher's own thread and must not raise. What was refused of the cluster is tried again, with growing
+    pauses.
     """
 
     def __init__(
         self,
         config_file: str | None,
-        metadata: News,
+        has_news: Callable[[], bool],
         reload: Callable[[ReloadTrigger], bool],
         *,
         clock: Clock | None = None,
@@ -83,7 +76,7 @@ class ConfigWatcher:
         observer: Callable[[], BaseObserver] = Observer,
     ) -> None:
         self._config_file = config_file
-        self._metadata = metadata
+        self._has_news = has_news
         self._reload = reload
         self._clock = clock or SystemClock()
         self._poll_s = poll_s
@@ -135,7 +128,7 @@ class ConfigWatcher:
         if self._stopping.is_set() or now_s < self._metadata_due_s:
             return
         self._metadata_due_s = now_s + self._poll_s
-        if not (self._metadata.has_news() or self._retry_s):
+        if not (self._has_news() or self._retry_s):
             return
         adopted = self._reload(ReloadTrigger.METADATA)
         self._retry_s = 0.0 if adopted else min(max(2 * self._retry_s, self._poll_s), RETRY_MAX_S)
@@ -163,7 +156,7 @@ class _Watches:
         """Watch these and no others. `is_complete`: all of them are."""
         if self._observer is None:
             return
-        wanted = {(directory, _inode(directory)) for directory in directories}
+        wanted = {(directory, inode_of(directory)) for directory in directories}
         for gone in self._watches.keys() - wanted:
             self._observer.unschedule(self._watches.pop(gone))
         for key in sorted(wanted - self._watches.keys()):
@@ -209,13 +202,6 @@ def _identity(path: str) -> tuple[str, int, int, int, int]:
     except OSError:
         return path, -1, -1, -1, -1
     return path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _inode(path: str) -> int:
-    try:
-        return os.stat(path).st_ino
-    except OSError:
-        return -1
 
 
 def _watch_points(config_file: str | None) -> set[str]:

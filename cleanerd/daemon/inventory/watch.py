@@ -28,6 +28,7 @@ from watchdog.events import (
 from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver, ObservedWatch
 
+from cleanerd.env.files import inode_of
 from cleanerd.format import names
 from cleanerd.format.names import FileKind, Suffix, parse_partition_dir, parse_segment_file
 
@@ -92,7 +93,7 @@ class LogDirWatcher:
         """Watch what could not be watched before, or is another directory now. To be called after each full scan."""
         if self._observer is None:
             return
-        wanted = {(log_dir, _inode(log_dir)) for log_dir in self._log_dirs}
+        wanted = {(log_dir, inode_of(log_dir)) for log_dir in self._log_dirs}
         alive = {emitter.watch for emitter in self._observer.emitters if emitter.is_alive()}
         for key, watch in list(self._watches.items()):
             if key not in wanted or watch not in alive:  # a number may be used again for another directory
@@ -190,13 +191,6 @@ def _is_about_segments(inside: list[str]) -> bool:
     if file.suffix is Suffix.STAGED:
         return file.kind is FileKind.MANIFEST
     return file.kind is FileKind.LOG or file.suffix in {Suffix.CLEANED, Suffix.SWAP}
-
-
-def _inode(path: str) -> int:
-    try:
-        return os.stat(path).st_ino
-    except OSError:
-        return -1
 
 
 def _kernel_watches() -> int:

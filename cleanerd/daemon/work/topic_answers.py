@@ -151,7 +151,7 @@ class ClusterNews:
         self._quickly = quickly
 
     def has_news(self) -> bool:
-        """As `configuration.watch.News`."""
+        """Whether something that matters may have come since the last call. Never raises."""
         current, answers = self._configuration(), self._answers
         if not current.has_metadata_log:
             ask = partial(answers.ask, self._brokers, current.broker, quickly=self._quickly)
