@@ -1,10 +1,5 @@
 """What is to come: which logs will be late, what would be enough, when a log becomes due."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from cleanerd.daemon.api.verbs import pause, throttle
 from cleanerd.daemon.reports.forecast import ASSUMED_BYTES_PER_S, forecast, misses, written_bytes_per_s
 from cleanerd.daemon.values.models import Forecast, HistoryEvent, ThrottleChange
@@ -12,13 +7,6 @@ from cleanerd.daemon.values.sample import SizeSample
 from tests.operate.world import World
 
 AHEAD_MS, LAG_MS = 600_000, 3_600_000
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path)
-    yield world
-    world.close()
 
 
 def looked_at(world: World) -> Forecast:

@@ -3,7 +3,6 @@
 import json
 from dataclasses import asdict
 
-import pytest
 from pydantic import TypeAdapter
 
 from cleanerd.daemon.work.holds import Hold
@@ -11,12 +10,6 @@ from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.clock import SystemClock
 from cleanerd.policy.lifecycle import paused
 from tests.daemon.clients import LOG, OTHER, PATIENCE_S, THIRD, Waiter, hold, until, waiting
-
-
-@pytest.fixture
-def states() -> PartitionStates:
-    """Nothing recorded yet."""
-    return PartitionStates(SystemClock())
 
 
 def test_holds_outlive_a_restart() -> None:

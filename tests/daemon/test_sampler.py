@@ -1,20 +1,8 @@
 """How dirty logs are is remembered now and then, and only of those that have moved."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from cleanerd.daemon.loops.sampler import Sampler
 from tests.cleaning.logs import segment
 from tests.operate.world import World
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path)
-    yield world
-    world.close()
 
 
 def test_a_sample_every_ten_minutes_of_all_and_of_logs_that_have_moved(world: World) -> None:

@@ -14,12 +14,6 @@ from cleanerd.policy.lifecycle import ABORTED, IN_PROGRESS, NONE, IllegalTransit
 from tests.daemon.clients import LOG, OTHER, THIRD, Waiter, hold, in_state, log_of, until, waiting
 
 
-@pytest.fixture
-def states() -> PartitionStates:
-    """Nothing recorded yet."""
-    return PartitionStates(SystemClock())
-
-
 def test_2_1_abort_and_pause_blocks_until_the_worker_has_stopped(states: PartitionStates) -> None:
     """in-progress -> aborted -> paused(1)."""
     assert states.try_start_all([LOG])

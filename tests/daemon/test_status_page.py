@@ -32,13 +32,6 @@ SCHEMES = {"dark": 0, "light": 1}
 PAPER = {"dark": (0x14, 0x18, 0x1A), "light": (0xFB, 0xFB, 0xF9)}
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path)
-    yield world
-    world.close()
-
-
 @contextmanager
 def serving(world: World) -> Iterator[str]:
     server = MetricsServer("127.0.0.1:0", StatusPage(world.control).by_path())

@@ -1,7 +1,6 @@
 """The supervisor without its threads: what a reload, a hold, a full disk and a foreign directory make of the logs."""
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,13 +26,6 @@ from tests.daemon.processes import wait_until
 from tests.operate.world import World
 from tests.storage.kill9_child import GROUPS, TP, clean_until, write_log
 from tests.storage.test_kill9 import Truth
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path)
-    yield world
-    world.close()
 
 
 def set_policy(world: World, topic: str, policy: str) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import sys
 import time
 import urllib.request
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from cleanerd.format.names import META_PROPERTIES
+from tests.broker.kafka import free_ports
 from tests.cleaning.logs import assert_settled, newest, write_logs
 from tests.daemon.processes import wait_until
 from tests.operate.pod import POD, Pod
@@ -62,7 +62,7 @@ def test_daemon_in_a_container_cleans_with_a_read_only_root_as_any_user(store: S
     (logs / META_PROPERTIES).unlink()
     for path in [logs, *logs.rglob("*")]:
         os.chown(path, UNKNOWN_UID, UNKNOWN_UID)
-    port = free_port()
+    (port,) = free_ports(1)
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "server.properties").write_text(
         "log.dirs=/var/lib/kafka/data\nlog.cleanup.policy=compact\nlog.cleaner.backoff.ms=200\n"
@@ -123,12 +123,6 @@ def confined(directory: Path, port: int) -> list[str]:
         f"--volume={directory / 'logs'}:/var/lib/kafka/data", f"--volume={directory / 'etc'}:/etc/kafka:ro",
         f"--env=CLEANERD_METRICS_LISTEN=127.0.0.1:{port}",
     ]  # fmt: skip
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 # -- beside a broker --------------------------------------------------------------------------------------------------

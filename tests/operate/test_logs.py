@@ -373,10 +373,3 @@ def test_a_thread_that_dies_tells_of_which_job_and_its_next_life_does_not(
     died = next(line for line in lines if line["event"] == "worker_died")
     assert died["worker"] == "cleanerd-worker-0"
     assert (died["log_dir"], died["job_id"]) == (str(world.a), daemon.parts.jobs.views()[0].id)
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path)
-    yield world
-    world.close()

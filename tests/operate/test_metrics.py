@@ -65,13 +65,6 @@ def moves(*metrics: Metric) -> Callable[[Scenario], Scenario]:
     return register
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path)
-    yield world
-    world.close()
-
-
 # -- what moves what ------------------------------------------------------------------------------------------------
 
 

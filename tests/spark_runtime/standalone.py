@@ -1,7 +1,6 @@
 """A standalone Spark on loopback: a master and workers, processes of this one."""
 
 import os
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,15 +9,10 @@ from pathlib import Path
 import pyspark
 
 from cleanerd.spark_runtime.java import find_java_home
+from tests.broker.kafka import free_ports
 from tests.daemon.processes import ROOT, wait_until
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager
@@ -41,7 +35,7 @@ def spark_daemon(out: Path, *arguments: str) -> Iterator[None]:
 @contextmanager
 def standalone(tmp_path: Path, workers: int, **properties: str) -> Iterator[tuple[str, list[Path]]]:
     """Master URL, and what each worker says; `properties` (dots as underscores) hold for all of them."""
-    port = free_port()
+    (port,) = free_ports(1)
     master = f"spark://127.0.0.1:{port}"
     package = "org.apache.spark.deploy"
     told = [tmp_path / f"worker-{number}.log" for number in range(workers)]

@@ -1,0 +1,13 @@
+"""Parts of a daemon that several files are about."""
+
+import pytest
+
+from cleanerd.daemon.work.states import PartitionStates
+from cleanerd.env.clock import SystemClock
+from tests.operate.conftest import world as world
+
+
+@pytest.fixture
+def states() -> PartitionStates:
+    """Nothing recorded yet."""
+    return PartitionStates(SystemClock())
