@@ -62,11 +62,6 @@ class Candidate:
         """Where it lies."""
         return self.snapshot.log_dir
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes that its cleaning reads."""
-        return self.range.clean_bytes + self.range.cleanable_bytes
-
     def result(self, outcome: CleaningOutcome, reason: str | None) -> LogResult:
         """The account of the log as it is, nothing done to it yet."""
         snapshot, segments = self.snapshot, len(self.snapshot.segments)

@@ -330,7 +330,7 @@ class Directory(CommitHost):
 
 def jobs_of(candidates: list[Candidate]) -> Iterator[list[Candidate]]:
     """Most urgent first, cut into jobs."""
-    return in_jobs(in_order(candidates), lambda candidate: candidate.size_bytes)
+    return in_jobs(in_order(candidates), lambda candidate: candidate.range.size_bytes)
 
 
 def job_failed(candidate: Candidate, error: JobFailed) -> LogResult:

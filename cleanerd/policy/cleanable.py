@@ -84,10 +84,14 @@ class CleanableRange:
         return self.cleanable_bytes == 0 or self.first_uncleanable_offset <= self.first_dirty_offset
 
     @property
+    def size_bytes(self) -> int:
+        """Bytes that its cleaning reads."""
+        return self.clean_bytes + self.cleanable_bytes
+
+    @property
     def dirty_ratio(self) -> float:
         """Cleanable bytes over clean plus cleanable bytes; 0 for an empty log (1.14)."""
-        total = self.clean_bytes + self.cleanable_bytes
-        return self.cleanable_bytes / total if total else 0.0
+        return self.cleanable_bytes / self.size_bytes if self.size_bytes else 0.0
 
 
 def range_query(segments: Sequence[SegmentFacts], start: int, end: int) -> tuple[SegmentFacts, ...]:

@@ -153,7 +153,7 @@ class DueLogs:
                 continue
             due, _ = self._due(entry, found, now_ms)
             if due is not None and due.reason is not DueReason.HORIZON:
-                size_bytes = 3 * (due.range.clean_bytes + due.range.cleanable_bytes)
+                size_bytes = 3 * due.range.size_bytes
                 yield Work(entry.log, size_bytes, now_ms, _sum_ms(found.deadline_ms, grace_ms(lag_ms)))
 
     def _online(self) -> list[Entry]:

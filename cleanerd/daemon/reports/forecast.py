@@ -85,17 +85,13 @@ def _waiting(parts: Parts, conditions: Iterable[tuple[LogId, Condition]]) -> Est
 def _works(waiting: Estimates, now_ms: int, rate: float) -> list[Work[LogId]]:
     works = []
     for log, estimate in waiting.items():
-        size_bytes, reason = _size_bytes(estimate), estimate.reason(now_ms)
+        size_bytes, reason = max(estimate.range.size_bytes, 1), estimate.reason(now_ms)
         deadline_ms = estimate.deadline_ms
         if estimate.range.is_empty or (reason is None and deadline_ms >= FOREVER_MS):
             continue
         ready_ms = now_ms if reason is not None else deadline_ms
         works.append(Work(log, size_bytes, ready_ms, _latest_ms(estimate, size_bytes, rate)))
     return works
-
-
-def _size_bytes(estimate: DirtyEstimate) -> int:
-    return max(estimate.range.clean_bytes + estimate.range.cleanable_bytes, 1)
 
 
 def _latest_ms(estimate: DirtyEstimate, size_bytes: int, rate: float) -> int:
@@ -149,7 +145,7 @@ def _log_forecast(
         size_bytes=estimate.known.contents.size_bytes,
         cleanable_bytes=0 if bound.is_empty else bound.cleanable_bytes,
         removable_bytes=removable,
-        peak_extra_bytes=bound.clean_bytes + bound.cleanable_bytes - (removable or 0),
+        peak_extra_bytes=bound.size_bytes - (removable or 0),
         due_ms=due_ms,
         due_why=why,
         start_ms=planned.start_ms if planned else None,
@@ -164,8 +160,7 @@ def _removable_bytes(estimate: DirtyEstimate, last: HistoryEvent | None) -> int 
     """Bytes that a cleaning removes if it leaves as much as the last one; None without a last one."""
     if last is None or last.bytes_after is None or last.kind not in ("cleaning", "commit"):
         return None
-    size_bytes = estimate.range.clean_bytes + estimate.range.cleanable_bytes
-    return max(size_bytes - last.bytes_after, 0)
+    return max(estimate.range.size_bytes - last.bytes_after, 0)
 
 
 def _due(parts: Parts, log: LogId, estimate: DirtyEstimate, now_ms: int) -> tuple[int | None, str | None]:

@@ -106,7 +106,7 @@ def _sums(parts: Parts, log_dir: str, entries: Sequence[Entry]) -> Iterator[Metr
     found = [one for one in (parts.due_logs.estimate(entry.log) for entry in entries) if one is not None]
     dirty = [one.range for one in found if not one.range.is_empty]
     late_ms = max((parts.clock.now_ms() - one.deadline_ms for one in found), default=0)
-    largest = max((one.range.clean_bytes + one.range.cleanable_bytes for one in found), default=0)
+    largest = max((one.range.size_bytes for one in found), default=0)
     yield table.UNREADABLE, (log_dir,), sum(entry.error is not None for entry in entries)
     yield table.MAX_DIRTY_RATIO, (log_dir,), max((one.dirty_ratio for one in dirty), default=0.0)  # rule 1.25
     yield table.MAX_DELAY, (log_dir,), max(late_ms, 0) / 1000  # rule 1.18

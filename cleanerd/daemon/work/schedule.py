@@ -98,13 +98,9 @@ class Schedule:
             if one.log.log_dir == first.log.log_dir
             and (one.reason is DueReason.HORIZON) == (first.reason is DueReason.HORIZON)
         )
-        return next(in_jobs(alike, _size_bytes))
+        return next(in_jobs(alike, lambda one: one.range.size_bytes))
 
     def _is_free(self) -> Callable[[LogId], bool]:
         """What answers for one look at all logs: it asks once who owns a log directory."""
         obstacle = self.conditions.obstacle_of()
         return lambda log: self.states.is_free(log) and obstacle(log) is None
-
-
-def _size_bytes(due: Due) -> int:
-    return due.range.clean_bytes + due.range.cleanable_bytes

@@ -104,11 +104,11 @@ def _row(found: Candidate | LogResult, now_ms: int, *, exact: bool) -> LogRow | 
         or is_filthy(bound, thresholds),  # empty: an expired delete horizon is all there is
         "dirty_ratio": round(bound.dirty_ratio, 6),
         "bytes_before": snapshot.size_bytes,
-        "bytes_to_read": found.size_bytes,
+        "bytes_to_read": bound.size_bytes,
         "end_offset": end,
         "removable_records": records._asdict(),
         "removable_bytes": gone._asdict(),
-        "peak_extra_bytes": max(found.size_bytes - gone.value + gone.error, 0),
+        "peak_extra_bytes": max(bound.size_bytes - gone.value + gone.error, 0),
         "reason": None,
     }
 
