@@ -8,7 +8,6 @@ import ctypes
 import glob
 import os
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -102,7 +101,8 @@ def _lz4() -> tuple[int, int]:
 
 @cache
 def _zstd() -> _Zstd | None:
-    for path in (*_bundled_zstd(), "libzstd.so.1"):
+    bundled = glob.glob(os.path.join(glob.escape(os.path.dirname(zstandard.__file__)), "_cffi*.so"))
+    for path in (*sorted(bundled), "libzstd.so.1"):
         library = _opened(path)
         if library is None or not hasattr(library, "ZSTD_compress2"):
             continue
@@ -117,10 +117,6 @@ def _zstd() -> _Zstd | None:
         library.ZSTD_CCtx_setParameter.restype = ctypes.c_size_t
         return _Zstd(library, _address(library.ZSTD_decompressDCtx), _address(library.ZSTD_compress2))
     return None
-
-
-def _bundled_zstd() -> Iterator[str]:
-    yield from sorted(glob.glob(os.path.join(glob.escape(os.path.dirname(zstandard.__file__)), "_cffi*.so")))
 
 
 def _opened(path: str) -> ctypes.CDLL | None:

@@ -103,7 +103,7 @@ class Pipeline:
         """Index and resolve. `keys[i]` is the fingerprint key of log i, fresh for every cleaning."""
         fits = sum(log.dirty_records_max for log in logs) <= self._budget.records
         # Without a clean section nothing is looked up: then files bring the blocks together on all cores, and not on one.
-        if fits and any(log.has_clean for log in logs):
+        if fits and not all(chunk.is_dirty for log in logs for chunk in log.chunks):
             return self._index_map_side(logs, keys, in_one_pass=True)
         return self._index_by_bucket(logs, keys)
 

@@ -112,11 +112,6 @@ class LogWork:
         return sum(chunk.source.size_bytes for chunk in self.chunks)
 
     @property
-    def has_clean(self) -> bool:
-        """Whether there is a chunk without any offset of the dirty section."""
-        return not all(chunk.is_dirty for chunk in self.chunks)
-
-    @property
     def records_max(self) -> int:
         """Upper bound for the number of records."""
         return sum(chunk.records_max for chunk in self.chunks)

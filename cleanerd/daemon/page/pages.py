@@ -93,12 +93,8 @@ def name_of(view: LogView) -> str:
     return f"{view.topic}-{view.partition}"
 
 
-def _rank(view: LogView) -> int:
-    return STATES.index(view.state)
-
-
 _ORDERS: Mapping[str, Callable[[LogView], tuple[object, ...]]] = {
-    "state": lambda view: (_rank(view), -(view.cleanable_bytes or 0)),
+    "state": lambda view: (STATES.index(view.state), -(view.cleanable_bytes or 0)),
     "name": lambda _: (),
     "size": lambda view: (-view.size_bytes,),
     "dirty": lambda view: (-(view.dirty_ratio if view.dirty_ratio is not None else -1),),
