@@ -336,10 +336,11 @@ def _origin(metadata: ClusterMetadata, record: str) -> Origin:
 
 
 def _check_lags(settings: SettingsByKey, where: str, problems: list[str]) -> None:
-    """Rule 8.N3, C152."""
+    """Rule 8.N3, C152. What the cluster has taken holds: a broker compares with defaults of its own."""
     lower, upper = _LAGS
     low, high = settings[lower], settings[upper]
-    if low.value > high.value:
+    is_of_cluster = not {low.origin.layer, high.origin.layer}.isdisjoint((Layer.METADATA, Layer.BROKER))
+    if low.value > high.value and not is_of_cluster:
         expected = f"at most {upper}, which is {high.value} ({high.origin})"
         problems.append(where + _problem(lower, expected, low.value, low.origin))
 

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from pydantic import TypeAdapter
 
@@ -61,11 +62,12 @@ class Parts:
         files: Files,
         clock: Clock,
         recovering: Callable[[], None] = lambda: None,
-        refresh: Callable[[], bool] = lambda: True,
+        refresh: Callable[..., bool] = lambda **_: True,
     ) -> None:
         """`recovering` is called after each partition directory that was recovered: a slow start can report progress.
 
-        `refresh` reads what the cluster has configured for its topics since the configuration was read; whether it could.
+        `refresh` reads what the cluster has configured since the configuration was read; whether it could, and with
+        `with_files` whether the files are not rejected either.
         """
         self.configuration, self.log_dirs, self.store = configuration, log_dirs, store
         self.files, self.clock, self.life = files, clock, Life(clock.monotonic_s())
@@ -101,7 +103,8 @@ class Parts:
         self.retention = RetentionPasses(
             states=self.states, files=files, clock=clock, configuration=configuration, deletions=self.deletions,
             ownership=self.ownership, inventory=self.inventory, metrics=self.metrics, events=self.events,
-            refresh=refresh,
+            # What the broker will go by when it starts may keep what is deleted here.
+            refresh=partial(refresh, with_files=True),
         )  # fmt: skip
         self.schedule = Schedule(
             self.due_logs, self.states, self.jobs, configuration, self.conditions, self.ownership, clock

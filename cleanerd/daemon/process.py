@@ -205,15 +205,15 @@ class Daemon:
         logs.configure(plan.new.broker.log_format, plan.new.broker.log_level)
         self._supervisor.apply(plan)
 
-    def _refresh(self) -> bool:
+    def _refresh(self, *, with_files: bool = False) -> bool:
         """Take in the cluster's changes since the last look: before a commit, ahead of the watcher.
 
-        False while they cannot be read.
+        False while they cannot be read or were rejected; `with_files`, also while what the files say was.
         """
         with self._refreshing:
             if self._news.has_news() or not self._is_refreshed:
                 self._is_refreshed = self._reload(ReloadTrigger.METADATA)
-            return self._is_refreshed
+            return self._is_refreshed and not (with_files and self._reloader.is_rejected)
 
     def _reload(self, trigger: ReloadTrigger) -> bool:
         """Reload, wake whatever the new configuration concerns, report it; whether it was adopted."""

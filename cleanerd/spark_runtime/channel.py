@@ -37,7 +37,7 @@ _PROOF_BYTES = 32
 _TIMEOUT_S = 60.0
 _TOKEN_TIMEOUT_S = 10.0  # in which a task proves that it knows the token
 _SILENCE_S = 30  # after which a host is gone
-_STRANGERS_MAX = 64  # connections that have not
+_STRANGERS_MAX = 128  # connections that have not
 _ACCEPT_PAUSE_S = 0.1  # until descriptors may have come free
 _LEAVE_S = 1.0  # for a task that is being answered
 _REPORT_BYTES = 4 << 20  # a message costs two processes some 100 us
@@ -187,7 +187,10 @@ def _prove(connection: socket.socket, token: bytes) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     own, challenge = secrets.token_bytes(_TOKEN_BYTES), _receive(connection, _TOKEN_BYTES)
     connection.sendall(_proof(token, b"task", challenge or b"") + own)
-    if _receive(connection, _PROOF_BYTES) != _proof(token, b"driver", own):
+    answer = _receive(connection, _PROOF_BYTES)
+    if answer is None:
+        raise ConnectionResetError("the driver has hung up")
+    if answer != _proof(token, b"driver", own):
         raise ConnectionRefusedError("who listens there is not the driver")
     connection.settimeout(None)
 

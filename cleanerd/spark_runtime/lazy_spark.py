@@ -265,6 +265,7 @@ class LazySpark:
         if has_time and jvm.leaves_archive:
             self.stop()
         else:
+            self._stops += 1  # without the mutex: a session that starts holds it
             jvm.kill()
 
     def _is_alive(self) -> bool:

@@ -33,19 +33,21 @@ def scratch_roots(settings: Mapping[str, str], environment: Mapping[str, str]) -
 
 
 class Scratch:
-    """A new directory in each of `roots`, locked by this process; those that others have left there go."""
+    """A new directory in each of `roots` that can be used, locked by this process; those that others have left there go."""
 
     def __init__(self, roots: Sequence[str]) -> None:
-        """Raises OSError."""
+        """Raises OSError where none can be used."""
         sweep(roots)
         self.paths: list[str] = []
         self._locks: list[int] = []
-        try:
-            for root in roots:
+        errors: list[OSError] = []
+        for root in roots:
+            try:
                 self._add(root)
-        except OSError:
-            self.remove()
-            raise
+            except OSError as error:  # a disk of several that has failed
+                errors.append(error)
+        if not self.paths:
+            raise errors[0]
 
     def _add(self, root: str) -> None:
         os.makedirs(root, exist_ok=True)
@@ -77,6 +79,12 @@ class Scratch:
             shutil.rmtree(path, ignore_errors=True)
         for lock in locks:
             os.close(lock)
+
+
+def sweep_those_of(settings: Mapping[str, str]) -> None:
+    """`sweep` where sessions with these properties of Spark have their directories."""
+    with contextlib.suppress(OSError):  # there is no temporary directory
+        sweep(scratch_roots(settings, os.environ))
 
 
 def sweep(roots: Sequence[str]) -> None:

@@ -59,7 +59,7 @@ class PartitionDir:
         with contextlib.suppress(FileNotFoundError):
             self.rename(source, target)
 
-    def unlink_if_there(self, name: SegmentFileName) -> None:
+    def unlink_if_there(self, name: SegmentFileName | str) -> None:
         """Unlink a file that may not be there."""
         with contextlib.suppress(FileNotFoundError):
             self.unlink(name)

@@ -431,13 +431,14 @@ def _batches_from(segment: SegmentOnDisk, position: int, pace: Pace) -> "Iterato
     size = _READ_BYTES
     with open_regular(segment.path) as fd:
         while position < segment.size_bytes:
-            raw = read_at(fd, position, min(size, segment.size_bytes - position))
+            wanted = min(size, segment.size_bytes - position)
+            raw = read_at(fd, position, wanted)
             pace(len(raw))
             batches, stop, status = scan_batches(raw, 0, len(raw))
             if len(batches):
                 yield raw, batches
                 position, size = position + stop, _READ_BYTES
-            elif status is ReadStatus.TORN and position + size < segment.size_bytes:
+            elif status is ReadStatus.TORN and position + size < segment.size_bytes and len(raw) == wanted:
                 size = peek_batch(raw.data).size_bytes  # a batch larger than the buffer
                 if position + size <= segment.size_bytes:
                     continue

@@ -277,9 +277,14 @@ def _base_of_staged(name: str) -> int | None:
 
 
 def discard_parts(partition: PartitionDir) -> None:
-    """Delete the parts in a partition directory: those that went into no segment, of tasks that Spark repeated."""
-    parsed = [(name, parse_segment_file(without_attempt(name))) for name in partition.list_names()]
-    partition.unlink(*(name for name, of in parsed if of is not None and of.kind is FileKind.PART))
+    """Delete the parts in a partition directory: those that went into no segment, of tasks that Spark repeated.
+
+    An attempt that is given up may delete its own at the same time.
+    """
+    for name in partition.list_names():
+        parsed = parse_segment_file(without_attempt(name))
+        if parsed is not None and parsed.kind is FileKind.PART and parsed.suffix is Suffix.STAGED:
+            partition.unlink_if_there(name)
 
 
 def discard_staged(partition: PartitionDir) -> None:

@@ -114,6 +114,19 @@ def test_c152_invalid_compaction_lag() -> None:
     assert configured(broker, {"t": {"min.compaction.lag.ms": "100"}}).topic("t").min_compaction_lag_ms == 100
 
 
+def test_lags_that_the_cluster_has_taken_hold() -> None:
+    """A broker compares what one request sets with defaults of its own: all of the topics would be held up here."""
+    metadata = ClusterMetadata(
+        {},
+        {"t": {"min.compaction.lag.ms": "200"}},
+        {"": {"log.cleaner.max.compaction.lag.ms": "100"}},
+        "/m",
+        1,
+    )
+    topic = resolve(read_sources(), metadata).topic("t")
+    assert (topic.min_compaction_lag_ms, topic.max_compaction_lag_ms) == (200, 100)
+
+
 @pytest.mark.parametrize(
     ("key", "text"),
     [

@@ -274,6 +274,25 @@ def test_retention_deletes_what_expired_and_a_deleted_log_goes_after_their_delay
         wait_until(lambda: not gone.exists(), 30, daemon.output)
 
 
+def test_nothing_expires_while_the_configuration_is_rejected(tmp_path: Path) -> None:
+    """Its broker has stopped, and may find a longer retention there when it starts."""
+    log_dir = tmp_path / "logs"
+    write_small(log_dir, "other")
+    settings = {"log_retention_ms": 1000, "log_retention_check_interval_ms": 200}
+    with running(tmp_path / "d", log_dir, topics={"events": "delete"}, **settings) as daemon:
+        daemon.configure(log_retention_ms=-1, cleanerd_retry_max=-1)
+        assert daemon.ctl("reload", check=False).returncode == 1
+        write_small(log_dir, "events")
+        bases = sorted((log_dir / "events-0").glob("*.log"))
+        wait_until(
+            lambda: any(line["event"] == "retention_skipped" for line in daemon.events()), 60, daemon.output
+        )
+        assert sorted((log_dir / "events-0").glob("*.log")) == bases
+        del daemon.settings["cleanerd.retry.max"]
+        daemon.configure(log_retention_ms=1000)
+        wait_until(lambda: list((log_dir / "events-0").glob("*.log")) == bases[-1:], 60, daemon.output)
+
+
 def test_c155_a_log_that_is_deleted_while_it_is_cleaned_is_forgotten(tmp_path: Path, log_dir: Path) -> None:
     with in_the_middle(tmp_path, log_dir) as daemon:
         write_small(log_dir, "other")

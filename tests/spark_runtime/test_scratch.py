@@ -81,6 +81,16 @@ def test_one_that_is_in_use_stays_until_its_process_is_killed(tmp_path: Path) ->
     assert [os.listdir(root) for root in roots] == [[], []]
 
 
+def test_a_root_that_cannot_be_used_is_left_out(tmp_path: Path) -> None:
+    """A disk of several has failed: Spark does without it, too. With none left there is no session."""
+    (tmp_path / "failed").touch()
+    scratch = Scratch([str(tmp_path / "failed" / "a"), str(tmp_path / "b")])
+    assert [os.path.dirname(path) for path in scratch.paths] == [str(tmp_path / "b")]
+    scratch.remove()
+    with pytest.raises(NotADirectoryError):
+        Scratch([str(tmp_path / "failed" / "a")])
+
+
 def test_only_what_is_of_this_user_and_has_the_name_is_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

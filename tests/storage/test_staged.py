@@ -93,12 +93,14 @@ def test_parts_go_with_all_attempts_at_them() -> None:
     """Before a commit they are of no use: what is staged is in other files. With it they go as well."""
     parts = [f"{50:020d}.part.cleanerd", f"{50:020d}.0123456789abcdef.part.cleanerd"]
     disk, _ = staged_disk(TWO)
+    disk.put(at(f"{50:020d}.part"), b"of someone else")
     before = names(disk, ".cleanerd")
     for discard in (discard_parts, discard_staged):
         for name in parts:
             disk.put(at(name), b"part")
         discard(PartitionDir(disk, DIRECTORY))
         assert names(disk, ".cleanerd") == (before if discard is discard_parts else [])
+    assert disk.exists(at(f"{50:020d}.part"))
 
 
 def test_discard_in_a_directory_that_is_gone_does_nothing() -> None:

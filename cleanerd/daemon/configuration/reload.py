@@ -84,6 +84,11 @@ class Reloader:
         self.last_success_ms = clock.now_ms()
         self._counts = Counter[ReloadStatus]()
 
+    @property
+    def is_rejected(self) -> bool:
+        """Whether what was read last may not be adopted."""
+        return self.last is not None and self.last.status is ReloadStatus.REJECTED
+
     def count(self, status: ReloadStatus) -> int:
         """Reloads that ended so, since the start."""
         return self._counts[status]
@@ -98,7 +103,7 @@ class Reloader:
                 self._rejected = outcome if is_rejected else None
             self.last = outcome if is_rejected else self._rejected or outcome
             self._counts[outcome.status] += 1
-            if self.last.status is not ReloadStatus.REJECTED:
+            if not self.is_rejected:
                 self.last_success_ms = outcome.at_ms
             return outcome
 

@@ -28,7 +28,7 @@ from cleanerd.daemon.engine.calls import (
 from cleanerd.env.clock import Clock
 from cleanerd.env.host import passed_on
 from cleanerd.errors import JobFailed
-from cleanerd.spark_runtime.scratch import scratch_roots, sweep
+from cleanerd.spark_runtime.scratch import sweep_those_of
 from cleanerd.spark_runtime.spark_master import SparkPlace
 
 _POLL_S = 0.5
@@ -170,7 +170,7 @@ class _Child:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        sweep(scratch_roots(dict(self.place.conf), os.environ))
+        sweep_those_of(dict(self.place.conf))
 
 
 class Engine:

@@ -24,6 +24,7 @@ from cleanerd.daemon.telemetry.step_log import log_step
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.commit_hosts import JobHost
+from cleanerd.daemon.work.wanted import UNREAD
 from cleanerd.errors import Aborted, CleanerdError, JobFailed, attempt, guarded
 from cleanerd.format.names import TopicPartition
 from cleanerd.spark_runtime.channel import Channel, driver_host
@@ -253,7 +254,8 @@ class Cleanings:
         parts = self.parts
         if parts.ownership.is_yielding(path):
             return [replace(one, reason="waits for a broker that is about to start") for one in waiting]
-        parts.wanted.refresh()
+        if not parts.wanted.refresh():
+            return [replace(one, reason=UNREAD) for one in waiting]
         log_dir = attempt(functools.partial(parts.ownership.at, path), path)
         if isinstance(log_dir, CleanerdError):
             return [one.failed(log_dir) for one in waiting]

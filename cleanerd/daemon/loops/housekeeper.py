@@ -1,7 +1,5 @@
 """Work that is due by the clock alone: deletions, expired holds, idle engines, scratch of killed ones, samples, history."""
 
-import os
-
 import structlog
 from pydantic import TypeAdapter
 
@@ -11,7 +9,7 @@ from cleanerd.daemon.store import HOLD, MUTE
 from cleanerd.daemon.work.deletions import Deleted
 from cleanerd.daemon.work.mutes import Mute
 from cleanerd.daemon.workers import Bell, Duty, Worker
-from cleanerd.spark_runtime.scratch import scratch_roots, sweep
+from cleanerd.spark_runtime.scratch import sweep_those_of
 
 _PAUSE_S = 1.0
 _PRUNE_S = 600.0
@@ -71,7 +69,7 @@ class Housekeeper(Duty):
         now_s = self._parts.clock.monotonic_s()
         if now_s - self._swept_s >= _SWEEP_S:
             self._swept_s = now_s
-            sweep(scratch_roots(dict(self._parts.configuration().broker.spark_conf), os.environ))
+            sweep_those_of(dict(self._parts.configuration().broker.spark_conf))
 
     def _prune_history(self, now_ms: int) -> None:
         now_s = self._parts.clock.monotonic_s()

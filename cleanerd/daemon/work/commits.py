@@ -23,7 +23,7 @@ from cleanerd.daemon.work.brokers_cleaner import BrokersCleaner
 from cleanerd.daemon.work.commit_hosts import JobHost
 from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.daemon.work.states import PartitionStates
-from cleanerd.daemon.work.wanted import Wanted
+from cleanerd.daemon.work.wanted import UNREAD, Wanted
 from cleanerd.errors import (
     Aborted,
     CleanerdError,
@@ -83,8 +83,8 @@ class Commits:
         for log in logs:
             by_dir.setdefault(log.log_dir, []).append(log)
         views = []
-        if by_dir:
-            self.wanted.refresh()
+        if by_dir and not self.wanted.refresh():
+            return [_view(log, "held", UNREAD) for members in by_dir.values() for log in members]
         for log_dir, members in by_dir.items():
             views += self._try_dir(log_dir, members, goes_on)
         return views

@@ -31,6 +31,7 @@ from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.deletions import PendingDeletions
 from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.daemon.work.states import NotTaken, PartitionStates, Taken
+from cleanerd.daemon.work.wanted import UNREAD
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError, LockHeld, LogUncleanable, SourceChanged, attempt
@@ -45,7 +46,6 @@ from cleanerd.storage.topic_id import why_not_of_cluster
 _STOP_S = 30.0
 """How long a deletion of records waits for the cleaning of its log to stop."""
 
-_UNREAD = "what the cluster has configured cannot be read now"
 _BROKERS = (Owner.LIVE_BROKER, Owner.BROKER_COMING)
 
 _log = structlog.get_logger("cleanerd")
@@ -104,7 +104,7 @@ class RetentionPasses:
         # A broker that has stopped may have been told to keep what expires by what we know.
         if free and not self.refresh():
             for log_dir in {log.log_dir for log in free}:
-                _log.warning("retention_skipped", log_dir=log_dir, reason=_UNREAD)
+                _log.warning("retention_skipped", log_dir=log_dir, reason=UNREAD)
             return {}
         configuration = self.configuration()
         compacted = [log for log in free if configuration.topic(log.topic_partition.topic).compact]
@@ -138,7 +138,7 @@ class RetentionPasses:
         if self.ownership.owner(log.log_dir) is Owner.BROKER_COMING:
             raise NotTaken(f"{log.log_dir}: a broker is about to start")
         if not self.refresh():
-            raise NotTaken(f"{log}: {_UNREAD}")
+            raise NotTaken(f"{log}: {UNREAD}")
         taken = self.states.take(log, _STOP_S)
         try:
             return self._delete_records(taken, offset, self.configuration())

@@ -14,10 +14,13 @@ from cleanerd.env.files import Files
 from cleanerd.errors import PolicyChanged
 from cleanerd.storage.log_dir import LogDir
 
+UNREAD = "what is configured was rejected, or cannot be read now"
+"""Nothing is committed or deleted meanwhile: it may have to stay."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Asks with `.lock` held; thread-safe. `refresh` takes in the cluster's changes since the last look."""
+    """Asks with `.lock` held; thread-safe. `refresh` takes in the cluster's changes since the last look, False: `UNREAD`."""
 
     states: PartitionStates
     files: Files
