@@ -43,6 +43,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from cleanerd.errors import BadUsage
@@ -153,7 +154,11 @@ class Options:
         return max(start, 0), MAX_OFFSET if end == LATEST else end
 
     def partition_dirs(self) -> list[tuple[TopicPartition, str]]:
-        """The directories that were asked for, sorted. Raises `BadUsage` when a path leads nowhere, `OSError`."""
+        """The directories that were asked for, sorted.
+
+        Raises `BadUsage` when a path leads nowhere, or a partition lies in two of them: its records would come twice.
+        `OSError`.
+        """
         found: dict[str, TopicPartition] = {}
         for path in self.paths:
             matches = sorted(glob.glob(path))
@@ -164,7 +169,11 @@ class Options:
                     parsed = parse_partition_dir(os.path.basename(directory))
                     if parsed and parsed[1] is DirKind.CURRENT and self.selects(parsed[0]):
                         found[directory] = parsed[0]
-        return sorted((tp, directory) for directory, tp in found.items())
+        ordered = sorted((tp, directory) for directory, tp in found.items())
+        for (tp, one), (other_tp, other) in pairwise(ordered):
+            if tp == other_tp:
+                raise BadUsage(f"option path: {tp} lies in {one} and in {other}: name one of them")
+        return ordered
 
 
 def _candidates(path: str) -> list[str]:

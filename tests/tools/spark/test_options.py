@@ -43,6 +43,14 @@ def test_paths(tmp_path: Path) -> None:
         parse_options({"path": str(tmp_path / "nowhere")}).partition_dirs()
 
 
+def test_a_partition_in_two_places_is_refused(tmp_path: Path) -> None:
+    """Replicas of two brokers: each record would come twice."""
+    for broker in ("a", "b"):
+        (tmp_path / broker / "t-0").mkdir(parents=True)
+    with pytest.raises(BadUsage, match=f"t-0 lies in {tmp_path}/a/t-0 and in {tmp_path}/b/t-0"):
+        parse_options({"path": f"{tmp_path}/*"}).partition_dirs()
+
+
 def test_offsets() -> None:
     """As Spark's Kafka source writes them."""
     options = parse_options(
