@@ -1,4 +1,4 @@
-"""The table of releases in the README, as measured: `python -m tests.broker.matrix`.
+"""What README says of each release, as measured: `python -m tests.broker.matrix`.
 
 For each release of tests/kafka/releases.toml what `compact` proves, with topics of every kind instead of a few.
 """
