@@ -245,7 +245,7 @@ def check_partition(found: Partition, reports: Sequence[SegmentReport]) -> None:
 
 def _log_end(found: Partition, reports: Sequence[SegmentReport]) -> int | None:
     """End of the log, None when it is not known."""
-    if not reports or reports[-1].task is not found.tasks[-1] or found.facts.is_live:
+    if not reports or reports[-1].task != found.tasks[-1] or found.facts.is_live:
         return None
     last = reports[-1]
     if not last.is_whole and not last.batches:
