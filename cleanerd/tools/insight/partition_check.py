@@ -160,11 +160,12 @@ def _list_segments(found: Partition, live: Sequence[SegmentFileName]) -> None:
             continue
         is_clean = facts.is_clean and found.topic_partition.topic != names.CLUSTER_METADATA_TOPIC
         watermark = facts.offset(names.REPLICATION_CHECKPOINT, found.topic_partition) or 0
+        flushed = facts.offset(names.RECOVERY_POINT_CHECKPOINT, found.topic_partition) or 0
         found.tasks.append(
             SegmentTask(
                 facts.log_dir, found.topic_partition, found.directory, base, next_base, identity,
                 frozenset(kinds[base]), facts.is_live, is_clean,
-                watermark if facts.is_kafka else names.MAX_OFFSET,
+                watermark if facts.is_kafka else names.MAX_OFFSET, max(watermark, flushed),
             )
         )  # fmt: skip
 

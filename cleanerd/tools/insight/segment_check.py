@@ -49,7 +49,8 @@ class SegmentTask:
 
     `is_live`: a process holds the `.lock` of the log directory and may append, roll and delete. Then the active segment is
     read up to `high_watermark`. `is_clean`: the broker closed it in order,
-    which it does with all but the metadata log (spec disk A8).
+    which it does with all but the metadata log (spec disk A8). `settled_offset`: below it every record was committed or
+    flushed, by the checkpoints.
     """
 
     log_dir: str
@@ -62,6 +63,7 @@ class SegmentTask:
     is_live: bool
     is_clean: bool
     high_watermark: int
+    settled_offset: int
 
     @property
     def size_bytes(self) -> int:
@@ -249,7 +251,8 @@ def _comes_or_goes(task: SegmentTask, path: str) -> bool:
 
 def _note_damage(report: SegmentReport, damage: Damage) -> None:
     task, code = report.task, damage.code
-    if damage.at_end and task.is_active:
+    next_offset = report.last_offset + 1 if report.batches else task.base_offset
+    if damage.at_end and task.is_active and next_offset >= task.settled_offset:
         if task.is_live:
             return  # it is being written
         if code == "zeros":

@@ -1,13 +1,17 @@
-"""A segment against its indexes."""
+"""A segment against its indexes and against what the checkpoints say was written."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+from cleanerd.format import names
 from cleanerd.format.names import FileKind
 from cleanerd.tools.insight import segment_check
 from cleanerd.tools.insight.segment_check import SegmentReport
-from tests.tools.insight.logdirs import broker_log_dir, findings, segment
+from tests.cleaning.logs import lock_of_another
+from tests.tools.insight import damage
+from tests.tools.insight.logdirs import broker_log_dir, codes, findings, segment
 
 
 def test_a_transaction_index_that_was_not_listed_is_read(
@@ -26,3 +30,29 @@ def test_a_transaction_index_that_was_not_listed_is_read(
     check = segment_check._check
     monkeypatch.setattr(segment_check, "_check", appears)
     assert [finding.severity for finding in findings(log_dir)] == []
+
+
+@pytest.mark.parametrize("checkpoint", [names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT])
+def test_what_was_committed_or_flushed_is_no_torn_tail(checkpoint: str, tmp_path: Path) -> None:
+    """After a crash the broker cuts it off, and acknowledged records are gone; above it nothing is lost."""
+    log_dir = broker_log_dir(tmp_path / "logs")
+    log, start = damage.torn_tail(log_dir)
+    (log_dir / "plain-0" / names.LEADER_EPOCH_CHECKPOINT).write_bytes(b"0\n1\n0 0\n")
+    first_lost = int.from_bytes(log.read_bytes()[start : start + 8])
+    (log_dir / checkpoint).write_text(f"0\n1\nplain 0 {first_lost}\n")
+    assert codes(log_dir) == {"torn_tail": 1}
+    (log_dir / checkpoint).write_text(f"0\n1\nplain 0 {first_lost + 1}\n")
+    assert codes(log_dir) == {"torn_batch": 1, "checkpoint_beyond_end": 1}
+    os.truncate(log, start)
+    os.truncate(log, start + 100)
+    assert codes(log_dir) == {"zeros": 1, "checkpoint_beyond_end": 1}
+
+
+def test_what_a_live_broker_had_committed_is_no_end_in_writing(tmp_path: Path) -> None:
+    log_dir = broker_log_dir(tmp_path / "logs")
+    log = segment(log_dir / "plain-0", 0)
+    start = damage.starts(log)[-1]
+    os.truncate(log, start)
+    os.truncate(log, start + 100)
+    with lock_of_another(log_dir / names.LOCK):
+        assert codes(log_dir) == {"zeros": 1}
