@@ -28,6 +28,7 @@ from cleanerd.storage.staged import read_manifests, staged_flaw, staged_names
 from .findings import Finding, Judged
 from .regular_files import CarefulFiles
 from .segment_check import SegmentReport, SegmentTask
+from .waiting import waiting_swaps
 
 _NUMBER = re.compile(r"[0-9]+")
 
@@ -95,6 +96,7 @@ def list_partition(facts: DirFacts, topic_partition: TopicPartition, directory: 
 def _sort_names(found: Partition, listed: Sequence[str]) -> list[SegmentFileName]:
     live: list[SegmentFileName] = []
     staged = set(staged_names(listed))
+    waiting = waiting_swaps([parsed for name in listed if (parsed := parse_segment_file(name)) is not None])
     for name in listed:
         parsed = parse_segment_file(name)
         if name in staged or name in _KNOWN:
@@ -106,7 +108,7 @@ def _sort_names(found: Partition, listed: Sequence[str]) -> list[SegmentFileName
         elif parsed.suffix is Suffix.DELETED:
             found.add("deleted_file", found.path(name))
         elif not found.facts.is_live:  # else its broker is at work
-            found.add("interrupted_cleaning", found.path(name))
+            found.add("waiting_swap" if parsed in waiting else "interrupted_cleaning", found.path(name))
     return live
 
 

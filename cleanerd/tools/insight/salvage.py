@@ -47,6 +47,7 @@ from cleanerd.storage.producer_state import ProducerState
 
 from .new_segment import NewSegment, check_stopped
 from .regular_files import CarefulFiles, file_size, read_around_bad_sectors
+from .waiting import waiting_swaps
 from .walk import Bounds, Damage, Sound, walk_log
 
 
@@ -121,6 +122,14 @@ def _check_usage(source: str, output: str) -> None:
         raise BadUsage(f"{source}: expected a partition directory, named TOPIC-PARTITION")
     if not os.path.isdir(source):
         raise BadUsage(f"{source}: expected a directory")
+    waiting = waiting_swaps(
+        [parsed for n in os.listdir(source) if (parsed := parse_segment_file(n)) is not None]
+    )
+    if waiting:
+        raise BadUsage(
+            f"{source}: a cleaning was interrupted, {waiting[0]} waits to take the place of segments that may be gone: "
+            "start the broker once, or run `cleanerd clean` where there is none; or put it in its place by hand"
+        )
     if os.path.lexists(output) and (not os.path.isdir(output) or os.listdir(output)):
         raise BadUsage(f"{output}: expected a new or an empty directory")
     if os.path.realpath(output).startswith(os.path.realpath(source) + os.sep):

@@ -228,7 +228,7 @@ def _note_flaw(report: SegmentReport, kind: FileKind, code: str, flaw: FormatErr
 def _read(
     report: SegmentReport, kind: FileKind, missing: str, read: Callable[[Files, str, int], _T]
 ) -> _T | None:
-    """What is in a file of the segment; None where there is none to be read, with a finding `missing` if it has to be there."""
+    """What is in a file of the segment; None where there is none to be read, with a finding `missing`, if any."""
     task, path = report.task, report.task.path(kind)
     if missing and kind not in task.kinds and not _comes_or_goes(task, path):
         report.add(missing, path, -1, "a file", "none")

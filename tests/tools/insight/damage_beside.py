@@ -16,6 +16,7 @@ checkpoint_partition = Written(
     "checkpoint_partition", "cleaner-offset-checkpoint", b"0\n2\ncleaned 0 32\nelsewhere 7 5\n"
 )
 interrupted_cleaning = Written("interrupted_cleaning", f"plain-0/{0:020d}.log.cleaned")
+waiting_swap = Written("waiting_swap", f"plain-0/{0:020d}.log.swap")
 staged_useless = Written("staged_useless", f"plain-0/{0:020d}.log.cleanerd")
 WRITTEN = (
     Written("epochs", "plain-0/leader-epoch-checkpoint", b"0\n2\n0 0\n", 2),
@@ -102,7 +103,7 @@ def fifo_as_checkpoint(log_dir: Path) -> tuple[Path, int]:
 DAMAGES: dict[Damage, str] = {
     **{
         damage: damage.name
-        for damage in (*WRITTEN, checkpoint_partition, interrupted_cleaning, staged_useless)
+        for damage in (*WRITTEN, checkpoint_partition, interrupted_cleaning, waiting_swap, staged_useless)
     },
     epochs_that_fall: "epoch_order",
     topic_id: "topic_id",

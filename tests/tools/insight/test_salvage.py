@@ -259,6 +259,21 @@ def test_until_everything_is_written_there_is_no_log(tmp_path: Path) -> None:
     assert f"{0:020d}.log.cleanerd" in left
 
 
+def test_a_segment_that_waits_to_be_swapped_in_is_not_forgotten(tmp_path: Path) -> None:
+    """Its sources are `.deleted`; what the broker would delete as unfinished, beside its sources, is no hindrance."""
+    source = broker_log_dir(tmp_path / "logs") / "idempotent-0"
+    log = segment(source, 0)
+    shutil.copy(log, f"{log}.deleted")
+    log.rename(f"{log}.swap")
+    for _ in range(2):
+        with pytest.raises(BadUsage, match=f"{log.name}.swap waits .* start the broker once"):
+            salvage(str(source), str(copy_of(source)))
+        Path(f"{log}.cleaned").touch()
+    assert not copy_of(source).exists()
+    Path(f"{log}.deleted").rename(log)
+    assert salvage(str(source), str(copy_of(source))).damage == []
+
+
 def test_directories_that_make_no_sense(tmp_path: Path) -> None:
     """Refused before anything is written."""
     log_dir = broker_log_dir(tmp_path / "logs")
