@@ -15,7 +15,7 @@ Until all of it is written and synced the new files have a suffix that brokers i
 """
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -158,6 +158,7 @@ class _Salvage:
         self._segment: NewSegment | None = None
         self._written: list[NewSegment] = []
         self._aborted: dict[int, AbortedTxn] = {}  # by the offset of the marker
+        self._lost_at: list[int] = []  # the offset after the batch before each damage
         self._covered: list[npt.NDArray[np.int64]] = []  # (first, last offset) of the batches of one segment
         self._epochs: list[EpochEntry] = []
         self._last_snapshot: bytes = b""
@@ -205,6 +206,7 @@ class _Salvage:
         self._covered = []
 
     def _lose(self, path: str, damage: Damage) -> None:
+        self._lost_at.append(self._report.end_offset)
         self._report.damage.append(
             Lost(path, damage.start, damage.end, damage.code, damage.expected, damage.found)
         )
@@ -260,7 +262,8 @@ class _Salvage:
     def _read_aborted(self, base: int, next_base: int) -> None:
         """What the original's index says of transactions whose markers are lost.
 
-        No CRC covers that index: an entry that names an offset of a batch that is there is either known or wrong.
+        No CRC covers that index: an entry that names an offset of a batch that is there is either known or wrong. But it
+        knows better where an abort began when a marker may be lost before: what that one ended was not aborted.
         """
         path = segment_path(self._source, base, FileKind.TXN_INDEX)
         try:
@@ -271,8 +274,17 @@ class _Salvage:
         for txn in txns:
             at = int(np.searchsorted(covered[:, 1], txn.last_offset))
             is_there = at < len(covered) and covered[at, 0] <= txn.last_offset
+            known = self._aborted.get(txn.last_offset)
             if base <= txn.last_offset < next_base and not is_there:
                 self._aborted[txn.last_offset] = txn
+            elif (
+                known is not None
+                and known.producer_id == txn.producer_id
+                and any(
+                    known.first_offset < lost <= txn.first_offset <= txn.last_offset for lost in self._lost_at
+                )
+            ):
+                self._aborted[txn.last_offset] = replace(known, first_offset=txn.first_offset)
 
     def _finish(self, last_base: int) -> None:
         """Everything that goes with the batches; then the files get the names that a broker reads."""

@@ -11,9 +11,12 @@ import pytest
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import BadUsage, LockHeld
 from cleanerd.format import names
-from cleanerd.format.batch import iterate_batches, parse_header
+from cleanerd.format.batch import encode_batch, iterate_batches, parse_header
+from cleanerd.format.control import ControlType, encode_end_txn_marker
 from cleanerd.format.names import FileKind
 from cleanerd.format.producer_snapshot import parse_producer_snapshot
+from cleanerd.format.record import Record
+from cleanerd.format.txn_index import AbortedTxn, render_txn_index
 from cleanerd.storage import file_bytes
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.insight import regular_files
@@ -156,6 +159,55 @@ def test_an_abort_whose_marker_is_lost_is_known_from_the_index(tmp_path: Path) -
     report = salvage(str(source), str(copy))
     assert [lost.code for lost in report.damage] == ["bad_crc"]
     assert {path.name: path.read_bytes() for path in copy.glob("*.txnindex")} == expected
+
+
+def transactions(directory: Path) -> Path:
+    """Producer 7 commits 0 to 9, with the marker at 10, and aborts 11 to 20."""
+    parts = []
+    for first, kind in ((0, ControlType.COMMIT), (11, ControlType.ABORT)):
+        records = [Record(first + n, 1000, b"k", b"v") for n in range(10)]
+        parts += [
+            encode_batch(
+                [one],
+                base_offset=one.offset,
+                producer_id=7,
+                producer_epoch=0,
+                base_sequence=0,
+                transactional=True,
+            )
+            for one in records
+        ]
+        parts.append(
+            encode_end_txn_marker(kind, offset=first + 10, timestamp_ms=1000, producer_id=7, producer_epoch=0)
+        )
+    directory.mkdir(parents=True)
+    segment(directory, 0).write_bytes(b"".join(parts))
+    segment(directory, 0, FileKind.TXN_INDEX).write_bytes(render_txn_index([AbortedTxn(7, 11, 21, 22)]))
+    return directory
+
+
+def test_a_commit_whose_marker_is_lost_is_known_from_the_index(tmp_path: Path) -> None:
+    """The index says where the abort after it began; what was committed stays visible."""
+    source = transactions(tmp_path / "logs" / "t-0")
+    expected = segment(source, 0, FileKind.TXN_INDEX).read_bytes()
+    log = segment(source, 0)
+    damage.overwrite(log, batches_of(log)[10] + 70, b"\xff")
+    copy = tmp_path / "t-0"
+    assert [lost.code for lost in salvage(str(source), str(copy)).damage] == ["bad_crc"]
+    assert segment(copy, 0, FileKind.TXN_INDEX).read_bytes() == expected
+    committed = read_records(str(copy), isolation="read_committed")
+    assert [record.offset for record in committed] == list(range(10))
+
+
+def test_where_no_marker_is_lost_an_abort_begins_where_its_records_do(tmp_path: Path) -> None:
+    """Whatever the index says; damage elsewhere does not make it right."""
+    source = transactions(tmp_path / "logs" / "t-0")
+    index, log = segment(source, 0, FileKind.TXN_INDEX), segment(source, 0)
+    expected = index.read_bytes()
+    damage.overwrite(index, 10, (15).to_bytes(8))
+    damage.overwrite(log, batches_of(log)[5] + 70, b"\xff")
+    salvage(str(source), str(tmp_path / "t-0"))
+    assert segment(tmp_path / "t-0", 0, FileKind.TXN_INDEX).read_bytes() == expected
 
 
 def test_a_lost_segment_leaves_a_gap(tmp_path: Path) -> None:
