@@ -308,7 +308,7 @@ def _check_epochs(found: Partition, reports: Sequence[SegmentReport]) -> None:
 
 
 def _check_transactions(found: Partition, reports: Sequence[SegmentReport]) -> None:
-    """Every abort marker that ends records is in the index of its segment, and nothing else is (spec disk B6)."""
+    """Every abort marker that ends records is in its index, from where they begin, and nothing else is (spec disk B6)."""
     events = _events(reports)
     aborts = events["kind"] == int(EventKind.ABORT)
     order = np.lexsort((events["offset"], events["producer_id"]))
@@ -318,7 +318,7 @@ def _check_transactions(found: Partition, reports: Sequence[SegmentReport]) -> N
         same = events["producer_id"][order] == events["producer_id"][before]
         same[0] = False
         has_data[order] = same & (events["kind"][before] == int(EventKind.DATA))
-    marked = set(zip(events["producer_id"][aborts].tolist(), events["offset"][aborts].tolist(), strict=True))
+    marked = _beginnings(events[order])
     needed = events[aborts & has_data]
     listed = {(txn.producer_id, txn.last_offset) for report in reports for txn in report.aborted}
     for producer_id, offset in zip(needed["producer_id"].tolist(), needed["offset"].tolist(), strict=True):
@@ -328,14 +328,41 @@ def _check_transactions(found: Partition, reports: Sequence[SegmentReport]) -> N
             found.add(
                 "txn_index_gap", path, -1, f"the abort of producer {producer_id} at offset {offset}", "none"
             )
-    if not all(report.is_whole for report in reports) or len(reports) != len(found.tasks):
+    if (
+        found.facts.is_live
+        or not all(report.is_whole for report in reports)
+        or len(reports) != len(found.tasks)
+    ):
         return
     for report in reports:
         for txn in report.aborted:
-            if (txn.producer_id, txn.last_offset) not in marked and not found.facts.is_live:
-                expected = f"an abort marker of producer {txn.producer_id} at offset {txn.last_offset}"
-                found.add("txn_index_entry", report.task.path(FileKind.TXN_INDEX), -1, expected, "none")
+            marker = f"an abort marker of producer {txn.producer_id} at offset {txn.last_offset}"
+            first, last = marked.get((txn.producer_id, txn.last_offset), (0, -1))
+            if not first <= txn.first_offset <= last:
+                expected = f"{marker} for records from {first} to {last} on" if last >= 0 else marker
+                there = txn.first_offset if last >= 0 else "none"
+                found.add("txn_index_entry", report.task.path(FileKind.TXN_INDEX), -1, expected, there)
                 break
+
+
+def _beginnings(events: Table) -> dict[tuple[int, int], tuple[int, int]]:
+    """Where a transaction may begin, by producer and offset of its abort marker: after the marker before, and in or before
+    its first batch. `events` by producer, then offset; those before a log's first marker may be gone.
+    """
+    found: dict[tuple[int, int], tuple[int, int]] = {}
+    producer, after, first = -1, 0, -1
+    for producer_id, offset, kind in zip(
+        events["producer_id"].tolist(), events["offset"].tolist(), events["kind"].tolist(), strict=True
+    ):
+        if producer_id != producer:
+            producer, after, first = producer_id, 0, -1
+        if kind == int(EventKind.DATA):
+            first = offset if first < 0 else first
+        elif kind in (int(EventKind.ABORT), int(EventKind.COMMIT)):
+            if kind == int(EventKind.ABORT):
+                found[producer_id, offset] = (after, offset if first < 0 else first)
+            after, first = offset + 1, -1
+    return found
 
 
 def _events(reports: Sequence[SegmentReport]) -> Table:

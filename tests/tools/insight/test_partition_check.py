@@ -1,12 +1,15 @@
 """What only shows when the segments of a log, its indexes and the checkpoints are put together."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from cleanerd.format.names import FileKind
+from cleanerd.format.txn_index import parse_txn_index, render_txn_index
 from cleanerd.tools.insight.verify import verify
 from tests.tools.insight import damage_beside
-from tests.tools.insight.logdirs import broker_log_dir
+from tests.tools.insight.logdirs import broker_log_dir, codes, segment
 
 
 def test_the_end_of_a_log_is_known_from_other_processes(
@@ -23,3 +26,14 @@ def test_the_end_of_a_log_is_known_from_other_processes(
         "log_start_beyond_end", "checkpoint_beyond_end", "epoch_beyond_end"
     }  # fmt: skip
     assert together.findings == alone.findings
+
+
+def test_an_abort_begins_between_the_marker_before_and_its_first_batch(tmp_path: Path) -> None:
+    """The batch has 21 to 23, a COMMIT lies at 20. Later, aborted records show; earlier, committed ones are hidden."""
+    log_dir = broker_log_dir(tmp_path / "logs")
+    index = segment(log_dir / "transactions-0", 17, FileKind.TXN_INDEX)
+    (txn,) = parse_txn_index(index.read_bytes(), 17)
+    for first in range(txn.last_offset + 1):
+        index.write_bytes(render_txn_index([replace(txn, first_offset=first)]))
+        expected = {} if 21 <= first <= 23 else {"txn_index_entry": 1}
+        assert codes(log_dir) == expected, first
