@@ -146,13 +146,25 @@ class _Walk:
         while trailing and bad[trailing - 1]:
             trailing -= 1
         end = start + len(raw)
-        if trailing < len(rows) and (broken or (trailing and end < self._bounds.end)):
+        if not trailing and not broken and end < self._bounds.end:
+            yield from self._unsound(Piece(self._source, start, self._previous, raw, rows))
+            return
+        if trailing < len(rows) and (broken or end < self._bounds.end):
             # The sizes of the last batches may be wrong: look at them again from the first of them on.
             rows, end = rows[:trailing], start + int(rows["position"][trailing])
         yield from self._rows(Piece(self._source, start, self._previous, raw, rows), bad[: len(rows)])
         self._position = end
         if broken and not self._is_done:
             yield self._resynced(end, status)
+
+    def _unsound(self, piece: Piece) -> Iterator[Damage]:
+        """A piece without a right CRC: the size of its first batch may be wrong, and sound ones lie in what it claims."""
+        if piece.batches["last_offset"][0] >= self._bounds.stop_offset:
+            self._stopped = True
+            return
+        damage = self._resynced(piece.file_position, ReadStatus.OK)
+        bad = _bad_crc(piece, 0)
+        yield bad if bad.end == damage.end else damage
 
     def _rows(self, piece: Piece, bad: npt.NDArray[np.bool_]) -> Iterator[Sound | Damage]:
         edges = np.flatnonzero(np.diff(bad.astype(np.int8))) + 1
@@ -164,8 +176,7 @@ class _Walk:
                     if piece.batches["last_offset"][row] >= self._bounds.stop_offset:
                         self._stopped = True
                         return
-                    carried, computed = crcs(piece.raw, piece.batches, row)
-                    yield _damage(piece, row, "bad_crc", f"CRC {carried:08x}", f"{computed:08x}")
+                    yield _bad_crc(piece, row)
             else:
                 yield from self._ordered(piece, int(begin), int(end))
 
@@ -350,6 +361,11 @@ def _damage(piece: Piece, row: int, code: str, expected: str, found: str) -> Dam
     batch = piece.batches[row]
     start = piece.file_position + int(batch["position"])
     return Damage(code, start, start + int(batch["size"]), expected, found)
+
+
+def _bad_crc(piece: Piece, row: int) -> Damage:
+    carried, computed = crcs(piece.raw, piece.batches, row)
+    return _damage(piece, row, "bad_crc", f"CRC {carried:08x}", f"{computed:08x}")
 
 
 def _first_offset(batch: Any) -> int:

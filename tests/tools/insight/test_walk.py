@@ -1,0 +1,67 @@
+"""Damage to what no CRC covers costs the batch that it is in, and no other."""
+
+from pathlib import Path
+
+import pytest
+
+from cleanerd.format.batch import encode_batch
+from cleanerd.format.record import Record
+from cleanerd.tools.insight import walk
+from cleanerd.tools.insight.walk import Bounds, Damage, walk_log
+
+PIECE_BYTES = 4096
+
+
+@pytest.fixture(autouse=True)
+def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walk, "PIECE_BYTES", PIECE_BYTES)
+
+
+def batch(offset: int, value: bytes = b"v" * 200) -> bytes:
+    return encode_batch([Record(offset, 1000, b"k", value)], base_offset=offset)
+
+
+def walked(path: Path, data: bytes) -> tuple[list[int], list[Damage]]:
+    """Last offsets of the sound batches, and the damage."""
+    path.write_bytes(data)
+    offsets, damage = [], []
+    with path.open("rb") as file:
+        for found in walk_log(file.fileno(), str(path), Bounds(0, 1 << 31, 1 << 62, 0, len(data))):
+            if isinstance(found, Damage):
+                damage.append(found)
+            else:
+                offsets += found.batches["last_offset"].tolist()
+    return offsets, damage
+
+
+def with_size(batch: bytes, size: int) -> bytes:
+    """One that claims so many bytes."""
+    return batch[:8] + (size - 12).to_bytes(4) + batch[12:]
+
+
+def test_an_inflated_size_that_ends_at_what_looks_like_a_head(tmp_path: Path) -> None:
+    """The head claims more than the piece: nothing in the piece is sound, but what the size claims is looked through."""
+    head = bytes(8) + (1 << 20).to_bytes(4) + bytes(4) + b"\x02" + bytes(60)
+    batches = [
+        batch(0),
+        *(batch(n) for n in range(1, 5)),
+        batch(5, head),
+        *(batch(n) for n in range(6, 6000)),
+    ]
+    end = sum(map(len, batches[:5])) + batches[5].index(head)
+    batches[0] = with_size(batches[0], end)
+    offsets, damage = walked(tmp_path / "log", b"".join(batches))
+    assert offsets == list(range(1, 6000))
+    assert [(found.code, found.start, found.end) for found in damage] == [("bad_batch", 0, len(batches[0]))]
+
+
+def test_a_bad_crc_that_is_alone_in_its_piece(tmp_path: Path) -> None:
+    """Its size is right: it is that batch, and its CRC, that is reported."""
+    batches = [batch(n, b"v" * 3000) for n in range(5)]
+    batches[2] = batches[2][:100] + b"x" + batches[2][101:]
+    offsets, damage = walked(tmp_path / "log", b"".join(batches))
+    start = 2 * len(batches[0])
+    assert offsets == [0, 1, 3, 4]
+    assert [(found.code, found.start, found.end) for found in damage] == [
+        ("bad_crc", start, start + len(batches[2]))
+    ]
