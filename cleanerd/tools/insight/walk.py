@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,7 @@ from cleanerd.format.head import (
     CRC_AT,
     HEAD_BYTES,
     HEADER_SIZE,
+    LEGACY_CRC_AT,
     MAGIC_AT,
     peek_batch,
 )
@@ -258,10 +260,11 @@ class _Walk:
             return 0
         if size > self._bounds.end - self._position or not self._affords(size):
             return 0
-        if magic != 2:
-            return size  # its CRC is checked when it was read
-        carried = int.from_bytes(head[CRC_AT : CRC_AT + 4].tobytes())
-        if self._crc_of(self._position + ATTRIBUTES_AT, self._position + size) == carried:
+        crc_at, covered_at, crc = (
+            (CRC_AT, ATTRIBUTES_AT, crc32c) if magic == 2 else (LEGACY_CRC_AT, MAGIC_AT, crc32)
+        )
+        carried = int.from_bytes(head[crc_at : crc_at + 4].tobytes())
+        if self._crc_of(self._position + covered_at, self._position + size, crc) == carried:
             self._credit += size
             return size
         return 0
@@ -273,13 +276,13 @@ class _Walk:
         self._credit -= size
         return True
 
-    def _crc_of(self, start: int, end: int) -> int:
+    def _crc_of(self, start: int, end: int, update: Callable[[Any, int], int] = crc32c) -> int:
         crc = 0
         while start < end:
             data = self._read(self._fd, start, min(_WINDOW_BYTES, end - start))
             if not len(data):
                 return -1
-            crc = crc32c(data.data, crc)
+            crc = update(data.data, crc)
             start += len(data)
         return crc
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from cleanerd.format.batch import encode_batch
+from cleanerd.format.legacy import encode_message
 from cleanerd.format.record import Record
 from cleanerd.tools.insight import walk
 from cleanerd.tools.insight.walk import Bounds, Damage, walk_log
@@ -65,3 +66,19 @@ def test_a_bad_crc_that_is_alone_in_its_piece(tmp_path: Path) -> None:
     assert [(found.code, found.start, found.end) for found in damage] == [
         ("bad_crc", start, start + len(batches[2]))
     ]
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_the_size_of_a_large_legacy_message_is_not_believed(magic: int, tmp_path: Path) -> None:
+    """Only with a right CRC: here it claims the rest of the log."""
+    messages = [encode_message(Record(n, 1000, b"k", b"v" * 99), magic=magic) for n in range(100)]
+    messages[50] = with_size(messages[50], sum(map(len, messages[50:])))
+    offsets, damage = walked(tmp_path / "log", b"".join(messages))
+    assert offsets == [n for n in range(100) if n != 50]
+    assert [found.code for found in damage] == ["bad_batch"]
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_large_legacy_message_is_read(magic: int, tmp_path: Path) -> None:
+    messages = [encode_message(Record(n, 1000, b"k", b"v" * 9999), magic=magic) for n in range(3)]
+    assert walked(tmp_path / "log", b"".join(messages)) == ([0, 1, 2], [])
