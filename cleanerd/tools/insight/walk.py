@@ -105,7 +105,7 @@ def walk_log(fd: int, path: str, bounds: Bounds, read: ReadAt = read_at) -> Iter
 
 
 class _Walk:
-    """One way through a file; `_previous` is the last offset of the last sound batch."""
+    """One way through a file; `_previous` is the last offset of the last sound batch, `_behind` where its piece ends."""
 
     def __init__(self, fd: int, path: str, bounds: Bounds, read: ReadAt) -> None:
         self._fd = fd
@@ -114,6 +114,7 @@ class _Walk:
         self._source = Source(path, FileStat.of(os.fstat(fd)), bounds.start, bounds.end, bounds.base_offset)
         self._position = bounds.start
         self._previous = bounds.base_offset - 1
+        self._behind = bounds.start
         self._credit = _CREDIT_BYTES
         self._stopped = False
 
@@ -154,6 +155,7 @@ class _Walk:
         if trailing < len(rows) and (broken or end < self._bounds.end):
             # The sizes of the last batches may be wrong: look at them again from the first of them on.
             rows, end = rows[:trailing], start + int(rows["position"][trailing])
+        self._behind = end
         yield from self._rows(Piece(self._source, start, self._previous, raw, rows), bad[: len(rows)])
         self._position = end
         if broken and not self._is_done:
@@ -170,7 +172,9 @@ class _Walk:
 
     def _rows(self, piece: Piece, bad: npt.NDArray[np.bool_]) -> Iterator[Sound | Damage]:
         edges = np.flatnonzero(np.diff(bad.astype(np.int8))) + 1
-        for begin, end in zip([0, *edges], [*edges, len(bad)], strict=True):
+        for begin, end, following in zip(
+            [0, *edges], [*edges, len(bad)], [*edges, len(bad), len(bad)][1:], strict=True
+        ):
             if self._stopped or begin == end:
                 return
             if bad[begin]:
@@ -180,12 +184,12 @@ class _Walk:
                         return
                     yield _bad_crc(piece, row)
             else:
-                yield from self._ordered(piece, int(begin), int(end))
+                yield from self._ordered(piece, int(begin), int(end), int(following))
 
-    def _ordered(self, piece: Piece, begin: int, end: int) -> Iterator[Sound | Damage]:
-        """Rows with a right CRC: those whose offsets rise within the bounds go on."""
+    def _ordered(self, piece: Piece, begin: int, end: int, following: int) -> Iterator[Sound | Damage]:
+        """Rows with a right CRC: those whose offsets rise within the bounds go on. `following`: the next such row."""
         while begin < end and not self._stopped:
-            stop = self._first_misplaced(piece.batches, begin, end)
+            stop = self._first_misplaced(piece.batches, begin, end, following)
             outside = np.flatnonzero(piece.batches["last_offset"][begin:stop] >= self._edge)
             if len(outside):
                 stop = begin + int(outside[0])
@@ -202,20 +206,40 @@ class _Walk:
                 )
             begin = stop + 1
 
-    def _first_misplaced(self, batches: Table, begin: int, end: int) -> int:
+    def _first_misplaced(self, batches: Table, begin: int, end: int, following: int) -> int:
         """Row in [begin, end) whose offsets do not fit between its neighbours', `end` if all do.
 
         No CRC covers a base offset. Of two batches that do not rise the first is wrong when the second rises above what
         was before, and the third does not contradict it.
         """
         wrong = first_bad_order(batches[begin:end], self._previous)
-        if wrong <= 0:
-            return end if wrong < 0 else begin
+        if wrong == 0:
+            return begin
+        if wrong < 0:
+            before = int(batches["last_offset"][end - 2]) if end - begin > 1 else self._previous
+            last_offset = int(batches["last_offset"][end - 1])
+            is_too_high = before < self._offset_of(batches, following, before, last_offset) <= last_offset
+            return end - 1 if is_too_high else end
         second = begin + wrong
         before = int(batches["last_offset"][second - 2]) if wrong > 1 else self._previous
         fits_before = _first_offset(batches[second]) > before
         agrees = second + 1 < end and _first_offset(batches[second + 1]) > batches["last_offset"][second - 1]
         return second - 1 if fits_before and not agrees else second
+
+    def _offset_of(self, batches: Table, row: int, before: int, last_offset: int) -> int:
+        """First offset of a row, or of the next batch with a right CRC behind all of them.
+
+        -1 if there is none above `before`, or if one that lies above `last_offset` seems to begin right there.
+        """
+        if row < len(batches):
+            return _first_offset(batches[row])
+        head = self._read(self._fd, self._behind, min(HEAD_BYTES, self._bounds.end - self._behind))
+        if len(head) < HEAD_BYTES:
+            return -1
+        if head[MAGIC_AT] <= 2 and int.from_bytes(head[:8].tobytes(), signed=True) > last_offset:
+            return -1
+        found = self._next_batch(self._behind, before)
+        return -1 if found is None else int.from_bytes(self._read(self._fd, found, 8).tobytes(), signed=True)
 
     @property
     def _edge(self) -> int:
@@ -288,7 +312,7 @@ class _Walk:
 
     def _resynced(self, start: int, status: ReadStatus) -> Damage:
         """The damage that begins at `start`; the walk goes on behind it."""
-        found = self._next_batch(start + 1)
+        found = self._next_batch(start + 1, self._previous)
         end = self._bounds.end if found is None else found
         code = "bad_batch"
         if found is None:
@@ -299,8 +323,8 @@ class _Walk:
         words = _WORDS[status if code != "zeros" else ReadStatus.BAD_SIZE]
         return Damage(code, start, end, *words, at_end=found is None)
 
-    def _next_batch(self, start: int) -> int | None:
-        """Where the next batch with a right CRC and possible offsets begins."""
+    def _next_batch(self, start: int, before: int) -> int | None:
+        """Where the next batch with a right CRC and possible offsets, above `before`, begins."""
         end = self._bounds.end
         while True:
             start = max(start, next_data(self._fd, start, end) - HEAD_BYTES)
@@ -309,13 +333,13 @@ class _Walk:
             if last <= 0:
                 return None
             at, outcome, self._credit = find_batch(
-                buffer, 0, last, end - start, self._previous + 1, self._edge, self._credit
+                buffer, 0, last, end - start, before + 1, self._edge, self._credit
             )
-            if outcome == FOUND or (outcome == OUTSIDE and self._is_batch(start + at)):
+            if outcome == FOUND or (outcome == OUTSIDE and self._is_batch(start + at, before)):
                 return start + at
             start += at + (outcome == OUTSIDE)
 
-    def _is_batch(self, position: int) -> bool:
+    def _is_batch(self, position: int, before: int) -> bool:
         """Whether a batch with a right CRC begins here; one too large for a window of the search."""
         head = self._read(self._fd, position, HEADER_SIZE)
         if len(head) < HEADER_SIZE or head[MAGIC_AT] != 2:
@@ -324,7 +348,7 @@ class _Walk:
             header = parse_header(head.tobytes())
         except FormatError:
             return False
-        if not (self._previous < header.base_offset and header.last_offset < self._edge):
+        if not (before < header.base_offset and header.last_offset < self._edge):
             return False
         end = position + header.size_bytes
         return end <= self._bounds.end and self._affords(header.size_bytes) and (

@@ -82,3 +82,25 @@ def test_the_size_of_a_large_legacy_message_is_not_believed(magic: int, tmp_path
 def test_a_large_legacy_message_is_read(magic: int, tmp_path: Path) -> None:
     messages = [encode_message(Record(n, 1000, b"k", b"v" * 9999), magic=magic) for n in range(3)]
     assert walked(tmp_path / "log", b"".join(messages)) == ([0, 1, 2], [])
+
+
+@pytest.mark.parametrize("lost", range(28))
+def test_a_base_offset_that_is_too_high(lost: int, tmp_path: Path) -> None:
+    """Whatever follows: a batch of the same piece, of the next one, or damage."""
+    batches = [batch(n) for n in range(40)]
+    batches[lost] = (1 << 20).to_bytes(8) + batches[lost][8:]
+    sound = [n for n in range(40) if n != lost]
+    offsets, damage = walked(tmp_path / "log", b"".join(batches))
+    assert offsets == sound
+    assert [found.code for found in damage] == ["offset_order"]
+    for bad in (batches[lost + 1][:100] + b"x" + batches[lost + 1][101:], b"\x7f" * 100):
+        harmed = b"".join([*batches[: lost + 1], bad, *batches[lost + 2 :]])
+        offsets, _ = walked(tmp_path / "log", harmed)
+        assert offsets == [n for n in sound if n != lost + 1]
+
+
+def test_large_batches_with_a_base_offset_that_is_too_high(tmp_path: Path) -> None:
+    """One of them is more than a piece."""
+    batches = [batch(n, b"v" * 3 * PIECE_BYTES) for n in range(5)]
+    batches[2] = (1 << 20).to_bytes(8) + batches[2][8:]
+    assert walked(tmp_path / "log", b"".join(batches))[0] == [0, 1, 3, 4]
