@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from cleanerd.cli import output
 from cleanerd.cli.tables import write_table
+from cleanerd.errors import from_os_error
 from cleanerd.units import size
 
 if TYPE_CHECKING:
@@ -33,7 +34,10 @@ def run(arguments: Namespace) -> int:
     """Copy, report; returns the exit code."""
     from cleanerd.tools.insight.salvage import salvage  # noqa: PLC0415 - loads the compiled loops
 
-    report = salvage(arguments.partition_dir, arguments.output_dir)
+    try:
+        report = salvage(arguments.partition_dir, arguments.output_dir)
+    except OSError as error:
+        raise from_os_error(error, arguments.output_dir) from error
     if output.is_table(arguments.output):
         _write_table(report)
     else:

@@ -53,3 +53,12 @@ def test_refusals(run: Run, tmp_path: Path) -> None:
         ran = run("salvage", str(log_dir / "plain-0"), "--output", str(tmp_path / "a-0"))
     assert ran.code == 1
     assert f"in use by process {pid}" in ran.err
+
+
+def test_an_output_that_cannot_be_written(run: Run, tmp_path: Path) -> None:
+    """1, and one line."""
+    source = broker_log_dir(tmp_path / "logs") / "plain-0"
+    (tmp_path / "file").touch()
+    ran = run("salvage", str(source), "--output", str(tmp_path / "file" / "plain-0"))
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == f"cleanerd: {tmp_path / 'file' / 'plain-0'}: Not a directory\n"
