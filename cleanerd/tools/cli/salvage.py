@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from cleanerd.cli import output
 from cleanerd.cli.tables import write_table
 from cleanerd.errors import from_os_error
+from cleanerd.format.names import LOG_START_CHECKPOINT
 from cleanerd.units import size
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 FIELDS = (
     "source", "output", "segments", "batches", "records", "bytes_kept", "bytes_lost", "end_offset",
-    "open_transactions",
+    "log_start_offset", "open_transactions",
 )  # fmt: skip
 
 
@@ -47,6 +48,11 @@ def run(arguments: Namespace) -> int:
     for producer_id in report.open_transactions:
         output.say(
             f"the transaction of producer {producer_id} has no end: read_committed consumers wait for it"
+        )
+    if report.log_start_offset > report.segments[0]:
+        output.say(
+            f"the original starts at offset {report.log_start_offset}, by {LOG_START_CHECKPOINT}: what its segments hold "
+            "below is in the copy, and shown unless the log directory of the copy gets the same entry"
         )
     if report.damage:
         output.say(

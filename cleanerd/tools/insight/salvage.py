@@ -24,7 +24,12 @@ from cleanerd.env.files import Files, RealFiles, open_regular
 from cleanerd.errors import BadUsage, CorruptFile
 from cleanerd.format import names
 from cleanerd.format.batch import parse_header
-from cleanerd.format.checkpoint import EpochEntry, parse_leader_epochs, render_leader_epochs
+from cleanerd.format.checkpoint import (
+    EpochEntry,
+    parse_leader_epochs,
+    parse_offset_checkpoint,
+    render_leader_epochs,
+)
 from cleanerd.format.errors import FormatError
 from cleanerd.format.names import (
     MAX_OFFSET,
@@ -67,7 +72,8 @@ class Lost:
 class SalvageReport:
     """What the copy holds and what it lacks. `open_transactions`: producers whose transaction has lost its end.
 
-    `segments` are the base offsets of the copy. `end_offset` is that of the copy.
+    `segments` are the base offsets of the copy. `end_offset` is that of the copy. `log_start_offset` is that of the original
+    by the checkpoint of its log directory, 0 without one: the copy holds what lies in the same segment below it, too.
     """
 
     source: str
@@ -78,6 +84,7 @@ class SalvageReport:
     records: int = 0
     bytes_kept: int = 0
     end_offset: int = 0
+    log_start_offset: int = 0
     open_transactions: tuple[int, ...] = ()
 
     @property
@@ -308,6 +315,7 @@ class _Salvage:
         for segment in self._written:
             segment.publish()
         self._files.fsync_dir(self._output)
+        self._report.log_start_offset = self._log_start_offset()
         self._report.segments = [segment.base_offset for segment in self._written]
         self._report.bytes_kept = sum(segment.size_bytes for segment in self._written)
         self._report.open_transactions = tuple(
@@ -333,6 +341,16 @@ class _Salvage:
         except (FormatError, OSError):
             entries = tuple(self._epochs)
         return render_leader_epochs(entry for entry in entries if entry.start_offset <= end)
+
+    def _log_start_offset(self) -> int:
+        log_dir, name = os.path.split(self._source)
+        try:
+            offsets = parse_offset_checkpoint(
+                CarefulFiles().read(os.path.join(log_dir, names.LOG_START_CHECKPOINT))
+            )
+        except (FormatError, OSError):
+            return 0
+        return next((offset for tp, offset in offsets.items() if str(tp) == name), 0)
 
     def _partition_metadata(self) -> bytes | None:
         try:

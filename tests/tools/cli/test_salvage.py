@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from cleanerd.format.names import LOCK
+from cleanerd.format.names import LOCK, LOG_START_CHECKPOINT
 from tests.cleaning.logs import lock_of_another
 from tests.cli.conftest import Run
 from tests.tools.insight import damage
@@ -62,3 +62,14 @@ def test_an_output_that_cannot_be_written(run: Run, tmp_path: Path) -> None:
     ran = run("salvage", str(source), "--output", str(tmp_path / "file" / "plain-0"))
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == f"cleanerd: {tmp_path / 'file' / 'plain-0'}: Not a directory\n"
+
+
+def test_records_below_the_log_start_are_told(run: Run, tmp_path: Path) -> None:
+    source = broker_log_dir(tmp_path / "logs") / "plain-0"
+    (source.parent / LOG_START_CHECKPOINT).write_text("0\n1\nplain 0 8\n")
+    ran = run("salvage", str(source), "--output", str(tmp_path / "plain-0"), "-o", "json")
+    assert (ran.code, json.loads(ran.out)["log_start_offset"]) == (0, 8)
+    assert (
+        "the original starts at offset 8, by log-start-offset-checkpoint: what its segments hold below"
+        in ran.err
+    )

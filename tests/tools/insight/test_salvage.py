@@ -326,6 +326,17 @@ def test_a_segment_that_waits_to_be_swapped_in_is_not_forgotten(tmp_path: Path) 
     assert salvage(str(source), str(copy_of(source))).damage == []
 
 
+def test_the_log_start_offset_is_told(tmp_path: Path) -> None:
+    """It lies beside the partition: a copy of the partition alone shows what was deleted."""
+    source = broker_log_dir(tmp_path / "logs") / "plain-0"
+    copy = copy_of(source)
+    checkpoint = source.parent / names.LOG_START_CHECKPOINT
+    for content, expected in (("0\n2\nplain 1 9\nplain 0 8\n", 8), ("0\n1\nplain 1 9\n", 0), ("nonsense", 0)):
+        checkpoint.write_text(content)
+        assert salvage(str(source), str(copy)).log_start_offset == expected
+        shutil.rmtree(copy)
+
+
 def test_directories_that_make_no_sense(tmp_path: Path) -> None:
     """Refused before anything is written."""
     log_dir = broker_log_dir(tmp_path / "logs")
