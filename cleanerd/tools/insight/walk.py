@@ -149,26 +149,31 @@ class _Walk:
         while trailing and bad[trailing - 1]:
             trailing -= 1
         end = start + len(raw)
-        if not trailing and not broken and end < self._bounds.end:
-            yield from self._unsound(Piece(self._source, start, self._previous, raw, rows))
-            return
-        if trailing < len(rows) and (broken or end < self._bounds.end):
+        unsure = rows[trailing:]
+        if len(unsure):
             # The sizes of the last batches may be wrong: look at them again from the first of them on.
-            rows, end = rows[:trailing], start + int(rows["position"][trailing])
+            rows, end = rows[:trailing], start + int(unsure["position"][0])
         self._behind = end
         yield from self._rows(Piece(self._source, start, self._previous, raw, rows), bad[: len(rows)])
         self._position = end
-        if broken and not self._is_done:
+        if self._is_done:
+            return
+        if broken:
             yield self._resynced(end, status)
+        elif len(unsure) and (not trailing or start + len(raw) == self._bounds.end):
+            yield from self._unsound(Piece(self._source, start, self._previous, raw, unsure))
 
-    def _unsound(self, piece: Piece) -> Iterator[Damage]:
-        """A piece without a right CRC: the size of its first batch may be wrong, and sound ones lie in what it claims."""
+    def _unsound(self, piece: Piece) -> Iterator[Sound | Damage]:
+        """Batches with wrong CRCs up to the end of a piece: sound ones may lie in what the size of the first one claims."""
         if piece.batches["last_offset"][0] >= self._bounds.stop_offset:
             self._stopped = True
             return
-        damage = self._resynced(piece.file_position, ReadStatus.OK)
-        bad = _bad_crc(piece, 0)
-        yield bad if bad.end == damage.end else damage
+        first = _bad_crc(piece, 0)
+        damage = self._resynced(first.start, ReadStatus.OK)
+        if damage.at_end and piece.file_position + len(piece.raw) == damage.end:
+            yield from self._rows(piece, np.ones(len(piece.batches), np.bool_))
+        else:
+            yield first if first.end == damage.end else damage
 
     def _rows(self, piece: Piece, bad: npt.NDArray[np.bool_]) -> Iterator[Sound | Damage]:
         edges = np.flatnonzero(np.diff(bad.astype(np.int8))) + 1

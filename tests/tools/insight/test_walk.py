@@ -56,6 +56,25 @@ def test_an_inflated_size_that_ends_at_what_looks_like_a_head(tmp_path: Path) ->
     assert [(found.code, found.start, found.end) for found in damage] == [("bad_batch", 0, len(batches[0]))]
 
 
+@pytest.mark.parametrize("harmed", [0, 3, 9])
+def test_an_inflated_size_that_claims_the_rest_of_the_log(harmed: int, tmp_path: Path) -> None:
+    batches = [batch(n) for n in range(10)]
+    batches[harmed] = with_size(batches[harmed], sum(map(len, batches[harmed:])))
+    assert walked(tmp_path / "log", b"".join(batches))[0] == [
+        n for n in range(10) if n != harmed or harmed == 9
+    ]
+
+
+@pytest.mark.parametrize("intact", [0, 3])
+def test_wrong_crcs_up_to_the_end_of_the_log(intact: int, tmp_path: Path) -> None:
+    """Each is reported."""
+    batches = [batch(n) for n in range(10)]
+    harmed = [one[:100] + b"x" + one[101:] if n >= intact else one for n, one in enumerate(batches)]
+    offsets, damage = walked(tmp_path / "log", b"".join(harmed))
+    assert offsets == list(range(intact))
+    assert [found.code for found in damage] == ["bad_crc"] * (10 - intact)
+
+
 def test_a_bad_crc_that_is_alone_in_its_piece(tmp_path: Path) -> None:
     """Its size is right: it is that batch, and its CRC, that is reported."""
     batches = [batch(n, b"v" * 3000) for n in range(5)]
