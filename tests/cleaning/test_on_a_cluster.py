@@ -11,6 +11,7 @@ from cleanerd.format import names
 from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.pipeline import small_log
 from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.spark_runtime.resident_job import ResidentJob
 from tests.cleaning.logs import assert_cleaned, clean, segment, size_of, write_logs
 
 
@@ -49,8 +50,8 @@ def test_logs_of_several_directories_are_tasks_of_the_same_jobs(
         (log_dir / names.META_PROPERTIES).unlink()  # of one broker they would be two copies of a partition
     damaged = segment(log_dirs[1] / "a-0", 1)
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"!")
-    jobs, seen, run = [], [Seen()], LazySpark.run
-    monkeypatch.setattr(LazySpark, "run", lambda self, work: jobs.append(work) or run(self, work))
+    shared, seen, run = [], [Seen()], ResidentJob.run
+    monkeypatch.setattr(ResidentJob, "run", lambda job, *step: shared.append(job) or run(job, *step))
     monkeypatch.setattr("cleanerd.cli.clean.progress_on", lambda _: seen.pop())
     progress = seen[0]
     ran = clean(cluster, *log_dirs)
@@ -62,7 +63,8 @@ def test_logs_of_several_directories_are_tasks_of_the_same_jobs(
     logs = {(f"{topic}-0", str(log_dir)) for log_dir in log_dirs for topic in "ab"}
     assert {(tp, log_dir) for what, tp, log_dir in progress.taken[:6] if what == "planned"} == logs
     assert {(tp, log_dir) for what, tp, log_dir in progress.taken[6:] if what == "finished"} == logs
-    assert len(jobs) == (1 if is_small else 3)  # index, resolve, rewrite
+    assert len(shared) == (1 if is_small else 3)  # index, resolve, rewrite
+    assert len(set(shared)) == 1, "the steps share a job of Spark"
 
 
 @pytest.mark.soak
