@@ -28,6 +28,7 @@ from cleanerd.env.files import RealFiles
 from cleanerd.env.pace import unpaced
 from cleanerd.errors import (
     BadConfiguration,
+    BadUsage,
     CleanerdError,
     Fatal,
     InternalError,
@@ -159,7 +160,8 @@ def _verify(log_dir: Path) -> None:
 
 def _salvage(log_dir: Path) -> None:
     """It copies what is sound, whatever there is."""
-    salvage(str(log_dir / str(TP)), str(log_dir.parent / "salvaged"))
+    with contextlib.suppress(BadUsage):  # a segment waits to be swapped in
+        salvage(str(log_dir / str(TP)), str(log_dir.parent / "salvaged"))
 
 
 def _settle(log_dir: Path) -> None:

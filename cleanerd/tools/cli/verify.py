@@ -4,7 +4,7 @@
 exit      when
 ========  ====================================================================
 0         nothing is wrong; there may be warnings
-1         some finding is an error, or there was nothing to check: no log directory, none of the logs that were named
+1         some finding is an error, or none of the logs that were named was found
 2, 78     the command line or the configuration is wrong
 ========  ====================================================================
 
@@ -23,8 +23,6 @@ from cleanerd.cli import output
 from cleanerd.cli.configuration import log_dirs
 from cleanerd.cli.progress import bytes_on
 from cleanerd.cli.tables import write_table
-from cleanerd.env.files import RealFiles
-from cleanerd.storage.no_log_dir import why_no_log_dir
 from cleanerd.units import duration, size
 
 if TYPE_CHECKING:
@@ -58,12 +56,10 @@ def run(arguments: Namespace) -> int:
             _write_lines(report)
         case _:
             _write_table(report)
-    unchecked = [why for directory in directories if (why := why_no_log_dir(RealFiles(), directory))]
     if not report.partitions and (arguments.topic or arguments.partition):
-        unchecked.append("none of the partitions that were named was found")
-    for why in unchecked:
-        output.say(why)
-    return 0 if report.is_sound and not unchecked else 1
+        output.say("none of the partitions that were named was found")
+        return 1
+    return 0 if report.is_sound else 1
 
 
 def _fields(finding: "Finding") -> dict[str, object]:
