@@ -129,7 +129,9 @@ def _walk_all(
         return _coarser(heads, own)
 
     paying = sum(segment.size_bytes for segment in segments) // _WALK_BYTES_PER_THREAD
-    threads = min(len(segments), paying, usable_cores())
+    threads = min(len(segments), paying)
+    if threads > 1:  # most logs need not ask
+        threads = min(threads, usable_cores())
     if threads < 2:
         return list(map(walk, segments, marks))
     with ThreadPoolExecutor(threads, thread_name_prefix="cleanerd-plan") as pool:

@@ -220,9 +220,7 @@ class Part:
     last_offset: int  # of the last batch that stays, -1 none
     removed: npt.NDArray[np.int64]  # per RecordVerdict
     entries: IndexEntries
-    path: (
-        str | None
-    )  # of its file, where it lies alone or behind the parts of its group before it; None on a dry run
+    path: str | None  # of its file: alone, or behind the parts of its group before it; None on a dry run
     topic_codec_saves_bytes: int = 0  # about; of a dry run
 
 

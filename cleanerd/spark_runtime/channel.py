@@ -82,7 +82,9 @@ class Listener(ABC):
         self._listener = socket.create_server((host, 0))
         self._closing = threading.Event()
         self._mutex = threading.Lock()
-        self._strangers: dict[socket.socket, None] = {}  # have not shown the token yet, oldest first
+        self._strangers: dict[
+            socket.socket, None
+        ] = {}  # have not proved that they know the token yet, oldest first
         self._served: dict[socket.socket, threading.Thread] = {}
         self._acceptor = threading.Thread(target=self._accept, name="cleanerd-channel", daemon=True)
         self.reporter = Reporter(host, self._listener.getsockname()[1], self._token)
@@ -112,7 +114,7 @@ class Listener(ABC):
                 continue
             with self._mutex:
                 if len(self._strangers) >= _STRANGERS_MAX:
-                    oldest = next(iter(self._strangers))  # a task shows its token at once: this is none
+                    oldest = next(iter(self._strangers))  # a task proves it at once: this is none
                     del self._strangers[oldest]
                     _shut(oldest)
                 thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)

@@ -272,8 +272,14 @@ def _base_of_staged(name: str) -> int | None:
     """Base offset of a staged file or unfinished manifest, None for everything else."""
     if name.endswith(_UNFINISHED_END):
         name = name.removesuffix(_UNFINISHED_END) + _MANIFEST_END
+    parsed = _staged_file(name)
+    return None if parsed is None else parsed.base_offset
+
+
+def _staged_file(name: str) -> SegmentFileName | None:
+    """A staged file, or an attempt at one; None for everything else."""
     parsed = parse_segment_file(without_attempt(name))
-    return parsed.base_offset if parsed is not None and parsed.suffix is Suffix.STAGED else None
+    return parsed if parsed is not None and parsed.suffix is Suffix.STAGED else None
 
 
 def discard_parts(partition: PartitionDir) -> None:
@@ -282,8 +288,8 @@ def discard_parts(partition: PartitionDir) -> None:
     An attempt that is given up may delete its own at the same time.
     """
     for name in partition.list_names():
-        parsed = parse_segment_file(without_attempt(name))
-        if parsed is not None and parsed.kind is FileKind.PART and parsed.suffix is Suffix.STAGED:
+        parsed = _staged_file(name)
+        if parsed is not None and parsed.kind is FileKind.PART:
             partition.unlink_if_there(name)
 
 

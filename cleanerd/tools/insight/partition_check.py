@@ -96,7 +96,7 @@ def list_partition(facts: DirFacts, topic_partition: TopicPartition, directory: 
 def _sort_names(found: Partition, listed: Sequence[str]) -> list[SegmentFileName]:
     live: list[SegmentFileName] = []
     staged = set(staged_names(listed))
-    waiting = waiting_swaps([parsed for name in listed if (parsed := parse_segment_file(name)) is not None])
+    waiting = waiting_swaps(listed)
     for name in listed:
         parsed = parse_segment_file(name)
         if name in staged or name in _KNOWN:

@@ -129,9 +129,7 @@ def _check_usage(source: str, output: str) -> None:
         raise BadUsage(f"{source}: expected a partition directory, named TOPIC-PARTITION")
     if not os.path.isdir(source):
         raise BadUsage(f"{source}: expected a directory")
-    waiting = waiting_swaps(
-        [parsed for n in os.listdir(source) if (parsed := parse_segment_file(n)) is not None]
-    )
+    waiting = waiting_swaps(os.listdir(source))
     if waiting:
         raise BadUsage(
             f"{source}: a cleaning was interrupted, {waiting[0]} waits to take the place of segments that may be gone: "
