@@ -84,7 +84,7 @@ class Daemon:
         self._manager = ServiceManager(os.environ, os.getpid(), clock)
         self._stopping = threading.Event()
         self._reload_wanted = threading.Event()
-        self._history = _open_history(config.state_dir, config.history_max_bytes)
+        self._history = _open_history(config.state_dir)
         self._mutes = Mutes(self._history, clock, lambda: self._reloader.current)
         self._answers = TopicAnswers(self._history, RealFiles(), clock, log_dirs)
         self._reloader = Reloader(
@@ -229,7 +229,7 @@ class Daemon:
                 _log.warning("configuration_warning", reason=text)
 
 
-def _open_history(state_dir: str, max_bytes: int) -> Store:
+def _open_history(state_dir: str) -> Store:
     try:
         os.makedirs(state_dir, mode=0o750, exist_ok=True)
     except OSError as error:
@@ -237,7 +237,7 @@ def _open_history(state_dir: str, max_bytes: int) -> Store:
             f"{state_dir}: cannot keep state there: {error.strerror}; set cleanerd.state.dir to a directory that "
             f"{user_name() or f'user {os.geteuid()}'} may write"
         ) from error
-    return Store(os.path.join(state_dir, "history.sqlite"), max_bytes=max_bytes)
+    return Store(os.path.join(state_dir, "history.sqlite"))
 
 
 def _report_unexpected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

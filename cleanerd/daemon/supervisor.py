@@ -13,7 +13,6 @@ What a kill leaves behind, the next start recovers.
 
 import structlog
 
-from cleanerd.config.load import Configuration
 from cleanerd.config.reload import ReloadPlan
 from cleanerd.daemon.loops.crew import Crew
 from cleanerd.daemon.parts import Parts
@@ -31,7 +30,6 @@ class Supervisor:
     def start(self) -> None:
         """Steps 1 to 4 but for the control socket. Raises Fatal when another cleanerd works in one of the directories."""
         parts, config = self.parts, self.parts.configuration().broker
-        self._set_limits(parts.configuration())
         parts.throttle.set_configured(config)
         parts.obstacles.offline = parts.ownership.take_at_start(parts.log_dirs)
         for log_dir in parts.log_dirs:
@@ -74,7 +72,6 @@ class Supervisor:
     def apply(self, plan: ReloadPlan) -> None:
         """Put a new configuration into effect; called before `configuration` answers with it."""
         parts, config = self.parts, plan.new.broker
-        self._set_limits(plan.new)
         parts.throttle.set_configured(config, plan.old.broker)
         for log in parts.inventory.logs():
             if log.topic_partition.topic in plan.compact_removed:
@@ -87,9 +84,3 @@ class Supervisor:
         if not self.crew.is_alive(limit_s):
             return "a thread hangs; SIGUSR1 tells where"
         return self.parts.engine.stalled or self.parts.express_engine.stalled
-
-    def _set_limits(self, configuration: Configuration) -> None:
-        """Priorities and the size of the history as configured."""
-        config = configuration.broker
-        self.parts.store.set_limit(config.history_max_bytes)
-        self.parts.due_logs.reserve(config.reserved_topics, config.reserved_max_wait_ms)

@@ -48,7 +48,7 @@ class World:
         self._start()
 
     def _start(self) -> None:
-        self.history = Store(str(self.root / "history.sqlite"), max_bytes=10**7)
+        self.history = Store(str(self.root / "history.sqlite"))
         self.reloader = Reloader(
             self._load(), self._load, _no_metadata, lambda p: self.daemon.apply(p), self.clock
         )

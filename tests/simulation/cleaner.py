@@ -227,7 +227,7 @@ class Cleanerd:
             return resolve(read_sources(config_file))
 
         self.reloader = Reloader(load(), load, lambda: None, lambda plan: self.supervisor.apply(plan), clock)
-        history = Store(f"{state}/history.sqlite", max_bytes=1 << 26)
+        history = Store(f"{state}/history.sqlite")
         parts = Parts(lambda: self.reloader.current, log_dirs, history, RealFiles(), clock)
         parts.engine, parts.express_engine = InlineEngine(clock), InlineEngine(clock)
         parts.throttle = Throttle(clock, lambda _, seconds: clock.pass_s(seconds))

@@ -75,4 +75,4 @@ class Housekeeper(Duty):
         now_s = self._parts.clock.monotonic_s()
         if now_s - self._pruned_s > _PRUNE_S:
             self._pruned_s = now_s
-            self._parts.store.prune(now_ms)
+            self._parts.store.prune(now_ms, self._parts.configuration().broker.history_max_bytes)
