@@ -176,7 +176,7 @@ def stage(directory: Path, groups: list[list[Path]], size_bytes: int) -> StagedG
     (sources,) = groups
     stats = [(int(path.stem), path.stat()) for path in sources]
     following = min(int(path.stem) for path in directory.glob("*.log") if path not in sources)
-    found = tuple(SourceSegment(base, FileStat.of(stat)) for base, stat in stats)
+    found = tuple(SourceSegment.of(base, FileStat.of(stat)) for base, stat in stats)
     sizes = {FileKind.LOG: size_bytes, FileKind.OFFSET_INDEX: 0, FileKind.TIME_INDEX: 12}
     group = StagedGroup(found, following, following, sizes, 0, following - 1, (), is_last=True)
     for kind, size in sizes.items():
