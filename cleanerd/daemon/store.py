@@ -33,8 +33,8 @@ from pydantic import ValidationError
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HistoryEvent, HistoryEventKind
 from cleanerd.daemon.values.patterns import matches
-from cleanerd.daemon.values.sample import SizeSample
 from cleanerd.errors import Fatal
+from cleanerd.policy.backtest import SizeSample
 
 HOLD = "hold"
 MUTE = "mute"

@@ -17,10 +17,10 @@ from cleanerd.daemon import store
 from cleanerd.daemon.store import HOLD, Store
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HistoryEvent, HistoryEventKind
-from cleanerd.daemon.values.sample import SizeSample
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.errors import Fatal
 from cleanerd.format.names import TopicPartition
+from cleanerd.policy.backtest import SizeSample
 
 SIZE = 1 << 20
 ORDERS = TopicPartition("orders", 0)
