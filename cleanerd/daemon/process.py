@@ -106,9 +106,10 @@ class Daemon:
             refresh=self._refresh,
         )
         self._supervisor = Supervisor(self._parts)
-        self._crew = self._supervisor.crew
-        self._parts.metrics.read_with(lambda: scraped_metrics.read(self._parts, self._crew, self._reloader))
-        self._control = Control(self._parts, self._crew, self._reloader, self._mutes)
+        self._parts.metrics.read_with(
+            lambda: scraped_metrics.read(self._parts, self._supervisor, self._reloader)
+        )
+        self._control = Control(self._parts, self._supervisor, self._reloader, self._mutes)
         self._status_line = StatusLine(self._parts, self._reloader)
         self._news = self._cluster_news(quickly=True)
         self._watcher = ConfigWatcher(config_file, self._cluster_news().has_news, self._reload, clock=clock)
@@ -192,7 +193,7 @@ class Daemon:
                 self._manager.reloading()
                 self._reload(ReloadTrigger.SIGNAL)
                 self._manager.ready(self._status_line.text())
-            self._manager.keep_watch(is_alive=self._crew.is_alive(_HUNG_S))
+            self._manager.keep_watch(is_alive=self._supervisor.is_alive(_HUNG_S))
             if self._manager.listens:
                 self._manager.status(self._status_line.text())
 

@@ -234,14 +234,13 @@ class Cleanerd:
         parts.commits = replace(parts.commits, pause=clock.pass_s)
         self.parts = parts
         self.supervisor = Supervisor(self.parts)
-        crew = self.supervisor.crew
-        crew.start = lambda _: None  # type: ignore[method-assign]  # no threads
-        workers = crew.cleaners.workers
+        self.supervisor.start_threads = lambda: None  # type: ignore[method-assign]
+        workers = self.supervisor.cleaners.workers
         self.steps: dict[str, Callable[[], object]] = {
-            "worker": workers._duty.step,
-            "express": workers._express.duty.step,
-            "scan": crew.scanner.scan,
-            **{keeper.name.removeprefix("cleanerd-"): keeper.duty.step for keeper in crew._keepers},
+            "worker": workers._step,
+            "express": workers._express.step,
+            "scan": self.supervisor.scanner.scan,
+            **{keeper.name.removeprefix("cleanerd-"): keeper.step for keeper in self.supervisor.keepers},
         }
 
     def start(self) -> None:
