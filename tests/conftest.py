@@ -1,11 +1,10 @@
-"""Options that switch on the tests which need more than Python: a broker, long runs, measurements.
+"""Options that switch on the tests which need more than Python: a broker, long runs.
 
 ==========  =======================  ==========================================
 marker      environment              without it
 ==========  =======================  ==========================================
 `broker`    CLEANERD_TEST_BROKER=1   skipped; with it, missing Java is an error
 `soak`      CLEANERD_TEST_SOAK=1     skipped
-`bench`     CLEANERD_TEST_BENCH=1    skipped
 ==========  =======================  ==========================================
 
 Two more are about programs of the system (`tests.operate.tools`): with CLEANERD_TEST_OPERATE=1 a test whose program
@@ -46,12 +45,11 @@ FILES_BETWEEN = 6
 SWITCHES = {
     "broker": "run the tests that start a real Kafka broker",
     "soak": "run the tests that take many seconds each",
-    "bench": "run the measurements",
 }
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """One option per switch: `--broker`, `--soak`, `--bench`."""
+    """One option per switch: `--broker`, `--soak`."""
     for name, text in SWITCHES.items():
         parser.addoption(f"--{name}", action="store_true", help=text)
 

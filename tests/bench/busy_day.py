@@ -29,7 +29,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -40,13 +40,16 @@ import psutil
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.bench import day_plot
-from tests.bench.day_load import TOPICS, Traffic
+from tests.bench.day_load import TOPICS, Latencies, Traffic
+from tests.bench.processes import ProcessTree, busy_seconds, members
 from tests.broker.cluster import NODES, KafkaCluster
 from tests.daemon.processes import ROOT, DaemonProcess, environment, wait_until
 
 MODES = ("kafka", "swap")
 CLIENTS = ("consume", "produce")
 SLICE_S, DRAIN_S = 35.0, 5.0
+SMOOTH_S = 10.0
+"""The latencies of a row are those of so many seconds before it."""
 WARM_ROUNDS = 4
 """Left out of the summary: virtual machines warm up, Spark starts, and kernels are compiled where they have never run."""
 TOPIC = {
@@ -110,9 +113,8 @@ class Day:
         self._options = options
         self._traffic = Traffic(options.rate, options.partitions, options.keys, options.seed)
         self._root = options.output.absolute() / f"cluster-{mode}"
-        self._cpu = {"brokers": Cpu(), "cleanerd": Cpu(), "clients": Cpu()}
         self._worked_s = 0.0
-        self._used_s = dict.fromkeys(self._cpu, 0.0)
+        self._used_s = dict.fromkeys(("brokers", "cleanerd", "clients"), 0.0)
         self._rows: list[dict[str, Any]] = []
         self._stack = ExitStack()
 
@@ -124,8 +126,16 @@ class Day:
             self._daemons = {
                 node: stack.enter_context(cleanerd(self._cluster, node, self._root)) for node in nodes
             }
-            clients = [Client(what, self._cluster.bootstrap, self._root, self._traffic) for what in CLIENTS]
-            self._clients = [stack.enter_context(client) for client in clients]
+            self._clients = [
+                stack.enter_context(Client(what, self._cluster.bootstrap, self._root, self._traffic))
+                for what in CLIENTS
+            ]
+            brokers = self._cluster.brokers.values()
+            self._trees = {
+                "brokers": [ProcessTree(broker.pid) for broker in brokers if broker.pid is not None],
+                "cleanerd": [ProcessTree(pid_of(daemon)) for daemon in self._daemons.values()],
+                "clients": [ProcessTree(client.pid) for client in self._clients],
+            }
             self._freeze()
             self._stack = stack.pop_all()
         return self
@@ -138,7 +148,7 @@ class Day:
         """One slice: traffic for `SLICE_S`; then what it has left to do, without traffic."""
         self._thaw()
         before, used_before_s = self._cpu_s(), dict(self._used_s)
-        machine_s, began_s = busy_s(), time.monotonic()
+        machine_s, began_s = busy_seconds(), time.monotonic()
         self._producer.send(signal.SIGUSR2)
         count = 0
         while (now_s := time.monotonic() - began_s) < SLICE_S:
@@ -147,14 +157,14 @@ class Day:
             threading.Event().wait(max(count - (time.monotonic() - began_s), 0.0))
         self._producer.send(signal.SIGUSR1)
         ended_s = time.monotonic()
-        others_s = busy_s() - machine_s - sum(self._cpu_s().values()) + sum(before.values())
+        others_s = busy_seconds() - machine_s - sum(self._cpu_s().values()) + sum(before.values())
         threading.Event().wait(DRAIN_S)
         self._freeze()
         self._worked_s += ended_s - began_s
         after = self._cpu_s()
         for name, used_s in after.items():
             self._used_s[name] += used_s - before[name]
-        cores = {f"{name}_cores": (after[name] - before[name]) / (ended_s - began_s) for name in self._cpu}
+        cores = {f"{name}_cores": (after[name] - before[name]) / (ended_s - began_s) for name in after}
         self.slices.append(
             {
                 "round": number, "began_s": began_s, "ended_s": ended_s,
@@ -168,14 +178,16 @@ class Day:
         found: dict[str, Any] = {}
         for client in self._clients:
             found |= client.ended()
-        due_s, took_ms = np.load(self._root / "produce.npy").T
-        add_latencies(self._rows, due_s, took_ms)
-        add_percentiles(self.slices, due_s, took_ms)
+        latencies = Latencies.load(self._root / "produce.npy")
+        for row in self._rows:
+            row |= percentiles(latencies.between(row["at_s"] - SMOOTH_S, row["at_s"]))
+        for one in self.slices:
+            one |= percentiles(latencies.between(one["began_s"], one["ended_s"]))
         return {
             "mode": self.mode,
             "rounds": self._options.rounds,
             **asdict(self._traffic),
-            "summary": summary(self._rows, self.slices, due_s, took_ms) | found,
+            "summary": summary(self._rows, self.slices, latencies) | found,
             "slices": self.slices,
             "rows": self._rows,
         }
@@ -185,17 +197,12 @@ class Day:
         return self._clients[CLIENTS.index("produce")]
 
     def _cpu_s(self) -> dict[str, float]:
-        pids = {
-            "brokers": [broker.pid for broker in self._cluster.brokers.values()],
-            "cleanerd": [one.process.pid for one in self._daemons.values() if one.process is not None],
-            "clients": [client.pid for client in self._clients],
-        }
-        return {name: cpu.seconds(pids[name], is_tree=name == "cleanerd") for name, cpu in self._cpu.items()}
+        return {name: sum(one.cpu_seconds() for one in trees) for name, trees in self._trees.items()}
 
     def _memory_bytes(self) -> int:
         """Proportional set size of the largest daemon with all that it has begun."""
-        pids = [one.process.pid for one in self._daemons.values() if one.process is not None]
-        return max((sum(map(pss_bytes, tree(pid))) for pid in pids), default=0)
+        trees = (members(pid_of(daemon)) for daemon in self._daemons.values())
+        return max((sum(map(pss_bytes, tree)) for tree in trees), default=0)
 
     def _sample(self, before: dict[str, float], used_before_s: dict[str, float], worked_s: float) -> None:
         now = self._cpu_s()
@@ -246,8 +253,7 @@ def cleanerd(cluster: KafkaCluster, node: int, root: Path) -> Iterator[DaemonPro
     directory.mkdir()
     daemon = DaemonProcess(directory, [cluster.log_dir(node)], settings, topics={})
     daemon.start()
-    assert daemon.process is not None
-    for process in tree(daemon.process.pid):  # before Spark starts, which inherits it
+    for process in members(pid_of(daemon)):  # before Spark starts, which inherits it
         for task in Path(f"/proc/{process.pid}/task").iterdir():
             os.setpriority(os.PRIO_PROCESS, int(task.name), os.nice(0) + NICE)
     try:
@@ -255,57 +261,47 @@ def cleanerd(cluster: KafkaCluster, node: int, root: Path) -> Iterator[DaemonPro
     finally:
         with suppress(subprocess.TimeoutExpired):
             daemon.stop(timeout_s=60)
-        if daemon.process.poll() is None:
-            daemon.process.kill()
+        daemon.kill()
 
 
 class Client:
-    """A process of `day_load`."""
+    """A process of `day_load`; in a `with` block it runs."""
 
     def __init__(self, what: str, bootstrap: str, root: Path, traffic: Traffic) -> None:
         self._output = root / what
-        self._arguments = [
-            what,
-            bootstrap,
-            str(self._output),
-            *traffic.arguments(),
-        ]
-        self._process: subprocess.Popen[bytes] | None = None
+        command = [sys.executable, "-m", "tests.bench.day_load", what, bootstrap, str(self._output)]
+        self._process = subprocess.Popen([*command, *traffic.arguments()], cwd=ROOT, env=environment())
+        self.pid = self._process.pid
 
     def __enter__(self) -> "Client":
-        arguments = [sys.executable, "-m", "tests.bench.day_load", *self._arguments]
-        self._process = subprocess.Popen(arguments, cwd=ROOT, env=environment())
         wait_until(self._output.with_suffix(".ready").exists, 60)
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._process is not None
-        if self._process.poll() is None:
-            self._process.kill()
-
-    @property
-    def pid(self) -> int | None:
-        """Of the process."""
-        return None if self._process is None else self._process.pid
+        self._process.kill()
+        self._process.wait()
 
     def send(self, number: int) -> None:
         """A signal."""
-        assert self._process is not None
         self._process.send_signal(number)
 
     def ended(self) -> dict[str, Any]:
         """What it has measured in the end."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGTERM)
+        self.send(signal.SIGTERM)
         assert self._process.wait(600) == 0
         return dict(json.loads(self._output.with_suffix(".json").read_text()))
 
 
+def pid_of(daemon: DaemonProcess) -> int:
+    """Of one that runs."""
+    assert daemon.process is not None
+    return daemon.process.pid
+
+
 def signal_tree(daemon: DaemonProcess, number: int) -> None:
     """To a daemon and all that it has begun, those too that have begun meanwhile."""
-    assert daemon.process is not None
     told: set[int] = set()
-    while new := {one.pid for one in tree(daemon.process.pid)} - told:
+    while new := {one.pid for one in members(pid_of(daemon))} - told:
         for pid in new:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -323,19 +319,6 @@ def used_bytes(log_dir: Path) -> int:
     return sum(found.values())
 
 
-def busy_s() -> float:
-    """CPU seconds that all of this machine has used."""
-    used = psutil.cpu_times()
-    return float(sum(used) - used.idle - used.iowait - used.guest - used.guest_nice)
-
-
-def tree(pid: int) -> list[psutil.Process]:
-    """A process and all that it has begun."""
-    with suppress(psutil.NoSuchProcess):
-        return [parent := psutil.Process(pid), *parent.children(recursive=True)]
-    return []
-
-
 def pss_bytes(process: psutil.Process) -> int:
     """Memory of a process, shared pages by their share; 0 for one that has ended."""
     with suppress(psutil.NoSuchProcess):
@@ -343,73 +326,30 @@ def pss_bytes(process: psutil.Process) -> int:
     return 0
 
 
-class Cpu:
-    """CPU seconds of processes, of those that have ended, too, up to when they were last looked at."""
-
-    def __init__(self) -> None:
-        self._by_process: dict[tuple[int, float], float] = {}
-
-    def seconds(self, pids: Iterable[int | None], *, is_tree: bool) -> float:
-        """Used so far."""
-        for pid in filter(None, pids):
-            for one in tree(pid)[: None if is_tree else 1]:
-                with suppress(psutil.NoSuchProcess):
-                    times = one.cpu_times()
-                    self._by_process[one.pid, one.create_time()] = times.user + times.system
-        return round(sum(self._by_process.values()), 2)
+def percentiles(took_ms: "np.ndarray[Any, Any]") -> dict[str, float | None]:
+    """Of latencies, ms; None where there are none."""
+    values = np.percentile(took_ms, (50, 99)).round(2) if len(took_ms) else (None, None)
+    return dict(zip(("p50_ms", "p99_ms"), values, strict=True))
 
 
-def add_latencies(
-    rows: list[dict[str, Any]], due_s: "np.ndarray[Any, Any]", took_ms: "np.ndarray[Any, Any]"
-) -> None:
-    """Percentiles of the records that were due in the ten seconds up to each row, ms."""
-    order = np.argsort(due_s)
-    due_s, took_ms = due_s[order], took_ms[order]
-    for row in rows:
-        first, last = np.searchsorted(due_s, (row["at_s"] - 10, row["at_s"]))
-        values = np.percentile(took_ms[first:last], (50, 99, 99.9)) if last > first else [None] * 3
-        for name, value in zip(("p50_ms", "p99_ms", "p999_ms"), values, strict=True):
-            row[name] = None if value is None else round(float(value), 2)
-
-
-def add_percentiles(
-    slices: list[dict[str, Any]], due_s: "np.ndarray[Any, Any]", took_ms: "np.ndarray[Any, Any]"
-) -> None:
-    """Of the records that were due in each slice, ms."""
-    for one in slices:
-        there = took_ms[(due_s >= one["began_s"]) & (due_s < one["ended_s"])]
-        for name, value in zip(("p50_ms", "p99_ms"), np.percentile(there, (50, 99)), strict=True):
-            one[name] = round(float(value), 2)
-
-
-def summary(
-    rows: list[dict[str, Any]],
-    slices: list[dict[str, Any]],
-    due_s: "np.ndarray[Any, Any]",
-    took_ms: "np.ndarray[Any, Any]",
-) -> dict[str, Any]:
+def summary(rows: list[dict[str, Any]], slices: list[dict[str, Any]], latencies: Latencies) -> dict[str, Any]:
     """What the rows and slices come to, without the time that it takes to get warm."""
     warm = slices[min(WARM_ROUNDS, len(slices) - 1) :]
     seconds = [one["ended_s"] - one["began_s"] for one in warm]
     names = ("brokers_cores", "cleanerd_cores", "clients_cores", "others_cores")
-    cores = {name: float(np.average([one[name] for one in warm], weights=seconds)) for name in names}
-    is_there = np.logical_or.reduce([(due_s >= s["began_s"]) & (due_s < s["ended_s"]) for s in warm])
-    there = took_ms[is_there]
-    p50, p99, p999 = np.percentile(there, (50, 99, 99.9))
+    took_ms = np.concatenate([latencies.between(one["began_s"], one["ended_s"]) for one in warm])
     disk = [row["disk_bytes"] for row in rows if row["at_s"] >= warm[0]["began_s"]]
     of_rounds = sorted(one["p99_ms"] for one in warm)
     return {
         "seconds": sum(seconds),
-        "records": len(there),
+        "records": len(took_ms),
         "disk_mean_bytes": sum(disk) // len(disk),
         "disk_max_bytes": max(disk),
-        "disk_last_bytes": disk[-1],
         "memory_max_bytes": max(row["memory_bytes"] for row in rows),
-        **cores,
-        "p50_ms": float(p50),
-        "p99_ms": float(p99),
-        "p999_ms": float(p999),
-        "max_ms": float(there.max()),
+        **{name: float(np.average([one[name] for one in warm], weights=seconds)) for name in names},
+        **percentiles(took_ms),
+        "p999_ms": float(np.percentile(took_ms, 99.9)),
+        "max_ms": float(took_ms.max()),
         "p99_of_rounds_ms": [of_rounds[0], float(np.median(of_rounds)), of_rounds[-1]],
     }
 

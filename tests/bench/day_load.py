@@ -47,6 +47,25 @@ class Traffic:
         return [f"--{name}={value}" for name, value in asdict(self).items()]
 
 
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """What a client measured: when each record was due (monotonic, s), in that order, and how long it took (ms)."""
+
+    due_s: "np.ndarray[Any, Any]"
+    took_ms: "np.ndarray[Any, Any]"
+
+    @staticmethod
+    def load(path: Path) -> "Latencies":
+        due_s, took_ms = np.load(path).T
+        order = np.argsort(due_s, kind="stable")
+        return Latencies(due_s[order], took_ms[order])
+
+    def between(self, began_s: float, ended_s: float) -> "np.ndarray[Any, Any]":
+        """Of the records that were due in this time, ms."""
+        first, last = np.searchsorted(self.due_s, (began_s, ended_s))
+        return self.took_ms[first:last]
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(

@@ -41,7 +41,7 @@ from confluent_kafka.admin import NewTopic
 
 from cleanerd.env.page_cache import resident_pages
 from tests.bench.busy_day import Client
-from tests.bench.day_load import SERVED, SERVED_PARTITIONS, TOPICS, Traffic
+from tests.bench.day_load import SERVED, SERVED_PARTITIONS, TOPICS, Latencies, Traffic
 from tests.bench.kafka_side import Kafka
 from tests.bench.processes import PAGE_BYTES
 from tests.bench.sides import ROOT, WARM_UP, copy_logs, evict, read_through
@@ -160,7 +160,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             slices = _rounds(kafka, cleaning, options)
             told = {name: value for one in clients.values() for name, value in one.ended().items()}
             del spare
-        latencies = {what: np.load(work / f"{what}.npy").T for what in clients}
+        latencies = {what: Latencies.load(work / f"{what}.npy") for what in clients}
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return {"load": told, "modes": _by_mode(slices, latencies)}
@@ -232,15 +232,15 @@ def _take_memory(page_cache_mib: int | None) -> "np.ndarray[Any, Any] | None":
     return np.ones(max(psutil.virtual_memory().available - (page_cache_mib << 20), 0), np.uint8)
 
 
-def _by_mode(slices: Sequence[Slice], latencies: dict[str, np.ndarray]) -> dict[str, dict[str, float]]:
+def _by_mode(slices: Sequence[Slice], latencies: dict[str, Latencies]) -> dict[str, dict[str, float]]:
     modes = defaultdict[str, list[Slice]](list)
     for one in slices:
         modes[one.mode].append(one)
     found = {}
     for mode, parts in modes.items():
         row: dict[str, float] = {}
-        for what, (due_s, took_ms) in latencies.items():
-            each = [took_ms[(due_s >= one.began_s) & (due_s < one.ended_s)] for one in parts]
+        for what, measured in latencies.items():
+            each = [measured.between(one.began_s, one.ended_s) for one in parts]
             each = [one for one in each if len(one)]  # a slice may be shorter than one reading
             together = np.concatenate(each)
             p99 = [float(np.percentile(one, 99)) for one in each]

@@ -16,30 +16,35 @@ class ProcessTree:
     """A process and its descendants. What a descendant used stays in the account when its parent has waited for it."""
 
     def __init__(self, pid: int) -> None:
-        self._root = psutil.Process(pid)
+        self._pid = pid
         self._pids: list[int] = []
         self._next_refresh_s = 0.0
 
     def cpu_seconds(self) -> float:
         """User and system time so far, in the resolution of the kernel's ticks (10 ms)."""
         stats = (_read(pid, "stat").rpartition(")")[2].split() for pid in self._members())
-        return (
-            sum(sum(map(int, fields[11:15])) for fields in stats) / TICKS_PER_S
-        )  # utime, stime, cutime, cstime
+        ticks = sum(sum(map(int, fields[11:15])) for fields in stats)  # utime, stime, cutime, cstime
+        return ticks / TICKS_PER_S
 
-    def rss_bytes(self) -> dict[int, int]:
-        """Resident bytes of every member now, by process id; a page that several share is counted in each."""
-        sizes = {pid: _read(pid, "statm").split() for pid in self._members()}
-        return {pid: int(fields[1]) * PAGE_BYTES for pid, fields in sizes.items() if fields}
+    def rss_bytes(self) -> int:
+        """Resident bytes of all members now; a page that several share is counted in each."""
+        sizes = (_read(pid, "statm").split() for pid in self._members())
+        return sum(int(fields[1]) * PAGE_BYTES for fields in sizes if fields)
 
     def _members(self) -> list[int]:
         if time.monotonic() >= self._next_refresh_s:
-            try:
-                self._pids = [self._root.pid, *(child.pid for child in self._root.children(recursive=True))]
-            except psutil.Error:
-                self._pids = []
+            self._pids = [process.pid for process in members(self._pid)]
             self._next_refresh_s = time.monotonic() + _REFRESH_S
         return self._pids
+
+
+def members(pid: int) -> list[psutil.Process]:
+    """A process and its descendants now; none if it is gone."""
+    try:
+        root = psutil.Process(pid)
+        return [root, *root.children(recursive=True)]
+    except psutil.Error:
+        return []
 
 
 def _read(pid: int, name: str) -> str:
@@ -75,7 +80,7 @@ class Meter:
             self._sample()
 
     def _sample(self) -> None:
-        self.peak_rss_bytes = max(self.peak_rss_bytes, sum(self._tree.rss_bytes().values()))
+        self.peak_rss_bytes = max(self.peak_rss_bytes, self._tree.rss_bytes())
         self.cpu_seconds = max(self.cpu_seconds, self._tree.cpu_seconds() - self._began_s)
 
 

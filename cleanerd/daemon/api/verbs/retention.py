@@ -21,7 +21,7 @@ def retention(
     if dry_run:
         return tuple(daemon.retention.planned(control.parts, log) for log in logs)
     views = daemon.retention.run(control.parts, logs)
-    control.supervisor.scanner.scan()
+    control.crew.scanner.scan()
     return views
 
 
