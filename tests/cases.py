@@ -233,20 +233,19 @@ CASES: dict[str, tuple[str, ...]] = {
     "C145": ("cleaning/test_choose.py::test_c145_min_lag_protects_what_is_younger",),
     "C146": ("daemon/test_workers.py::test_c146_a_thread_that_dies_is_counted_and_started_again",),
     "C147": (
-        "config/test_reload.py::test_c147_buffer_and_threads_are_reconfigured_together",
+        "config/test_reload.py::test_c147_c148_c150_which_changes_start_the_workers_anew",
         "daemon/test_at_work.py::test_limits_and_threads_change_while_it_works",
         "daemon/test_workers.py::test_c147_number_of_threads_follows_the_configuration",
     ),
     "C148": (
         "cleaning/test_throttle.py::test_c148_a_new_rate_holds_for_those_who_wait",
-        "config/test_reload.py::test_c148_a_changed_rate_reaches_the_throttle",
+        "config/test_reload.py::test_c147_c148_c150_which_changes_start_the_workers_anew",
         "daemon/test_at_work.py::test_limits_and_threads_change_while_it_works",
     ),
     "C149": ("operate/test_metrics.py::test_counters_outlive_a_reload_that_changes_the_number_of_threads",),
     "C150": (
-        "config/test_load.py::test_topic_override_survives_broker_default_changes",
         "config/test_reload.py::test_c150_all_seven_keys_apply_together",
-        "config/test_reload.py::test_c150_any_one_of_the_seven_starts_the_workers_anew",
+        "config/test_reload.py::test_c147_c148_c150_which_changes_start_the_workers_anew",
         "config/test_reload.py::test_c150_consecutive_changes_keep_topic_overrides",
         "daemon/test_workers.py::test_c150_a_change_of_the_configuration_revives_dead_threads",
         "daemon/test_at_work.py::test_limits_and_threads_change_while_it_works",
@@ -311,7 +310,6 @@ CASES: dict[str, tuple[str, ...]] = {
     ),
     "D20": (
         "config/test_reload.py::test_d20_thread_count_at_most_doubles_and_at_least_halves",
-        "config/test_reload.py::test_d20_any_two_counts",
         "config/test_reload.py::test_d20_is_for_numbers_that_somebody_chose",
         "config/test_reload.py::test_d20_counts_that_the_cluster_accepted_are_adopted",
     ),

@@ -81,24 +81,6 @@ def test_environment_and_file_set_each_key(key: str, tmp_path: Path, monkeypatch
     assert in_file.value == in_environment.value == on_command_line.value
 
 
-@pytest.mark.parametrize(
-    ("variable", "text", "field", "value"),
-    [
-        ("KAFKA_LOG_CLEANER_IO_MAX_BYTES_PER_SECOND", "5", "io_max_bytes_per_second", 5.0),
-        ("KAFKA_LOG_CLEANER_ENABLE", "false", "log_cleaner_enable", False),
-        ("KAFKA_LOG_RETENTION_CHECK_INTERVAL_MS", "9", "retention_check_interval_ms", 9),
-        ("CLEANERD_RETRY_MAX", "1", "retry_max", 1),
-        ("CLEANERD_IO_MAX_READ_BYTES_PER_SECOND", "5", "io_max_read_bytes_per_second", 5.0),
-    ],
-)
-def test_variables_by_their_whole_names(
-    variable: str, text: str, field: str, value: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As an operator writes them."""
-    monkeypatch.setenv(variable, text)
-    assert getattr(resolve(read_sources()).broker, field) == value
-
-
 def test_records_of_the_metadata_log_set_what_may_change_at_run_time() -> None:
     """7.22 for keys of ours: one `kafka-configs` call for all machines; not what needs a restart."""
     records = {"cleanerd.scan.interval.ms": "5", "cleanerd.state.dir": "/elsewhere"}

@@ -15,130 +15,53 @@ from cleanerd.config.keys import (
 )
 from cleanerd.config.model import CleanerdConfig, TopicConfig
 from cleanerd.config.settings import Key, Scope, declared_keys
+from tests.citations import BEHAVIOUR, REFERENCE
 
-INT64_MAX = 2**63 - 1
 PACKAGE = Path(cleanerd.__file__).parent
 BY_NAME = {"node.id", "broker.id"}
 """Keys that the loader reads by name."""
-TOPIC_DEFAULTS = {
-    "cleanup.policy": ("delete",),
-    "min.cleanable.dirty.ratio": 0.5,
-    "delete.retention.ms": 86400000,
-    "min.compaction.lag.ms": 0,
-    "max.compaction.lag.ms": INT64_MAX,
-    "retention.ms": 604800000,
-    "retention.bytes": -1,
-    "segment.bytes": 1073741824,
-    "internal.segment.bytes": None,
-    "segment.ms": 604800000,
-    "segment.jitter.ms": 0,
-    "segment.index.bytes": 10485760,
-    "index.interval.bytes": 4096,
-    "file.delete.delay.ms": 60000,
-    "max.message.bytes": 1048588,
-    "preallocate": False,
-    "flush.messages": INT64_MAX,
-    "flush.ms": INT64_MAX,
-    "compression.type": "producer",
-    "message.timestamp.type": "CreateTime",
-    "cleanerd.min.cleanable.dirty.ratio": None,
-    "cleanerd.compression": "batch",
-    "compression.gzip.level": -1,
-    "compression.lz4.level": 9,
-    "compression.zstd.level": 3,
-    "message.timestamp.before.max.ms": INT64_MAX,
-    "message.timestamp.after.max.ms": 3_600_000,
-    "remote.storage.enable": False,
-    "remote.log.copy.disable": False,
-    "remote.log.delete.on.disable": False,
-    "local.retention.ms": -2,
-    "local.retention.bytes": -2,
-}
-BROKER_DEFAULTS = {
-    "log.cleaner.enable": True,
-    "log.cleaner.threads": 1,
-    "log.cleaner.io.max.bytes.per.second": 1.7976931348623157e308,
-    "log.cleaner.dedupe.buffer.size": 134217728,
-    "log.cleaner.io.buffer.size": 524288,
-    "log.cleaner.io.buffer.load.factor": 0.9,
-    "log.cleaner.backoff.ms": 15000,
-    "message.max.bytes": 1048588,
-    "log.retention.hours": 168,
-    "log.roll.hours": 168,
-    "log.retention.check.interval.ms": 300000,
-    "producer.id.expiration.ms": 86400000,
-    "log.dir": ("/tmp/kafka-logs",),
-    "cleanerd.chunk.bytes": 32 * 1024 * 1024,
-}
-SECTION_8C = {
-    "log.dirs",
-    "log.dir",
-    "log.retention.check.interval.ms",
-    "log.flush.offset.checkpoint.interval.ms",
-    "log.flush.start.offset.checkpoint.interval.ms",
-    "log.initial.task.delay.ms",
-    "num.recovery.threads.per.data.dir",
-    "background.threads",
-    "producer.id.expiration.ms",
-    "producer.id.expiration.check.interval.ms",
-    "replica.high.watermark.checkpoint.interval.ms",
-    "log.dir.failure.timeout.ms",
-}
-DYNAMIC_8A = {  # 7.18
-    "log.cleaner.threads",
-    "log.cleaner.io.max.bytes.per.second",
-    "log.cleaner.dedupe.buffer.size",
-    "log.cleaner.io.buffer.size",
-    "log.cleaner.io.buffer.load.factor",
-    "log.cleaner.backoff.ms",
-    "message.max.bytes",
-}
-OWN_STATIC = {
-    "state.dir",
-    "control.socket",
-    "metrics.listen",
-    "page",
-    "log.format",
-    "spark.master",
-    "chunk.bytes",
-}
 
 
-def test_8b_defaults() -> None:
-    """Defaults of the topic keys, N6 among them."""
-    assert {name: key.default for name, key in TOPIC_KEYS.items()} == TOPIC_DEFAULTS
+def rows(section: str) -> list[list[str]]:
+    """Cells of the table of a section of the specification."""
+    text = (REFERENCE / BEHAVIOUR).read_text().partition(f"\n### {section}. ")[2]
+    (table,) = re.findall(r"(?:^\|.*\n)+", text.partition("\n### ")[0], re.MULTILINE)
+    return [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| `")]
 
 
-def test_8a_and_8c_defaults() -> None:
-    """Defaults of the broker keys."""
-    assert {name: BROKER_KEYS[name].default for name in BROKER_DEFAULTS} == BROKER_DEFAULTS
+def names(cell: str) -> list[str]:
+    return re.findall(r"`([a-z][a-z.]+)`", cell)
 
 
-def test_8c_has_a_row_or_a_reason_for_every_key() -> None:
-    """The table of the specification, name by name."""
-    assert SECTION_8C & BROKER_KEYS.keys() == SECTION_8C - IGNORED_BROKER_KEYS.keys()
-    assert IGNORED_BROKER_KEYS.keys() <= SECTION_8C
-    assert all(IGNORED_BROKER_KEYS.values())
+def has_default(key: Key, cell: str) -> bool:
+    text = cell.replace("\N{MINUS SIGN}", "-").replace("2^63-1", str(2**63 - 1))
+    return key.default == (None if text == "null" else key.type.parse(text))
 
 
-def test_8a_dynamic_keys() -> None:
-    """Column Dyn of 8A: the seven of 7.18, not log.cleaner.enable."""
-    for name in (*DYNAMIC_8A, "log.cleaner.enable"):
-        assert (BROKER_KEYS[name].scope is Scope.RELOADABLE) == (name in DYNAMIC_8A), name
+@pytest.mark.parametrize("row", rows("8B"), ids=lambda row: row[0])
+def test_8b_topic_keys_with_their_synonyms_and_defaults(row: list[str]) -> None:
+    """Of the broker keys only the first can be changed at run time (N5); N6 among the defaults."""
+    topic_keys, synonyms, _, default, _, dynamic = row
+    keys = names(topic_keys)
+    for place, (name, text) in enumerate(zip(keys, default.split(" / "), strict=True)):
+        key = TOPIC_KEYS[name]
+        assert list(key.synonyms) == names(synonyms)[place :: len(keys)]
+        assert has_default(key, text)
+        scopes = [BROKER_KEYS[synonym].scope for synonym in key.synonyms]
+        assert scopes == [Scope.RELOADABLE] + [Scope.STATIC] * (len(scopes) - 1)
+    assert dynamic.startswith("cluster")
 
 
-def test_keys_of_cleanerd_that_need_a_restart() -> None:
-    """Where the process lives and what it listens on; all others may be changed while it runs."""
-    own = {name.removeprefix("cleanerd."): key for name, key in BROKER_KEYS.items() if "cleanerd." in name}
-    assert {name for name, key in own.items() if key.scope is Scope.STATIC} == OWN_STATIC
-
-
-def test_n5_only_the_first_synonym_is_dynamic() -> None:
-    """Hours and minutes variants cannot be changed at run time."""
-    for key in TOPIC_KEYS.values():
-        first, *others = key.synonyms or ("log.segment.bytes",)
-        assert BROKER_KEYS[first].scope is Scope.RELOADABLE
-        assert all(BROKER_KEYS[name].scope is Scope.STATIC for name in others)
+@pytest.mark.parametrize("row", [*rows("8A"), *rows("8C")], ids=lambda row: row[0])
+def test_8a_8c_broker_keys_with_their_defaults_or_the_reason_why_they_are_ignored(row: list[str]) -> None:
+    """The seven of 7.18 can be changed at run time."""
+    for name, text in zip(names(row[0]), row[2].split(" / "), strict=True):
+        if name in IGNORED_BROKER_KEYS:
+            assert name not in BROKER_KEYS
+            assert IGNORED_BROKER_KEYS[name]
+        else:
+            assert has_default(BROKER_KEYS[name], text)
+            assert (BROKER_KEYS[name].scope is Scope.RELOADABLE) == row[4].startswith("cluster")
 
 
 def test_defaults_of_synonyms_agree_with_their_topic_key() -> None:
