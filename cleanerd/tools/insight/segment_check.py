@@ -2,7 +2,7 @@
 
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -11,7 +11,7 @@ import numpy as np
 
 from cleanerd.env.files import Files, FileStat, NotRegular, open_regular
 from cleanerd.errors import CorruptFile
-from cleanerd.format.errors import FormatError, Padded
+from cleanerd.format.errors import Padded
 from cleanerd.format.names import (
     MAX_OFFSET,
     SEGMENT_KINDS,
@@ -29,7 +29,7 @@ from cleanerd.policy.grouping import MAX_RELATIVE_OFFSET
 from cleanerd.storage.index_files import read_offset_index, read_time_index, read_txn_index
 
 from .findings import Finding, Judged
-from .index_check import OffsetIndexCheck, TimeIndexCheck
+from .index_check import IndexCheck, OffsetIndexCheck, TimeIndexCheck
 from .regular_files import CarefulFiles, file_size
 from .walk import Bounds, Damage, Sound, walk_log
 
@@ -181,19 +181,17 @@ def _check(report: SegmentReport) -> None:
             report.add(
                 "segment_too_large", path, SEGMENT_MAX_BYTES, f"at most {SEGMENT_MAX_BYTES} bytes", size
             )
-        offsets = _offset_index(report)
-        times = _time_index(report)
+        indexes = list(_indexes(report))
         for found in walk_log(fd, path, _bounds(task, size)):
             if isinstance(found, Damage):
                 _note_damage(report, found)
                 continue
             _note_batches(report, found)
-            if offsets is not None:
-                offsets.add(found)
-            if times is not None:
-                times.add(found)
+            for index in indexes:
+                index.add(found)
         report.bytes_read = size
-    _finish(report, size, offsets, times)
+    for index in indexes:
+        _finish(report, size, index)
     _check_txn_index(report)
 
 
@@ -204,25 +202,15 @@ def _bounds(task: SegmentTask, size: int) -> Bounds:
     return Bounds(task.base_offset, min(limit, MAX_OFFSET), stop, 0, size)
 
 
-def _offset_index(report: SegmentReport) -> OffsetIndexCheck | None:
-    index = _read(report, FileKind.OFFSET_INDEX, "index_missing", read_offset_index)
-    if index is None:
-        return None
-    wrong = partial(_note_flaw, report, FileKind.OFFSET_INDEX, "index")
-    return OffsetIndexCheck(index, wrong, is_settled=report.task.is_settled)
-
-
-def _time_index(report: SegmentReport) -> TimeIndexCheck | None:
-    index = _read(report, FileKind.TIME_INDEX, "time_index_missing", read_time_index)
-    if index is None:
-        return None
-    wrong = partial(_note_flaw, report, FileKind.TIME_INDEX, "time_index")
-    return TimeIndexCheck(index, wrong, is_settled=report.task.is_settled)
-
-
-def _note_flaw(report: SegmentReport, kind: FileKind, code: str, flaw: FormatError) -> None:
-    code = f"{code}_padded" if isinstance(flaw, Padded) else f"{code}_entry"
-    report.add(code, report.task.path(kind), flaw.position, flaw.expected, flaw.found)
+def _indexes(report: SegmentReport) -> Iterator[IndexCheck]:
+    """Those that can be read."""
+    is_settled = report.task.is_settled
+    offsets = _read(report, FileKind.OFFSET_INDEX, "index_missing", read_offset_index)
+    if offsets is not None:
+        yield OffsetIndexCheck(offsets, is_settled=is_settled)
+    times = _read(report, FileKind.TIME_INDEX, "time_index_missing", read_time_index)
+    if times is not None:
+        yield TimeIndexCheck(times, is_settled=is_settled)
 
 
 def _read(
@@ -298,20 +286,16 @@ def _note_epochs(report: SegmentReport, rows: Table) -> None:
             report.epochs.append((epoch, int(rows["last_offset"][row])))
 
 
-def _finish(
-    report: SegmentReport, size: int, offsets: OffsetIndexCheck | None, times: TimeIndexCheck | None
-) -> None:
-    task = report.task
-    if not report.is_whole:
-        return
-    last_offset = report.last_offset if report.batches else task.base_offset - 1
-    if offsets is not None:
-        offsets.finish(size, last_offset)
-    if times is not None:
-        times.finish(last_offset)
-        if task.is_settled and times.missing_timestamp is not None:
-            path = task.path(FileKind.TIME_INDEX)
-            report.add("time_index_end", path, -1, times.missing_timestamp, times.last_timestamp)
+def _finish(report: SegmentReport, size: int, index: IndexCheck) -> None:
+    task, path = report.task, report.task.path(index.kind)
+    if report.is_whole:
+        index.finish(size, report.last_offset if report.batches else task.base_offset - 1)
+    flaw = index.flaw
+    if flaw is not None:
+        code = f"{index.code}_padded" if isinstance(flaw, Padded) else f"{index.code}_entry"
+        report.add(code, path, flaw.position, flaw.expected, flaw.found)
+    elif report.is_whole and isinstance(index, TimeIndexCheck) and task.is_settled and index.is_too_short:
+        report.add("time_index_end", path, -1, index.largest, index.last_timestamp)
 
 
 def _check_txn_index(report: SegmentReport) -> None:
