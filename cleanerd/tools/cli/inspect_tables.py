@@ -1,12 +1,12 @@
 """What `inspect` found, as tables for people."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from cleanerd.cli import output
-from cleanerd.cli.tables import write_table
+from cleanerd.cli.tables import Columns, write_table
 from cleanerd.format.errors import FormatError
 from cleanerd.tools.insight.coordinator_records import (
     CONSUMER_OFFSETS,
@@ -58,11 +58,12 @@ def _share(part: int, whole: int) -> str:
 
 def write_details(log: "Inspection") -> None:
     """Everything about one log."""
-    output.write("\n".join(["", *answers(log), ""]) + "\n")
-    _write_keys(log)
-    _write_ages(log)
-    _write_days(log)
-    _write_batches(log)
+    output.write("\n".join(["", *answers(log)]) + "\n")
+    for columns in tables(log, _ROWS_SHOWN):
+        output.write("\n")
+        write_table(columns)
+    for note in notes(log):
+        output.write(f"\n{note}\n")
 
 
 def answers(log: "Inspection") -> list[str]:
@@ -146,101 +147,77 @@ def _name(topic: str, key: bytes, length: int) -> str:
     return key_text(key, length)
 
 
-def _write_keys(log: "Inspection") -> None:
-    hot, prefixes = log.hot_keys[:_ROWS_SHOWN], log.prefixes[:_ROWS_SHOWN]
-    if not hot:
-        return
-    write_table(
+def tables(log: "Inspection", keys_max: int | None = None) -> list[Columns]:
+    """Everything that is counted in a log; of the keys with the most bytes at most so many."""
+    hot, prefixes = log.hot_keys[:keys_max], log.prefixes[:keys_max]
+    days, largest, codecs, others = log.days[-_DAYS_SHOWN:], log.largest, log.codecs, log.alternatives
+    keys: list[Columns] = [
         {
             "HOT KEY": [_name(log.topic, one.key, one.key_length) for one in hot],
             "RECORDS": [f"{one.records:,}" for one in hot],
             "SIZE": [size(one.bytes) for one in hot],
             "SUPERSEDED": [size(one.superseded_bytes) for one in hot],
-        }
-    )
-    if log.hot_keys_error_bytes:
-        output.write(
-            f"(each may have {size(log.hot_keys_error_bytes)} more, and so may a key that is not listed)\n"
-        )
-    output.write("\n")
-    write_table(
+        },
         {
             "KEYS LIKE": [f"{key_text(one.prefix)}..." for one in prefixes],
             "RECORDS": [f"{one.records:,}" for one in prefixes],
             "SIZE": [size(one.bytes) for one in prefixes],
             "SUPERSEDED": [size(one.superseded_bytes) for one in prefixes],
-        }
-    )
-    output.write("\n")
-
-
-def _write_ages(log: "Inspection") -> None:
-    def columns(bands: "Sequence[AgeBand]") -> list[str]:
-        return [f"{size(band.bytes)} in {band.records:,}" if band.records else "-" for band in bands]
-
-    names = [f"< {band.below_days} d" if band.below_days else "older" for band in log.superseded_ages]
-    write_table(
+        },
+    ]
+    return [
+        *(keys if hot else []),
         {
-            "AGE": names,
-            "SUPERSEDED SINCE": columns(log.superseded_ages),
-            "TOMBSTONES": columns(log.tombstone_ages),
-        }
-    )
-    output.write("\n")
-
-
-def _write_days(log: "Inspection") -> None:
-    days = log.days[-_DAYS_SHOWN:]
-    write_table(
+            "AGE": [f"< {band.below_days} d" if band.below_days else "older" for band in log.superseded_ages],
+            "SUPERSEDED SINCE": _bands(log.superseded_ages),
+            "TOMBSTONES": _bands(log.tombstone_ages),
+        },
         {
             "DAY": [date(one.day) for one in days],
             "RECORDS": [f"{one.records:,}" for one in days],
             "SIZE": [size(one.bytes) for one in days],
             "KEYS": [f"{one.keys:,}" for one in days],
             "SUPERSEDED": [size(one.superseded_bytes) for one in days],
-        }
-    )
-    output.write("\n")
-    write_table(
+        },
         {
-            "LARGEST AT OFFSET": [str(one.offset) for one in log.largest],
+            "LARGEST AT OFFSET": [str(one.offset) for one in largest],
             "KEY": [
-                "(none)" if one.key is None else _name(log.topic, one.key, len(one.key))
-                for one in log.largest
+                "(none)" if one.key is None else _name(log.topic, one.key, len(one.key)) for one in largest
             ],
-            "RECORD": [size(one.expanded_bytes) for one in log.largest],
-            "STORED": [size(one.bytes) for one in log.largest],
-            "TIME": [_instant(one.timestamp_ms) for one in log.largest],
-        }
-    )
-    output.write("\n")
+            "RECORD": [size(one.expanded_bytes) for one in largest],
+            "STORED": [size(one.bytes) for one in largest],
+            "TIME": [_instant(one.timestamp_ms) for one in largest],
+        },
+        {
+            "CODEC": [one.codec for one in codecs],
+            "BATCHES": [f"{one.batches:,}" for one in codecs],
+            "RECORDS/BATCH": [f"{one.records / one.batches:.1f}" for one in codecs],
+            "BYTES/BATCH": [f"{one.bytes / one.batches:,.0f}" for one in codecs],
+            "STORED": [size(one.bytes) for one in codecs],
+            "RECORDS": [size(one.expanded_bytes) for one in codecs],
+        },
+        {
+            "WITH CODEC": [one.codec + " (of the topic)" * one.is_of_topic for one in others],
+            "BATCHES OF": [size(one.batch_bytes) for one in others],
+            "SIZE": [f"about {size(one.size_bytes)}" for one in others],
+            "SAVES": [size(one.saved_bytes) if one.saved_bytes > 0 else "-" for one in others],
+        },
+    ]
 
 
-def _write_batches(log: "Inspection") -> None:
-    write_table(
-        {
-            "CODEC": [one.codec for one in log.codecs],
-            "BATCHES": [f"{one.batches:,}" for one in log.codecs],
-            "RECORDS/BATCH": [f"{one.records / one.batches:.1f}" for one in log.codecs],
-            "BYTES/BATCH": [f"{one.bytes / one.batches:,.0f}" for one in log.codecs],
-            "STORED": [size(one.bytes) for one in log.codecs],
-            "RECORDS": [size(one.expanded_bytes) for one in log.codecs],
-        }
-    )
-    output.write("\n")
-    shown = log.alternatives
-    write_table(
-        {
-            "WITH CODEC": [one.codec + " (of the topic)" * one.is_of_topic for one in shown],
-            "BATCHES OF": [size(one.batch_bytes) for one in shown],
-            "SIZE": [f"about {size(one.size_bytes)}" for one in shown],
-            "SAVES": [size(one.saved_bytes) if one.saved_bytes > 0 else "-" for one in shown],
-        }
-    )
+def _bands(bands: "Sequence[AgeBand]") -> list[str]:
+    return [f"{size(band.bytes)} in {band.records:,}" if band.records else "-" for band in bands]
+
+
+def notes(log: "Inspection") -> Iterator[str]:
+    """What the tables do not say."""
+    if log.hot_keys_error_bytes:
+        more = size(log.hot_keys_error_bytes)
+        yield f"hot keys: each may have {more} more, and so may a key that is not listed"
     if log.commits or log.aborts:
-        output.write(
-            f"\ntransactions: {log.commits:,} committed, {log.aborts:,} aborted with {log.aborted_records:,} records "
-            f"({size(log.aborted_bytes)}, {_share(log.aborted_bytes, log.bytes)}); markers {size(log.marker_bytes)}\n"
+        yield (
+            f"transactions: {log.commits:,} committed, {log.aborts:,} aborted with {log.aborted_records:,} records "
+            f"({size(log.aborted_bytes)}, {_share(log.aborted_bytes, log.bytes)}); markers {size(log.marker_bytes)}"
         )
 
 
