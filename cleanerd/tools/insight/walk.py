@@ -21,7 +21,6 @@ from crc32c import crc32c
 from cleanerd.env.files import FileStat
 from cleanerd.env.page_cache import borrowed
 from cleanerd.errors import CorruptFile
-from cleanerd.format.batch import parse_header
 from cleanerd.format.errors import FormatError
 from cleanerd.format.head import (
     ATTRIBUTES_AT,
@@ -128,7 +127,8 @@ class _Walk:
             at_end = self._position + len(raw) == self._bounds.end
             broken = status is not ReadStatus.OK and (status is not ReadStatus.TORN or at_end)
             if not len(rows) and not broken:
-                size = self._size_of_large(raw)
+                size = self._size_of_batch(self._position)
+                self._credit += size
                 if not size:
                     yield self._resynced(self._position, status)
                     size = PIECE_BYTES
@@ -281,22 +281,20 @@ class _Walk:
                 previous = int(part.batches["last_offset"][done - 1])
             begin += done
 
-    def _size_of_large(self, head: Bytes) -> int:
-        """Size of the batch at the position if it is larger than a piece and its CRC is right, else 0."""
+    def _size_of_batch(self, position: int) -> int:
+        """Size of the batch with a right CRC that begins there, else 0; it may be larger than a piece."""
+        head = self._read(self._fd, position, HEADER_SIZE)
         try:
             _, size, magic = peek_batch(head.data)
         except FormatError:
             return 0
-        if size > self._bounds.end - self._position or not self._affords(size):
+        if size > self._bounds.end - position or not self._affords(size):
             return 0
         crc_at, covered_at, crc = (
             (CRC_AT, ATTRIBUTES_AT, crc32c) if magic == 2 else (LEGACY_CRC_AT, MAGIC_AT, crc32)
         )
         carried = int.from_bytes(head[crc_at : crc_at + 4].tobytes())
-        if self._crc_of(self._position + covered_at, self._position + size, crc) == carried:
-            self._credit += size
-            return size
-        return 0
+        return size if self._crc_of(position + covered_at, position + size, crc) == carried else 0
 
     def _affords(self, size: int) -> bool:
         """Whether so many bytes may be read for a batch that may turn out to be none."""
@@ -340,36 +338,9 @@ class _Walk:
             at, outcome, self._credit = find_batch(
                 buffer, 0, last, end - start, before + 1, self._edge, self._credit
             )
-            if outcome == FOUND or (outcome == OUTSIDE and self._is_batch(start + at, before)):
+            if outcome == FOUND or (outcome == OUTSIDE and self._size_of_batch(start + at)):
                 return start + at
             start += at + (outcome == OUTSIDE)
-
-    def _is_batch(self, position: int, before: int) -> bool:
-        """Whether a batch with a right CRC begins here; one too large for a window of the search."""
-        head = self._read(self._fd, position, HEADER_SIZE)
-        if len(head) < HEADER_SIZE or head[MAGIC_AT] != 2:
-            return self._is_legacy(position, head)
-        try:
-            header = parse_header(head.tobytes())
-        except FormatError:
-            return False
-        if not (before < header.base_offset and header.last_offset < self._edge):
-            return False
-        end = position + header.size_bytes
-        return end <= self._bounds.end and self._affords(header.size_bytes) and (
-            self._crc_of(position + ATTRIBUTES_AT, end) == header.crc
-        )  # fmt: skip
-
-    def _is_legacy(self, position: int, head: Bytes) -> bool:
-        try:
-            size = peek_batch(head.data).size_bytes
-        except FormatError:
-            return False
-        if size > self._bounds.end - position or not self._affords(size):
-            return False
-        raw = self._read(self._fd, position, size)
-        rows, _, status = scan_batches(raw, 0, len(raw))
-        return status is ReadStatus.OK and len(rows) == 1 and first_bad_crc(raw, rows) < 0
 
     def _is_zero(self, start: int, end: int) -> bool:
         while start < end:
