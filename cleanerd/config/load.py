@@ -14,7 +14,8 @@ Precedence of a topic key (spec disk F4):
 
 1. command line (`--topic-set`)
 2. topic file
-3. metadata log, TOPIC record; where there is no metadata log, what the broker answers, but for retention by time and size
+3. metadata log, TOPIC record; where there is no metadata log, what the broker answers. Where other nodes may change either
+   while this one is down, it is no reason to delete: retention by time and size is -1 here
 4. the first broker synonym that any of the layers above sets
 5. default
 
@@ -52,7 +53,7 @@ _LOG_DIRS = ("log.dirs", "log.dir")
 _OWN_RATIO = "cleanerd.min.cleanable.dirty.ratio"
 _LAGS = ("min.compaction.lag.ms", "max.compaction.lag.ms")
 _RETENTION = ("retention.ms", "retention.bytes")
-_LEFT_TO_BROKER = Origin(Layer.BROKER, "deletion by time and size is left to the broker")
+_LEFT_TO_BROKER = "deletion by time and size is left to the broker"
 SettingsByKey = Mapping[str, Setting]
 Layers = ChainMap[str, Text]
 """Texts by key; `maps` are the layers, highest precedence first."""
@@ -317,13 +318,15 @@ def _topic_layers(sources: Sources, metadata: ClusterMetadata | None) -> dict[st
 def _topic_records(metadata: ClusterMetadata) -> dict[str, Texts]:
     """TOPIC records; keys that only a newer Kafka knows have no effect.
 
-    An answer is no reason to delete by time or size: while its broker lives it does that itself, and may do it otherwise
-    when it is back.
+    While its broker lives it deletes by time and size itself, and may do it otherwise when it is back.
     """
-    left = {} if metadata.is_whole else dict.fromkeys(_RETENTION, Text("-1", _LEFT_TO_BROKER))
+    left = dict.fromkeys(_RETENTION, Text("-1", _origin(metadata, _LEFT_TO_BROKER)))
+    if metadata.is_final:
+        left = {}
+    topics = metadata.topic_configs if metadata.is_final else metadata.topic_ids
     records: dict[str, Texts] = {}
-    for topic, values in metadata.topic_configs.items():
-        origin = _origin(metadata, f'TOPIC "{topic}"')
+    for topic in topics:
+        origin, values = _origin(metadata, f'TOPIC "{topic}"'), metadata.topic_configs.get(topic, {})
         own = {name: Text(text, origin) for name, text in values.items() if name in TOPIC_KEYS}
         records[topic] = own | left
     return records

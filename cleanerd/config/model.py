@@ -343,7 +343,8 @@ class ClusterMetadata:
     "" being the cluster-wide default; of an answer, the values that hold in the broker for topics without their own.
     `node_id` is the owner of the log directory that the metadata log was found in, by `meta.properties`. `release` is the
     one as which that node was last started, major and minor number; None: not known. `is_whole`: a topic that is not here
-    does not exist, which cannot be concluded from an answer.
+    does not exist, which cannot be concluded from an answer. `has_other_voters`: other nodes may change all this while this
+    node is down.
     """
 
     topic_ids: Mapping[str, UUID | None]
@@ -353,3 +354,9 @@ class ClusterMetadata:
     node_id: int | None = None
     release: str | None = None
     is_whole: bool = True
+    has_other_voters: bool = False
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing can change before this node runs again. Else it is no reason to delete by time or size."""
+        return self.is_whole and not self.has_other_voters

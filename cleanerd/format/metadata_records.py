@@ -27,6 +27,7 @@ A string is its length plus one as unsigned varint (0: null) and UTF-8; tagged f
 size and bytes each. All other api keys are skipped whole.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
@@ -95,6 +96,36 @@ def parse_metadata_record(frame: bytes) -> MetadataRecord | None:
         return _parse(reader)
     except (IndexError, UnicodeDecodeError) as problem:
         raise FormatError(reader.position, "a whole metadata record", problem) from problem
+
+
+def parse_voters(value: bytes) -> frozenset[int]:
+    """Ids of the nodes in a KRAFT_VOTERS control record (C2). Raises: `FormatError` for malformed fields."""
+    reader, voters = _Reader(value), set()
+    try:
+        reader.int16()  # version
+        for _ in reader.elements():
+            voters.add(reader.int32())
+            reader.uuid()
+            for _ in reader.elements():
+                reader.string(), reader.string(), reader.take(2)
+            reader.take(4)  # which versions of the feature it knows
+            reader.skip_tagged_fields()
+    except (IndexError, UnicodeDecodeError) as problem:
+        raise FormatError(reader.position, "a whole record of voters", problem) from problem
+    return frozenset(voters)
+
+
+def parse_quorum_state(data: bytes) -> frozenset[int] | None:
+    """Ids of the voters in a `quorum-state` file (A8); None from kraft.version 1 on, where the log has them.
+
+    Raises: `FormatError` for anything else.
+    """
+    try:
+        state = json.loads(data)
+        voters = state.get("currentVoters")
+        return None if voters is None else frozenset(int(voter["voterId"]) for voter in voters)
+    except (AttributeError, KeyError, TypeError, ValueError) as problem:
+        raise FormatError(0, "the JSON of a quorum's state", repr(problem)) from problem
 
 
 def _parse(reader: "_Reader") -> MetadataRecord | None:

@@ -38,6 +38,8 @@ from cleanerd.format.metadata_records import (
     TopicRecord,
     TransactionMark,
     parse_metadata_record,
+    parse_quorum_state,
+    parse_voters,
 )
 from cleanerd.format.names import (
     CLUSTER_METADATA_TOPIC,
@@ -54,6 +56,7 @@ ATTEMPTS_MAX = 3
 
 _RELEASES = ((22, "4.0"), (26, "4.1"), (28, "4.2"), (30, "4.3"), (31, "4.4"), (34, None))
 """From which metadata.version on which release (F3): a broker names the highest that it knows."""
+_QUORUM_STATE = "quorum-state"
 _SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 _Node = tuple[str | None, int | None]
 _Batch = tuple[int, BatchHeader, list[Record]]  # position in the file first
@@ -140,13 +143,20 @@ def read_metadata(files: Files, directory: str, node_id: int | None = None) -> C
     for _ in range(ATTEMPTS_MAX):
         try:
             image = _read_once(files, directory)
+            voters = _voters(files, directory) or image.voters
         except FileNotFoundError:
             continue  # the broker deleted an old segment or snapshot after the listing
         except OSError as error:
             raise _offline(directory, error) from error
         release = None if node_id is None else image.releases.get(node_id)
         return ClusterMetadata(
-            image.topic_ids(), image.topic_configs, image.broker_configs, directory, node_id, release
+            image.topic_ids(),
+            image.topic_configs,
+            image.broker_configs,
+            directory,
+            node_id,
+            release,
+            has_other_voters=len(voters) > 1 or (node_id is not None and not voters <= {node_id}),
         )
     raise SourceChanged(f"{directory}: files vanished during each of {ATTEMPTS_MAX} readings")
 
@@ -158,6 +168,7 @@ class _Image:
         self.topic_configs: dict[str, dict[str, str]] = {}
         self.broker_configs: dict[str, dict[str, str]] = {}
         self.releases: dict[int, str | None] = {}  # by broker, as which it was last started
+        self.voters: frozenset[int] = frozenset()  # of kraft.version 1 and later
         self._names: dict[UUID, str] = {}
         self._transaction: list[MetadataRecord] | None = None
 
@@ -299,15 +310,28 @@ def _replay_batch(image: _Image, path: str, batch: _Batch, offset: int) -> None:
     """Replay what the batch holds from `offset` on."""
     position, header, records = batch
     for record in records:
-        if header.is_control or record.offset < offset:
+        if record.offset < offset:
             continue
         try:
+            if header.is_control:
+                if parse_control_key(record.key) is ControlType.KRAFT_VOTERS:
+                    image.voters = parse_voters(record.value or b"")
+                continue
             parsed = parse_metadata_record(record.value or b"")
         except FormatError as problem:
             where = f"{problem.expected} at byte {problem.position} of the record at offset {record.offset}"
             raise CorruptFile(path, position, where, problem.found) from problem
         if parsed is not None:
             image.replay(parsed)
+
+
+def _voters(files: Files, directory: str) -> frozenset[int] | None:
+    """Who votes in the quorum, by `quorum-state`; None where that names nobody."""
+    path = os.path.join(directory, _QUORUM_STATE)
+    if not files.exists(path):
+        return None
+    with corruption_in(path):
+        return parse_quorum_state(files.read(path))
 
 
 def _owner(files: Files, log_dir: str) -> MetaProperties | None:

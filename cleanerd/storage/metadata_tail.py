@@ -2,7 +2,7 @@
 
 The active controller appends a batch twice a second, whether or not anything happened. Reading the whole log
 each time would cost seconds of CPU; so only new bytes are read, and their records are only sorted into
-those about topics or configuration and the rest. This is a hint, never the truth: for
+those about topics, configuration or voters and the rest. This is a hint, never the truth: for
 anything unexpected (another segment, truncation, a record that cannot be read, a system error) the answer is
 yes, and `read_metadata` finds out. Bytes at the end that are no batch are one that is being written.
 
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from cleanerd.env.files import Files, regular_file
 from cleanerd.format.batch import decode_batch, iterate_batches
+from cleanerd.format.control import ControlType, parse_control_key
 from cleanerd.format.errors import FormatError
 from cleanerd.format.head import HEADER_SIZE
 from cleanerd.format.metadata_records import parse_metadata_record
@@ -114,5 +115,6 @@ def _read_from(path: str, position: int) -> bytes:
 
 def _matters(data: bytes, position: int) -> bool:
     header, records = decode_batch(data, position)
-    parsed = (parse_metadata_record(record.value or b"") for record in records if not header.is_control)
-    return any(record is not None for record in parsed)
+    if header.is_control:
+        return any(parse_control_key(record.key) is ControlType.KRAFT_VOTERS for record in records)
+    return any(parse_metadata_record(record.value or b"") is not None for record in records)

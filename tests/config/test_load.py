@@ -1,7 +1,9 @@
 """Precedence, synonyms and validation: spec behaviour section 8, rule 7.22, cases C152, C153, D19."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from hypothesis import example, given
@@ -347,6 +349,25 @@ def test_dedupe_is_an_old_name_of_compact() -> None:
         "cleanup.policy: dedupe is an old name of compact (command line: --topic-set t:cleanup.policy)",
     )
     assert problems_of(topics={"t": {"cleanup.policy": "dedup"}})
+
+
+def test_nothing_expires_by_a_metadata_log_that_other_nodes_go_on_writing() -> None:
+    """They may give a topic more time while this node is down; who wants it says so in a layer above."""
+    ids = {"own": UUID(int=1), "none": UUID(int=2), "named": UUID(int=3)}
+    records = {"own": {"retention.ms": "5", "cleanup.policy": "compact,delete"}}
+    metadata = ClusterMetadata(ids, records, {"": {"log.retention.ms": "7"}}, "/m", 1, has_other_voters=True)
+    found = configured(topics={"named": {"retention.ms": "9"}}, metadata=metadata)
+    shown = {topic: found.topic(topic) for topic in (*ids, "of_no_cluster")}
+    assert {topic: config.retention_ms for topic, config in shown.items()} == {
+        "own": -1,
+        "none": -1,
+        "named": 9,
+        "of_no_cluster": 7,
+    }
+    assert (shown["own"].retention_bytes, shown["own"].compact) == (-1, True)
+    origin = found.topic_settings("none")["retention.ms"].origin
+    assert str(origin) == "metadata log: deletion by time and size is left to the broker in /m"
+    assert configured(metadata=replace(metadata, has_other_voters=False)).topic("none").retention_ms == 7
 
 
 def test_a_brokers_answer_stands_where_a_metadata_log_would(tmp_path: Path) -> None:

@@ -73,8 +73,8 @@ def batch(base_offset: int, frames: Iterable[bytes], codec: Codec = Codec.NONE) 
     return encode_batch(records, base_offset=base_offset, codec=codec)
 
 
-def control(offset: int, kind: ControlType) -> bytes:
-    record = Record(offset, 1000, struct.pack(">hh", 0, kind), b"\x00\x00\x00")
+def control(offset: int, kind: ControlType, value: bytes = b"\x00\x00\x00") -> bytes:
+    record = Record(offset, 1000, struct.pack(">hh", 0, kind), value)
     return encode_batch([record], base_offset=offset, control=True)
 
 
@@ -473,3 +473,51 @@ def test_the_release_is_the_one_as_which_the_broker_was_last_started(
     directory = str(log(tmp_path, log_0=batch(0, frames)))
     assert read_metadata(RealFiles(), directory, 1).release == release
     assert read_metadata(RealFiles(), directory).release is None, "whose directory it is is not known"
+
+
+def voters(*ids: int) -> bytes:
+    """A VotersRecord (C2) with one end point each."""
+    end_point = b"\x02" + text("CONTROLLER") + text("localhost") + struct.pack(">Hx", 9093)
+    each = [struct.pack(">i", voter) + bytes(16) + end_point + struct.pack(">hhxx", 0, 1) for voter in ids]
+    return b"\x00\x00" + bytes((len(ids) + 1,)) + b"".join(each) + b"\x00"
+
+
+@pytest.mark.parametrize(
+    ("quorum_state", "record", "has_other_voters"),
+    [
+        ('{"currentVoters":[{"voterId":1}],"data_version":0}', None, False),
+        ('{"currentVoters":[{"voterId":1},{"voterId":2}],"data_version":0}', None, True),
+        ('{"currentVoters":[{"voterId":2}],"data_version":0}', None, True),
+        ('{"leaderId":1,"data_version":1}', voters(1), False),
+        ('{"leaderId":1,"data_version":1}', voters(1, 2), True),
+        ('{"leaderId":1,"data_version":1}', voters(3), True),
+        (None, None, False),
+    ],
+    ids=["alone", "of_two", "observer", "alone_by_log", "of_two_by_log", "observer_by_log", "unknown"],
+)
+def test_whether_other_nodes_may_change_the_metadata(
+    tmp_path: Path, quorum_state: str | None, record: bytes | None, has_other_voters: bool
+) -> None:
+    """A8, C2: the voters are in `quorum-state`, from kraft.version 1 on in the log; the last record holds."""
+    data = batch(0, [SAMPLE_TOPIC])
+    if record is not None:
+        data += control(1, ControlType.KRAFT_VOTERS, voters(1, 2, 3, 4))
+        data += control(2, ControlType.KRAFT_VOTERS, record)
+    directory = log(tmp_path, log_0=data)
+    if quorum_state is not None:
+        (directory / "quorum-state").write_text(quorum_state)
+    assert read_metadata(RealFiles(), str(directory), 1).has_other_voters == has_other_voters
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"currentVoters":[1]}', '{"currentVoters":5}'])
+def test_damaged_quorum_state_is_an_error(tmp_path: Path, text: str) -> None:
+    directory = log(tmp_path, log_0=batch(0, [SAMPLE_TOPIC]))
+    (directory / "quorum-state").write_text(text)
+    with pytest.raises(CorruptFile, match=r"quorum-state: at byte 0: expected the JSON of a quorum's state"):
+        read(directory)
+
+
+def test_malformed_record_of_voters_is_an_error(tmp_path: Path) -> None:
+    directory = log(tmp_path, log_0=control(0, ControlType.KRAFT_VOTERS, voters(1, 2)[:-3]))
+    with pytest.raises(CorruptFile, match="a whole record of voters"):
+        read(directory)

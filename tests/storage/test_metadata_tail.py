@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import CorruptFile
 from cleanerd.format.batch import Record, encode_batch
+from cleanerd.format.control import ControlType
 from cleanerd.format.offset_index import OffsetIndex, render_offset_index
 from cleanerd.storage.metadata_log import read_metadata
 from cleanerd.storage.metadata_seek import index_position
 from cleanerd.storage.metadata_tail import MetadataTail
 from tests.storage.test_metadata_log import SAMPLE_CONFIG as POLICY
-from tests.storage.test_metadata_log import SAMPLE_ID, remove
+from tests.storage.test_metadata_log import SAMPLE_ID, control, remove, voters
 from tests.storage.test_metadata_log import SAMPLE_TOPIC as TOPIC
 
 NO_OP = bytes((1, 20, 0, 0))
@@ -75,6 +76,21 @@ def test_only_records_that_matter_are_news(log: Log) -> None:
         log.append(NO_OP)
         assert tail.has_news() == is_news
         assert not tail.has_news()
+
+
+def test_new_voters_matter_and_a_new_leader_does_not(log: Log) -> None:
+    """C2: with other voters nothing expires by this log."""
+    log.append(TOPIC)
+    tail = tail_of(log.directory)
+    assert tail.has_news()
+    for kind, value, is_news in [
+        (ControlType.LEADER_CHANGE, b"\x00\x00\x00", False),
+        (ControlType.KRAFT_VOTERS, voters(1, 2), True),
+    ]:
+        with log.path.open("ab") as file:
+            file.write(control(log.next_offset, kind, value))
+        log.next_offset += 1
+        assert tail.has_news() is is_news
 
 
 def test_a_torn_batch_is_read_when_it_is_whole(log: Log) -> None:
