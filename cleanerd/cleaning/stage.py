@@ -102,7 +102,7 @@ def _stage_group(
         )
     basis = plan.candidate.basis
     staged = StagedGroup(
-        sources=tuple(SourceSegment(s.base_offset, s.identity) for s in group.sources),
+        sources=tuple(SourceSegment.of(s.base_offset, s.identity) for s in group.sources),
         next_base_offset=group.next_base_offset,
         round_end=plan.work.round_end,
         sizes=sizes,

@@ -84,7 +84,7 @@ class Daemon:
         self._manager = ServiceManager(os.environ, os.getpid(), clock)
         self._stopping = threading.Event()
         self._reload_wanted = threading.Event()
-        self._history = _open_history(config.state_dir, config.history_max_bytes)
+        self._history = _open_history(config.state_dir)
         self._mutes = Mutes(self._history, clock, lambda: self._reloader.current)
         self._answers = TopicAnswers(self._history, RealFiles(), clock, log_dirs)
         self._reloader = Reloader(
@@ -106,9 +106,10 @@ class Daemon:
             refresh=self._refresh,
         )
         self._supervisor = Supervisor(self._parts)
-        self._crew = self._supervisor.crew
-        self._parts.metrics.read_with(lambda: scraped_metrics.read(self._parts, self._crew, self._reloader))
-        self._control = Control(self._parts, self._crew, self._reloader, self._mutes)
+        self._parts.metrics.read_with(
+            lambda: scraped_metrics.read(self._parts, self._supervisor, self._reloader)
+        )
+        self._control = Control(self._parts, self._supervisor, self._reloader, self._mutes)
         self._status_line = StatusLine(self._parts, self._reloader)
         self._news = self._cluster_news(quickly=True)
         self._watcher = ConfigWatcher(config_file, self._cluster_news().has_news, self._reload, clock=clock)
@@ -192,7 +193,7 @@ class Daemon:
                 self._manager.reloading()
                 self._reload(ReloadTrigger.SIGNAL)
                 self._manager.ready(self._status_line.text())
-            self._manager.keep_watch(is_alive=self._crew.is_alive(_HUNG_S))
+            self._manager.keep_watch(is_alive=self._supervisor.is_alive(_HUNG_S))
             if self._manager.listens:
                 self._manager.status(self._status_line.text())
 
@@ -229,7 +230,7 @@ class Daemon:
                 _log.warning("configuration_warning", reason=text)
 
 
-def _open_history(state_dir: str, max_bytes: int) -> Store:
+def _open_history(state_dir: str) -> Store:
     try:
         os.makedirs(state_dir, mode=0o750, exist_ok=True)
     except OSError as error:
@@ -237,7 +238,7 @@ def _open_history(state_dir: str, max_bytes: int) -> Store:
             f"{state_dir}: cannot keep state there: {error.strerror}; set cleanerd.state.dir to a directory that "
             f"{user_name() or f'user {os.geteuid()}'} may write"
         ) from error
-    return Store(os.path.join(state_dir, "history.sqlite"), max_bytes=max_bytes)
+    return Store(os.path.join(state_dir, "history.sqlite"))
 
 
 def _report_unexpected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

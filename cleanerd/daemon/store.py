@@ -33,8 +33,8 @@ from pydantic import ValidationError
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HistoryEvent, HistoryEventKind
 from cleanerd.daemon.values.patterns import matches
-from cleanerd.daemon.values.sample import SizeSample
 from cleanerd.errors import Fatal
+from cleanerd.policy.backtest import SizeSample
 
 HOLD = "hold"
 MUTE = "mute"
@@ -70,15 +70,14 @@ MAX_AGE_MS = 30 * 86_400_000
 
 
 class Store:
-    """The file at `path`: events and samples not older than `MAX_AGE_MS` that take up to about `max_bytes`, and state.
+    """The file at `path`: events and samples, as many as `prune` leaves, and state.
 
     Every method may be called from any thread; writers take turns. None raises because of the file; the making of this
     raises Fatal when there is state that cannot be read.
     """
 
-    def __init__(self, path: str, *, max_bytes: int) -> None:
+    def __init__(self, path: str) -> None:
         self._path = path
-        self._max_bytes = max_bytes
         self._lock = threading.Lock()  # guards all that follows
         self._connection: sqlite3.Connection | None = None
         self._state: dict[_Key, str] = {}
@@ -89,11 +88,6 @@ class Store:
             if not self._attempt(_check):
                 self._load_read_only()
             self._save()
-
-    def set_limit(self, max_bytes: int) -> None:
-        """A new limit, from the next `prune` on."""
-        with self._lock:
-            self._max_bytes = max_bytes
 
     def record(self, event: HistoryEvent) -> None:
         """Remember an event."""
@@ -167,11 +161,13 @@ class Store:
             self._unsaved.add((kind, key))
             return self._save()
 
-    def prune(self, now_ms: int) -> None:
-        """Drop events and samples that are too old or too many, give their space back, save state that is not saved yet."""
+    def prune(self, now_ms: int, max_bytes: int) -> None:
+        """Drop events and samples older than `MAX_AGE_MS`, and the oldest until the file takes up to about `max_bytes`; give
+        their space back, save state that is not saved yet.
+        """
         with self._lock:
             self._save()
-            if self._write("NORMAL", lambda connection: self._drop(connection, now_ms)):
+            if self._write("NORMAL", lambda connection: _drop(connection, now_ms, max_bytes)):
                 self._attempt(_shrink)
 
     def close(self) -> None:
@@ -207,23 +203,6 @@ class Store:
                 connection.execute("DELETE FROM state WHERE kind = ? AND key = ?", (kind, key))
             else:
                 connection.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", (kind, key, text))
-
-    def _drop(self, connection: sqlite3.Connection, now_ms: int) -> None:
-        for table in ("events", "samples"):
-            connection.execute(f"DELETE FROM {table} WHERE time_ms < ?", (now_ms - MAX_AGE_MS,))  # noqa: S608 - fixed text
-        kept = int(_SAMPLES_SHARE * self._max_bytes / _SAMPLE_BYTES)
-        surplus = _number(connection, "SELECT count(*) FROM samples") - kept
-        if surplus > 0:
-            oldest = "SELECT time_ms FROM samples ORDER BY time_ms LIMIT 1 OFFSET ?"
-            delete = f"DELETE FROM samples WHERE log <> 0 AND time_ms <= ({oldest})"  # noqa: S608 - fixed text
-            connection.execute(delete, (surplus - 1,))
-        while (used_bytes := _used_bytes(connection)) > self._max_bytes:
-            count = _number(connection, "SELECT count(*) FROM events")
-            if count == 0:
-                return
-            surplus = math.ceil(count * (1 - _PRUNE_TO * self._max_bytes / used_bytes))
-            oldest = "SELECT id FROM events ORDER BY id LIMIT ?"
-            connection.execute(f"DELETE FROM events WHERE id IN ({oldest})", (surplus,))  # noqa: S608 - fixed text
 
     def _write(self, synchronous: str, action: _Action) -> bool:
         """Do something in a transaction; whether it is committed."""
@@ -361,6 +340,24 @@ def _check(connection: sqlite3.Connection) -> None:
 def _is_damage(error: sqlite3.Error) -> bool:
     primary_code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     return primary_code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
+def _drop(connection: sqlite3.Connection, now_ms: int, max_bytes: int) -> None:
+    for table in ("events", "samples"):
+        connection.execute(f"DELETE FROM {table} WHERE time_ms < ?", (now_ms - MAX_AGE_MS,))  # noqa: S608 - fixed text
+    kept = int(_SAMPLES_SHARE * max_bytes / _SAMPLE_BYTES)
+    surplus = _number(connection, "SELECT count(*) FROM samples") - kept
+    if surplus > 0:
+        oldest = "SELECT time_ms FROM samples ORDER BY time_ms LIMIT 1 OFFSET ?"
+        delete = f"DELETE FROM samples WHERE log <> 0 AND time_ms <= ({oldest})"  # noqa: S608 - fixed text
+        connection.execute(delete, (surplus - 1,))
+    while (used_bytes := _used_bytes(connection)) > max_bytes:
+        count = _number(connection, "SELECT count(*) FROM events")
+        if count == 0:
+            return
+        surplus = math.ceil(count * (1 - _PRUNE_TO * max_bytes / used_bytes))
+        oldest = "SELECT id FROM events ORDER BY id LIMIT ?"
+        connection.execute(f"DELETE FROM events WHERE id IN ({oldest})", (surplus,))  # noqa: S608 - fixed text
 
 
 def _shrink(connection: sqlite3.Connection) -> None:

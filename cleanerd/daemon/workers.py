@@ -5,7 +5,7 @@ A thread that dies is started again after a pause that doubles, and counted; Kaf
 
 import math
 import threading
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import structlog
 from structlog.contextvars import bind_contextvars, clear_contextvars
@@ -40,21 +40,16 @@ class Bell:
             return self._condition.wait_for(lambda: self._rings > seen, timeout_s)
 
 
-class Duty(ABC):
-    """What a thread does again and again."""
-
-    @abstractmethod
-    def step(self) -> float:
-        """One round; how long to pause then (7.2), in seconds. It returns soon after the daemon is asked to stop."""
-
-
 class Worker:
-    """A thread that does its duty."""
+    """A thread that does its `step` again and again.
+
+    A step returns how long to pause then (7.2), in seconds, and soon after the daemon is asked to stop.
+    """
 
     def __init__(
         self,
         name: str,
-        duty: Duty,
+        step: Callable[[], float],
         bell: Bell,
         clock: Clock,
         restart_pause_s: float = _RESTART_PAUSE_S,
@@ -64,7 +59,7 @@ class Worker:
         self.is_busy = False
         self.is_dead = False  # until it is started again
         self.deaths = 0
-        self.duty = duty
+        self.step = step
         self._bell = bell
         self._clock = clock
         self._stopping = threading.Event()
@@ -128,7 +123,7 @@ class Worker:
             self.is_busy = True
             self.beat()
             try:
-                pause_s = self.duty.step()
+                pause_s = self.step()
             finally:
                 self.is_busy = False
             self._bell.wait(seen, pause_s)
@@ -137,14 +132,16 @@ class Worker:
 class Workers:
     """As many workers as wanted, plus the express one."""
 
-    def __init__(self, duty: Duty, express: Duty, bell: Bell, clock: Clock) -> None:
-        self._duty = duty
+    def __init__(
+        self, step: Callable[[], float], express_step: Callable[[], float], bell: Bell, clock: Clock
+    ) -> None:
+        self._step = step
         self._bell = bell
         self._clock = clock
         self._mutex = threading.Lock()
         self._deaths_of_gone = 0
         self._workers: list[Worker] = []
-        self._express = Worker("cleanerd-worker-express", express, bell, clock)
+        self._express = Worker("cleanerd-worker-express", express_step, bell, clock)
 
     def start(self, count: int) -> None:
         """Start them."""
@@ -161,7 +158,7 @@ class Workers:
                 gone.stop()
                 self._deaths_of_gone += gone.deaths
             for number in range(len(self._workers), count):
-                worker = Worker(f"cleanerd-worker-{number}", self._duty, self._bell, self._clock)
+                worker = Worker(f"cleanerd-worker-{number}", self._step, self._bell, self._clock)
                 worker.start()  # if that raises, there is none
                 self._workers.append(worker)
 

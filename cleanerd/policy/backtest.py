@@ -12,12 +12,19 @@ from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedLog:
-    """A log at an instant, as it was recorded."""
+class SizeSample:
+    """How large and how dirty a compacted log was at an instant, or all of them together. Dirty bytes: an upper bound."""
 
     time_ms: int
     size_bytes: int
     clean_bytes: int
+    cleanable_bytes: int
+
+    @property
+    def dirty_ratio(self) -> float:
+        """Cleanable bytes over clean and cleanable ones (rule 1.21); 0 where there are none."""
+        total = self.clean_bytes + self.cleanable_bytes
+        return self.cleanable_bytes / total if total else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +52,7 @@ class Replayed:
     max_bytes: int
 
 
-def stayed(seen: Sequence[RecordedLog]) -> float:
+def stayed(seen: Sequence[SizeSample]) -> float:
     """The share of all written bytes that cleanings have left, from what was written and what became of the clean part."""
     written = sum(max(after.size_bytes - before.size_bytes, 0) for before, after in pairwise(seen))
     grown = seen[-1].clean_bytes - seen[0].clean_bytes if seen else 0
@@ -90,7 +97,7 @@ def _retain(part: _Part, keeps: float, total: float, setting: CleaningSetting, n
     return total
 
 
-def replay(seen: Sequence[RecordedLog], setting: CleaningSetting) -> Replayed:
+def replay(seen: Sequence[SizeSample], setting: CleaningSetting) -> Replayed:
     """The log from the first sample on, written as it was, cleaned by `setting`. Requires: samples ascend by time."""
     share, first = stayed(seen), seen[0]
     clean, dirty = _Part(), _Part()

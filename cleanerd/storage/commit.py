@@ -101,7 +101,7 @@ def _changed_source(partition: PartitionDir, group: StagedGroup) -> str | None:
 
 
 def _segment(partition: PartitionDir, base_offset: int) -> SourceSegment:
-    return SourceSegment(base_offset, partition.stat(SegmentFileName(base_offset, FileKind.LOG)))
+    return SourceSegment.of(base_offset, partition.stat(SegmentFileName(base_offset, FileKind.LOG)))
 
 
 def commit_steps(

@@ -11,7 +11,8 @@ unless that one is. What an earlier cleaning left staged has to be discarded bef
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from cleanerd.env.files import FileStat
 from cleanerd.errors import CorruptFile, SourceChanged
@@ -29,12 +30,19 @@ class SourceSegment:
     """Identity of the `.log` of a segment."""
 
     base_offset: int
-    identity: FileStat
+    inode: int
+    size_bytes: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, base_offset: int, found: FileStat) -> "SourceSegment":
+        """The segment whose `.log` was found like this."""
+        return cls(base_offset, found.inode, found.size_bytes, found.mtime_ns)
 
     @property
-    def size_bytes(self) -> int:
-        """Size of the `.log`."""
-        return self.identity.size_bytes
+    def identity(self) -> FileStat:
+        """What its `.log` must still be at the commit."""
+        return FileStat(self.inode, self.size_bytes, self.mtime_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +116,10 @@ class StagedGroup:
         return self.staged(FileKind.MANIFEST)
 
 
+_MANIFEST = TypeAdapter(StagedGroup)
+"""The fields of a group are those of its manifest, in JSON."""
+
+
 def write_manifest(
     partition: PartitionDir, group: StagedGroup, before: StagedGroup | None = None
 ) -> StagedGroup:
@@ -140,7 +152,7 @@ def _declared_before(partition: PartitionDir, group: StagedGroup) -> StagedGroup
 
 
 def _as_previous(partition: PartitionDir, before: StagedGroup) -> PreviousGroup:
-    log = SourceSegment(before.base_offset, partition.stat(before.staged(FileKind.LOG)))
+    log = SourceSegment.of(before.base_offset, partition.stat(before.staged(FileKind.LOG)))
     return PreviousGroup(log, before.next_base_offset)
 
 
@@ -171,74 +183,28 @@ def live_logs(partition: PartitionDir) -> list[int]:
 
 
 def _render(group: StagedGroup) -> bytes:
-    fields = {
-        "version": _VERSION,
-        "sources": [_fields(source) for source in group.sources],
-        "next_base_offset": group.next_base_offset,
-        "round_end": group.round_end,
-        "sizes": {kind.value: size for kind, size in group.sizes.items()},
-        "log_mtime_ns": group.log_mtime_ns,
-        "last_offset": group.last_offset,
-        "leader_epochs": group.leader_epochs,
-        "is_last": group.is_last,
-        "generation": group.generation,
-        "checkpoint": group.checkpoint,
-        "moves_checkpoint": group.moves_checkpoint,
-        "log_inode": group.log_inode,
-        "previous": group.previous
-        and {"log": _fields(group.previous.log), "next_base_offset": group.previous.next_base_offset},
-    }
-    return json.dumps(fields).encode()
-
-
-def _fields(segment: SourceSegment) -> dict[str, int]:
-    found = segment.identity
-    return {
-        "base_offset": segment.base_offset,
-        "inode": found.inode,
-        "size_bytes": found.size_bytes,
-        "mtime_ns": found.mtime_ns,
-    }
+    return json.dumps({"version": _VERSION, **_MANIFEST.dump_python(group, mode="json")}).encode()
 
 
 def read_manifest(partition: PartitionDir, name: SegmentFileName) -> StagedGroup:
     """One manifest. Raises CorruptFile, also for one of another version."""
-    path = partition.path_of(name)
+    path, expected = partition.path_of(name), f"a manifest of version {_VERSION}"
     try:
         fields = json.loads(partition.files.read(path))
         if fields.pop("version") != _VERSION:
             raise ValueError("another version")
-        group = StagedGroup(
-            sources=tuple(_segment(source) for source in fields["sources"]),
-            next_base_offset=int(fields["next_base_offset"]),
-            round_end=int(fields["round_end"]),
-            sizes={FileKind(kind): int(size) for kind, size in fields["sizes"].items()},
-            log_mtime_ns=int(fields["log_mtime_ns"]),
-            last_offset=int(fields["last_offset"]),
-            leader_epochs=tuple((int(epoch), int(start)) for epoch, start in fields["leader_epochs"]),
-            is_last=bool(fields["is_last"]),
-            generation=str(fields["generation"]),
-            checkpoint=None if fields["checkpoint"] is None else int(fields["checkpoint"]),
-            moves_checkpoint=bool(fields["moves_checkpoint"]),
-            log_inode=int(fields["log_inode"]),
-            previous=_parse_previous(fields["previous"]),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise CorruptFile(path, 0, f"a manifest of version {_VERSION}", repr(error)) from error
+        group = _MANIFEST.validate_python(fields)
+    except ValidationError as error:
+        flaw = error.errors()[0]
+        where = "".join(f"{part}: " for part in flaw["loc"])
+        raise CorruptFile(path, 0, expected, where + flaw["msg"]) from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptFile(path, 0, expected, repr(error)) from error
+    if group.log_inode is None or _MANIFEST.dump_python(group, mode="json") != fields:
+        raise CorruptFile(path, 0, expected, "fields as no cleaning writes them")
     if group.base_offset != name.base_offset:
         raise CorruptFile(path, 0, f"base offset {name.base_offset}", group.base_offset)
     return group
-
-
-def _segment(fields: Mapping[str, int]) -> SourceSegment:
-    identity = FileStat(int(fields["inode"]), int(fields["size_bytes"]), int(fields["mtime_ns"]))
-    return SourceSegment(int(fields["base_offset"]), identity)
-
-
-def _parse_previous(fields: Mapping[str, Any] | None) -> PreviousGroup | None:
-    if fields is None:
-        return None
-    return PreviousGroup(_segment(fields["log"]), int(fields["next_base_offset"]))
 
 
 def staged_flaw(partition: PartitionDir, group: StagedGroup) -> str | None:

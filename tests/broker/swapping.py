@@ -220,7 +220,7 @@ def _copy(
             sizes[kind] = staged.stat().st_size
     log = SegmentFileName(base, FileKind.LOG)
     return StagedGroup(
-        sources=(SourceSegment(base, partition.stat(log)),),
+        sources=(SourceSegment.of(base, partition.stat(log)),),
         next_base_offset=end,
         round_end=round_end,
         sizes=sizes,

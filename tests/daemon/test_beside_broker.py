@@ -123,7 +123,7 @@ def test_being_second_is_no_failure(world: World) -> None:
         job = daemon.parts.schedule.next().job
         assert job is not None
         for log in job.logs:
-            daemon.crew.cleaners.cleanings.cleaned(job, log, superseded(log))
+            daemon.cleaners.cleanings.cleaned(job, log, superseded(log))
             daemon.parts.states.done_cleaning(log)
         daemon.parts.jobs.end(job, [SUPERSEDED], None)
         assert daemon.parts.schedule.next().job is None, "not in a circle"
@@ -140,7 +140,7 @@ def test_a_checkpoint_that_a_broker_keeps_is_worth_no_second_cleaning(world: Wor
     """All of a log was read, and nothing in it had to go: until the broker stops, nothing would come of reading it again."""
     bring_closed_segments(world, "one-0")
     scan(world)
-    parts, cleanings = world.parts, world.daemon.crew.cleaners.cleanings
+    parts, cleanings = world.parts, world.daemon.cleaners.cleanings
 
     def clean_what_is_due() -> list[LogId]:
         job = parts.schedule.next().job
@@ -176,7 +176,7 @@ def stage(directory: Path, groups: list[list[Path]], size_bytes: int) -> StagedG
     (sources,) = groups
     stats = [(int(path.stem), path.stat()) for path in sources]
     following = min(int(path.stem) for path in directory.glob("*.log") if path not in sources)
-    found = tuple(SourceSegment(base, FileStat.of(stat)) for base, stat in stats)
+    found = tuple(SourceSegment.of(base, FileStat.of(stat)) for base, stat in stats)
     sizes = {FileKind.LOG: size_bytes, FileKind.OFFSET_INDEX: 0, FileKind.TIME_INDEX: 12}
     group = StagedGroup(found, following, following, sizes, 0, following - 1, (), is_last=True)
     for kind, size in sizes.items():
@@ -224,7 +224,7 @@ def test_what_is_thrown_away_is_counted(world: World) -> None:
     scan(world)
     log, daemon = world.log("one"), world.daemon
     waiting = sum(path.stat().st_size for path in (world.a / "one-0").glob("*.cleanerd"))
-    daemon.crew.cleaners.work(Job("request", [log], force=False), 0.0, _Nothing())  # type: ignore[arg-type]
+    daemon.cleaners.work(Job("request", [log], force=False), 0.0, _Nothing())  # type: ignore[arg-type]
     assert world.scrape().total("cleanerd_staged_wasted_bytes_total") == waiting
     assert world.parts.states.try_start_all([log])
     world.parts.commits.told(log, SourceChanged("stale"), "lock")

@@ -170,7 +170,7 @@ def test_a_log_that_is_not_to_be_changed_is_not(
     unchanged = {"refused", "held", "waiting", "skipped", "failed"}
     assert outcome(world, verb, log) <= unchanged or verb == "clean", "which may wait in the queue"
     assert contents(directory) == before
-    Retainer(world.parts, world.daemon.crew.scanner).step()
+    Retainer(world.parts, world.daemon.scanner).step()
     assert contents(directory) == before
     job = world.parts.schedule.next().job
     assert job is None or log not in job.logs or condition is ignored_since_the_last_scan
@@ -210,7 +210,7 @@ def test_a_pause_is_what_it_was_said_to_be_after_a_restart_too(
         full.setattr(Store, "_write", lambda *_: False)
         with pytest.raises(Unavailable, match="would not survive a restart"):
             pause.pause(world.control, "one", "me")
-    store.prune(0)
+    store.prune(0, 10**6)
     assert (store.all(HOLD, dict), states.holds()) == ({}, [])
     pause.pause(world.control, "one", "me")
     with monkeypatch.context() as full:
@@ -218,7 +218,7 @@ def test_a_pause_is_what_it_was_said_to_be_after_a_restart_too(
         with pytest.raises(Unavailable, match="a restart would bring it back"):
             resume.resume(world.control, "one")
     assert states.holds() == []
-    store.prune(0)
+    store.prune(0, 10**6)
     assert store.all(HOLD, dict) == {}
 
 

@@ -102,7 +102,7 @@ def test_2_10_a_log_that_its_broker_moves_is_left_alone_after_a_restart_too(
     future.mkdir()
     if is_seen_at_once:
         world.parts.inventory.touch(str(world.b), future.name)
-        world.daemon.crew.scanner.refresh()
+        world.daemon.scanner.refresh()
     else:
         world.scan()
     world.b.rename(aside)
@@ -185,7 +185,7 @@ def test_a_log_that_lies_in_two_directories_is_left_alone(world: World) -> None:
     assert world.parts.conditions.of(log).state == "ignored"
     rmtree(world.b / "few-0")
     world.parts.inventory.touch_log(twin)
-    world.daemon.crew.scanner.refresh()
+    world.daemon.scanner.refresh()
     assert world.parts.conditions.of(log).state == "dirty"
 
 

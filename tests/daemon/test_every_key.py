@@ -64,7 +64,7 @@ class Running:
         root_logger = logging.getLogger()
         self._before = root_logger.level, root_logger.handlers[:], sys.excepthook
         self._daemon = Daemon(self._load(), (str(self.log_dir),), str(self._file), self._load, lambda: None)
-        self.parts, self.crew = self._daemon._parts, self._daemon._crew
+        self.parts, self.supervisor = self._daemon._parts, self._daemon._supervisor
         self.parts.ownership.take_at_start(self.parts.log_dirs)
         self.t = self.log("t")
         self._written, self._random = 0, random.Random(1)
@@ -90,7 +90,7 @@ class Running:
         return LogId(str(self.log_dir), TopicPartition(topic, 0))
 
     def scan(self) -> None:
-        self.crew.scanner.scan()
+        self.supervisor.scanner.scan()
 
     def fresh(self) -> LogId:
         """One more dirty log, which no cleaning has seen."""
@@ -114,7 +114,7 @@ class Running:
         requested = self.parts.jobs.request([log], force=True)
         job = self.parts.schedule.next().job
         assert job is requested
-        cleanings = self.crew.cleaners.cleanings
+        cleanings = self.supervisor.cleaners.cleanings
         replace(cleanings, engine=engine or cleanings.engine).run(job)
         return Path(log.directory)
 
@@ -130,7 +130,7 @@ class Running:
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     daemon = Running(tmp_path_factory.mktemp("every"))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(daemon.crew.cleaners.workers, "resize", lambda _: None)
+        patched.setattr(daemon.supervisor.cleaners.workers, "resize", lambda _: None)
         yield daemon
     daemon.stop()
 
@@ -154,15 +154,15 @@ def paced(name: str) -> Callable[[Running], int | None]:
 
     def read(running: Running) -> int | None:
         for _ in range(2):  # the first round has nothing to compare with
-            running.crew.pacer.step()
-        return getattr(running.crew.pacer.view, name, None)
+            running.supervisor.pacer.step()
+        return getattr(running.supervisor.pacer.view, name, None)
 
     return read
 
 
 def pause_s(thread: str) -> Callable[[Running], object]:
     """How long a thread of the daemon pauses after a round."""
-    return lambda running: next(one for one in running.crew._keepers if one.name == thread).duty.step()
+    return lambda running: next(one for one in running.supervisor.keepers if one.name == thread).step()
 
 
 def is_due(running: Running) -> bool:
@@ -211,7 +211,7 @@ def staged_pause_s(running: Running) -> object:
 
 def failed(running: Running) -> tuple[bool, int]:
     """What one failure makes of a log: whether it is uncleanable, and else how long it waits, in ms."""
-    running.crew.cleaners.cleanings._note_failed(running.t, BAD)
+    running.supervisor.cleaners.cleanings._note_failed(running.t, BAD)
     found = running.parts.failures.of(running.t)
     assert found is not None
     running.parts.failures.retry([running.t])
@@ -245,7 +245,9 @@ def lasts(running: Running) -> bool:
     store, now_ms = running.parts.store, running.parts.clock.now_ms()
     for _ in range(100):
         store.record(HistoryEvent(time_ms=now_ms, kind="daemon", outcome="started", reason="x" * 20_000))
-    store.prune(now_ms)
+    housekeeper = Housekeeper(running.parts)
+    housekeeper._pruned_s = -math.inf
+    housekeeper._prune_history(now_ms)
     return len(store.events(None, 1000, None, None)) >= 100
 
 
@@ -422,10 +424,10 @@ def test_threads_come_with_a_reload_and_have_so_much_time_to_end(
     idle = {"cleanerd.log.cleaner.enable": "false"}
     for count in (2, 4):
         running.set({**idle, "log.cleaner.threads": str(count), "cleanerd.shutdown.timeout.ms": "7000"})
-        assert len(running.crew.cleaners.workers.all()) == count + 1, "and the express one"
+        assert len(running.supervisor.cleaners.workers.all()) == count + 1, "and the express one"
     left_s: list[float] = []
     now_s = running.parts.clock.monotonic_s
-    monkeypatch.setattr(running.crew, "join_keepers", lambda end_s: left_s.append(end_s - now_s()) or True)
+    monkeypatch.setattr(running.supervisor.keepers[0], "join", lambda limit_s: left_s.append(limit_s) or True)
     began_s = now_s()
     running.stop()
     assert 7.0 - (now_s() - began_s) <= left_s[0] <= 7.0

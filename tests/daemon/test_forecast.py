@@ -3,7 +3,7 @@
 from cleanerd.daemon.api.verbs import pause, throttle
 from cleanerd.daemon.reports.forecast import ASSUMED_BYTES_PER_S, forecast, misses, written_bytes_per_s
 from cleanerd.daemon.values.models import Forecast, HistoryEvent, ThrottleChange
-from cleanerd.daemon.values.sample import SizeSample
+from cleanerd.policy.backtest import SizeSample
 from tests.operate.world import World
 
 AHEAD_MS, LAG_MS = 600_000, 3_600_000

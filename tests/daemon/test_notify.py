@@ -167,24 +167,24 @@ def test_pings_stop_when_a_worker_hangs_and_only_then(
     monkeypatch.setattr(supervisor.parts.schedule, "next", hang)
     monkeypatch.setattr(supervisor.parts.schedule, "next_express", lambda: None)
     notify = notifier(manager, clock, WATCHDOG_USEC=WATCHDOG_USEC)
-    supervisor.crew.cleaners.workers.start(1)
+    supervisor.cleaners.workers.start(1)
     try:
         assert entered.wait(10)
         seconds_pinged = []
         for second in range(1, 1001):
             clock.advance(1000)
-            notify.keep_watch(is_alive=supervisor.crew.is_alive(600.0))
+            notify.keep_watch(is_alive=supervisor.is_alive(600.0))
             if manager.receive() is not None:
                 seconds_pinged.append(second)
         assert seconds_pinged == list(range(30, 600, 30))
-        for worker in supervisor.crew.cleaners.workers.all():
+        for worker in supervisor.cleaners.workers.all():
             worker.beat()  # its tasks report after all
-        notify.keep_watch(is_alive=supervisor.crew.is_alive(600.0))
+        notify.keep_watch(is_alive=supervisor.is_alive(600.0))
         assert manager.all() == [{"WATCHDOG": "1"}]
     finally:
-        supervisor.crew.cleaners.workers.stop()
+        supervisor.cleaners.workers.stop()
         leave.set()
-        assert supervisor.crew.cleaners.workers.join(10)
+        assert supervisor.cleaners.workers.join(10)
 
 
 def test_status_line_counts_dirty_logs_and_names_the_dirtiest(clock: HandClock, world: World) -> None:

@@ -67,7 +67,7 @@ class Paced:
     def __init__(self, world: World) -> None:
         self.world = world
         self.kernel = Kernel(world.clock)
-        world.daemon.crew.pacer = self.pacer = pacer_of(world.parts, self.kernel)
+        world.daemon.pacer = self.pacer = pacer_of(world.parts, self.kernel)
         self.throttle = world.parts.throttle
 
     def steps(self, count: int = 1, *, moved_bytes: int = 0, **percents: float) -> None:

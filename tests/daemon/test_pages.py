@@ -15,7 +15,7 @@ from cleanerd.daemon.page import pages
 from cleanerd.daemon.page.html import age, headers
 from cleanerd.daemon.values import models
 from cleanerd.daemon.values.models import HistoryEvent, LogView
-from cleanerd.daemon.values.sample import SizeSample
+from cleanerd.policy.backtest import SizeSample
 
 NOW_MS = 1_795_000_000_000
 HOUR_MS = 3_600_000

@@ -43,7 +43,7 @@ class Passes:
     def __init__(self, log_dir: Path, policy: str, broker: Mapping[str, str] | None = None) -> None:
         self.log = LogId(str(log_dir), TP)
         self.configuration = configured(policy, broker or {})
-        store = Store(str(log_dir.parent / "store"), max_bytes=10**6)
+        store = Store(str(log_dir.parent / "store"))
         parts = Parts(lambda: self.configuration, (str(log_dir),), store, RealFiles(), CLOCK)
         self.states, self.pending, self.ownership = parts.states, parts.deletions, parts.ownership
         self.inventory, self.retention = parts.inventory, parts.retention

@@ -39,7 +39,7 @@ def test_the_lock_of_a_second_directory_is_not_taken_while_the_first_is_refused(
         (tmp_path / name / "t-0").mkdir(parents=True)
         (tmp_path / name / "t-0" / f"{0:020}.log").touch()
     clock = SystemClock()
-    events = EventLog(Store(str(tmp_path / "store"), max_bytes=10**6), clock)
+    events = EventLog(Store(str(tmp_path / "store")), clock)
     deletions, metrics = PendingDeletions(RealFiles(), clock), Metrics([], clock)
     recoveries = Recoveries(events, deletions, metrics, lambda: None)
     brokers = LiveBrokers(RealFiles(), clock, CleanerdConfig.of)

@@ -17,10 +17,10 @@ from cleanerd.daemon import store
 from cleanerd.daemon.store import HOLD, Store
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HistoryEvent, HistoryEventKind
-from cleanerd.daemon.values.sample import SizeSample
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.errors import Fatal
 from cleanerd.format.names import TopicPartition
+from cleanerd.policy.backtest import SizeSample
 
 SIZE = 1 << 20
 ORDERS = TopicPartition("orders", 0)
@@ -55,10 +55,6 @@ def events_of(lines: list[dict[str, Any]]) -> list[str]:
     return [line["event"] for line in lines]
 
 
-def opened(path: str, *, max_bytes: int = SIZE) -> Store:
-    return Store(path, max_bytes=max_bytes)
-
-
 def times(
     history: Store, pattern: str | None = None, limit: int = 100, since_ms: int | None = None
 ) -> list[int]:
@@ -67,7 +63,7 @@ def times(
 
 def test_events_come_back_whole_and_the_last_one_first(path: str) -> None:
     """Also in another process, that is, after opening the file again."""
-    history = opened(path)
+    history = Store(path)
     first = HistoryEvent(
         time_ms=5,
         kind="retention",
@@ -87,12 +83,12 @@ def test_events_come_back_whole_and_the_last_one_first(path: str) -> None:
     history.record(second)
     assert history.events(None, 10, None) == (second, first)
     history.close()
-    assert opened(path).events(None, 10, None) == (second, first)
+    assert Store(path).events(None, 10, None) == (second, first)
 
 
 def test_events_are_chosen_by_pattern_time_and_number(path: str) -> None:
     """Patterns as everywhere; an event of the daemon belongs to no log."""
-    history = opened(path)
+    history = Store(path)
     for time_ms, topic, partition in (
         (1, "orders", 0),
         (2, "orders", 1),
@@ -111,14 +107,14 @@ def test_events_are_chosen_by_pattern_time_and_number(path: str) -> None:
 
 def test_state_survives_a_restart(path: str) -> None:
     """Put, put again, delete; kinds do not mix."""
-    history = opened(path)
+    history = Store(path)
     assert history.put(HOLD, "h1", {"pattern": "orders"})
     assert history.put("log", "h1", {"failures": 1})
     assert history.put("log", "h1", {"failures": 2})
     assert history.put("log", "h2", {})
     assert history.delete("log", "h2")
     assert history.delete("log", "never-there")
-    for found in (history, opened(path)):
+    for found in (history, Store(path)):
         assert found.all(HOLD, dict) == {"h1": {"pattern": "orders"}}
         assert found.all("log", dict)["h1"] == {"failures": 2}
         assert "h2" not in found.all("log", dict)
@@ -129,17 +125,17 @@ def test_a_hold_survives_kill_9_at_once(path: str) -> None:
     child = (
         "import os, sys\n"
         "from cleanerd.daemon.store import HOLD, Store\n"
-        "history = Store(sys.argv[1], max_bytes=1)\n"
+        "history = Store(sys.argv[1])\n"
         "assert history.put(HOLD, 'h1', {'pattern': 'orders'})\n"
         "os.kill(os.getpid(), 9)\n"
     )
     assert subprocess.run([sys.executable, "-c", child, path], check=False).returncode == -9
-    assert opened(path).all(HOLD, dict) == {"h1": {"pattern": "orders"}}
+    assert Store(path).all(HOLD, dict) == {"h1": {"pattern": "orders"}}
 
 
 def test_only_holds_pay_for_stable_storage(path: str) -> None:
     """synchronous=FULL (2) for a hold and its deletion, NORMAL (1) for events and other state."""
-    history = opened(path)
+    history = Store(path)
 
     def synchronous() -> int:
         assert history._connection is not None
@@ -158,22 +154,22 @@ def test_only_holds_pay_for_stable_storage(path: str) -> None:
 def test_prune_drops_what_is_too_old(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Older than the limit, not as old as it; state stays."""
     monkeypatch.setattr(store, "MAX_AGE_MS", 100)
-    history = opened(path)
+    history = Store(path)
     history.put("log", "a", {"x": 1})
     for time_ms in (899, 900, 901):
         history.record(event(time_ms))
-    history.prune(1000)
+    history.prune(1000, SIZE)
     assert times(history) == [901, 900]
     assert history.all("log", dict)["a"] == {"x": 1}
 
 
 def test_prune_keeps_the_file_within_its_size(path: str) -> None:
     """The oldest go, and the space goes back to the file system."""
-    history = opened(path, max_bytes=SIZE)
+    history = Store(path)
     for time_ms in range(1000):
         history.record(event(time_ms, reason="x" * 3000))
     assert os.path.getsize(path) + os.path.getsize(path + "-wal") > 2 * SIZE
-    history.prune(1000)
+    history.prune(1000, SIZE)
     kept = times(history, limit=1000)
     assert kept == list(range(999, 999 - len(kept), -1))
     assert 0.7 * SIZE < os.path.getsize(path) <= SIZE
@@ -184,10 +180,10 @@ def test_prune_keeps_the_file_within_its_size(path: str) -> None:
 
 def test_prune_with_a_limit_that_nothing_can_meet(path: str) -> None:
     """Ends, with no events left and state untouched."""
-    history = opened(path, max_bytes=1)
+    history = Store(path)
     history.put(HOLD, "h", {})
     history.record(event())
-    history.prune(1)
+    history.prune(1, 1)
     assert times(history) == []
     assert history.all(HOLD, dict) == {"h": {}}
 
@@ -198,10 +194,10 @@ def sample(time_ms: int, cleanable: int = 25) -> SizeSample:
 
 def test_samples_come_back_by_log_and_time(path: str) -> None:
     """Of a log in one log directory, or of all logs together; oldest first."""
-    history, here, there = opened(path), LogId("/a", ORDERS), LogId("/b", ORDERS)
+    history, here, there = Store(path), LogId("/a", ORDERS), LogId("/b", ORDERS)
     history.record_samples(sample(10, 0), {here: sample(10)})
     history.record_samples(sample(20, 5), {there: sample(20)})
-    again = opened(path)
+    again = Store(path)
     assert again.samples(None, 0) == (sample(10, 0), sample(20, 5))
     assert again.samples(None, 11) == (sample(20, 5),)
     assert (again.samples(here, 0), again.samples(there, 0)) == ((sample(10),), (sample(20),))
@@ -212,11 +208,11 @@ def test_samples_come_back_by_log_and_time(path: str) -> None:
 def test_samples_are_bounded_and_leave_room_for_events(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fourth of the file: those of logs go first, the series of all logs together only by its age."""
     monkeypatch.setattr(store, "MAX_AGE_MS", 60)
-    history, logs = opened(path), [LogId("/a", TopicPartition("t", n)) for n in range(500)]
+    history, logs = Store(path), [LogId("/a", TopicPartition("t", n)) for n in range(500)]
     for time_ms in range(100):
         history.record_samples(sample(time_ms), dict.fromkeys(logs, sample(time_ms)))
     history.record(event(99))
-    history.prune(100)
+    history.prune(100, SIZE)
     assert [one.time_ms for one in history.samples(None, 0)] == list(range(40, 100))
     kept = [one.time_ms for one in history.samples(logs[0], 0)]
     assert kept == list(range(100 - len(kept), 100))
@@ -228,7 +224,7 @@ def test_samples_are_bounded_and_leave_room_for_events(path: str, monkeypatch: p
 @pytest.mark.parametrize("damage", ["not a database", "empty", "cut", "schema"])
 def test_a_damaged_file_is_moved_aside_at_start(path: str, damage: str, told: list[dict[str, Any]]) -> None:
     """Said loudly; a new file works."""
-    history = opened(path)
+    history = Store(path)
     for number in range(200):
         history.record(event(number, reason="y" * 200))
     history.close()
@@ -240,19 +236,19 @@ def test_a_damaged_file_is_moved_aside_at_start(path: str, damage: str, told: li
         "schema": content[:100] + b"\xff" * 3996 + content[4096:],
     }[damage]
     Path(path).write_bytes(overwritten)
-    again = opened(path)
+    again = Store(path)
     again.record(event(7))
     assert again.put(HOLD, "h", {})
     assert times(again) == [7]
     if damage != "empty":  # which SQLite takes for a new one
         assert "history_damaged" in events_of(told)
         assert Path(path + ".damaged").read_bytes() == overwritten
-    assert opened(path).all(HOLD, dict) == {"h": {}}
+    assert Store(path).all(HOLD, dict) == {"h": {}}
 
 
 def test_holds_are_saved_from_a_file_whose_events_are_damaged(path: str) -> None:
     """Damage to one page costs the events, not what pauses rest on."""
-    history = opened(path)
+    history = Store(path)
     history.put(HOLD, "h", {"pattern": "orders"})
     for number in range(500):
         history.record(event(number, reason="y" * 500))
@@ -260,18 +256,18 @@ def test_holds_are_saved_from_a_file_whose_events_are_damaged(path: str) -> None
     with open(path, "r+b") as file:  # a page in the middle, which holds events
         file.seek(os.path.getsize(path) // 2 // 4096 * 4096)
         file.write(b"\xff" * 4096)
-    again = opened(path)
+    again = Store(path)
     assert again.all(HOLD, dict) == {"h": {"pattern": "orders"}}
     assert times(again) == []
     again.close()
-    assert opened(path).all(HOLD, dict) == {"h": {"pattern": "orders"}}
+    assert Store(path).all(HOLD, dict) == {"h": {"pattern": "orders"}}
 
 
 def test_a_file_that_is_damaged_while_it_is_used(path: str, told: list[dict[str, Any]]) -> None:
     """The next event goes to a new file, with all state, which memory has."""
-    history = opened(path)
+    history = Store(path)
     history.put(HOLD, "h", {"pattern": "orders"})
-    history.prune(1)  # leaves nothing in the write-ahead log
+    history.prune(1, SIZE)  # leaves nothing in the write-ahead log
     with open(path, "r+b") as file:
         file.write(b"\xff" * os.path.getsize(path))
     for suffix in ("-wal", "-shm"):
@@ -280,14 +276,14 @@ def test_a_file_that_is_damaged_while_it_is_used(path: str, told: list[dict[str,
     history.record(event(9))
     assert "history_damaged" in events_of(told)
     history.close()
-    again = opened(path)
+    again = Store(path)
     assert (times(again), again.all(HOLD, dict)) == ([9], {"h": {"pattern": "orders"}})
 
 
 def test_a_directory_that_cannot_be_used_costs_rows_only(tmp_path: Path, told: list[dict[str, Any]]) -> None:
     """State is kept in memory and said not to be durable; both work as soon as the directory does."""
     path = tmp_path / "state" / "history.db"
-    history = opened(str(path))
+    history = Store(str(path))
     for _ in range(3):
         history.record(event())
     assert not history.put(HOLD, "h", {"pattern": "orders"})
@@ -296,27 +292,27 @@ def test_a_directory_that_cannot_be_used_costs_rows_only(tmp_path: Path, told: l
     assert history.all(HOLD, dict) == {"h": {"pattern": "orders"}}
     assert events_of(told) == ["history_unwritable", "history_unreadable"]
     path.parent.mkdir()
-    history.prune(1)
+    history.prune(1, SIZE)
     history.record(event(4))
     assert times(history) == [4]
-    assert opened(str(path)).all(HOLD, dict) == {"h": {"pattern": "orders"}}
+    assert Store(str(path)).all(HOLD, dict) == {"h": {"pattern": "orders"}}
     assert [one["lost_events"] for one in told if one["event"] == "history_writable"] == [3]
 
 
 def test_holds_count_although_nothing_can_be_written(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a start with a full state directory, too: a log that is held must not be cleaned for that."""
-    before = opened(path)
+    before = Store(path)
     assert before.put(HOLD, "h", {"pattern": "orders"})
     before.close()
     schema = store._SCHEMA
     monkeypatch.setattr(store, "_SCHEMA", "CREATE TABLE state (no room for it)")
-    history = opened(path)
+    history = Store(path)
     assert history.all(HOLD, dict) == {"h": {"pattern": "orders"}}
     assert not history.put(HOLD, "new", {})
     monkeypatch.setattr(store, "_SCHEMA", schema)
-    history.prune(1)
+    history.prune(1, SIZE)
     history.close()
-    assert set(opened(path).all(HOLD, dict)) == {"h", "new"}
+    assert set(Store(path).all(HOLD, dict)) == {"h", "new"}
 
 
 def test_a_daemon_that_cannot_know_its_holds_does_not_start(
@@ -326,12 +322,12 @@ def test_a_daemon_that_cannot_know_its_holds_does_not_start(
     monkeypatch.setattr(store, "_SCHEMA", "CREATE TABLE state (no room for it)")
     monkeypatch.setattr(store, "_is_damage", lambda _: False)  # nor can it be moved aside
     with pytest.raises(Fatal, match="nobody knows which logs are held"):
-        opened(path)
+        Store(path)
 
 
 def test_a_full_disk_costs_the_row_only(path: str) -> None:
     """SQLITE_FULL, which a limit on the number of pages brings about; afterwards everything works again."""
-    history = opened(path)
+    history = Store(path)
     history.put("log", "before", {})
 
     def limit(pages: int) -> None:
@@ -346,13 +342,13 @@ def test_a_full_disk_costs_the_row_only(path: str) -> None:
     limit(1)
     assert not history.put(HOLD, "h", {"long": "z" * 100_000})
     assert history.put("log", "small", {})
-    assert set(opened(path).all(HOLD, dict)) == {"h"}
+    assert set(Store(path).all(HOLD, dict)) == {"h"}
 
 
 def test_a_locked_file_costs_the_row_only(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody who has the file open for writing does not block the daemon for long."""
     monkeypatch.setattr("cleanerd.daemon.store._BUSY_TIMEOUT_S", 0.01)
-    history = opened(path)
+    history = Store(path)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     history.record(event(1))
@@ -365,7 +361,7 @@ def test_a_locked_file_costs_the_row_only(path: str, monkeypatch: pytest.MonkeyP
 
 def test_rows_of_another_version_are_passed_over(path: str) -> None:
     """An event or state that this version cannot read hides no other."""
-    history = opened(path)
+    history = Store(path)
     history.record(event(1))
     history.close()
     with sqlite3.connect(path) as other:
@@ -373,12 +369,12 @@ def test_rows_of_another_version_are_passed_over(path: str) -> None:
         other.execute("INSERT INTO state VALUES ('log', 'x', '[1]'), ('log', 'y', '{')")
         other.execute("INSERT INTO state VALUES ('log', 'z', ?)", ("[" * 100_000,))
     other.close()
-    again = opened(path)
+    again = Store(path)
     assert (times(again), again.all("log", dict)) == ([1], {})
 
 
 def test_a_file_of_a_version_that_installed_opens_with_all_its_rows(path: str) -> None:
-    history = opened(path)
+    history = Store(path)
     history.record(event(1))
     history.close()
     row = '{"time_ms":2,"kind":"install","outcome":"running","log_dir":"/d","topic":"a","partition":0}'
@@ -386,14 +382,14 @@ def test_a_file_of_a_version_that_installed_opens_with_all_its_rows(path: str) -
         other.execute("INSERT INTO events (time_ms, topic, partition, event) VALUES (2, 'a', 0, ?)", (row,))
         other.execute("INSERT INTO state VALUES ('installed', '/d/a-0', '{\"inode\": 1, \"offset\": 2}')")
     other.close()
-    again = opened(path)
+    again = Store(path)
     assert times(again) == [2, 1]
     assert again.put(HOLD, "h", {"pattern": "a"})
 
 
 def test_rows_of_another_type_are_passed_over(path: str) -> None:
     """SQLite keeps no column to its type, and a page that is damaged may hold any."""
-    history = opened(path)
+    history = Store(path)
     assert history.put("log", "a", {"x": 1})
     history.close()
     with sqlite3.connect(path) as other:
@@ -404,14 +400,14 @@ def test_rows_of_another_type_are_passed_over(path: str) -> None:
             "INSERT INTO state VALUES ('log', 'b', NULL), ('log', 'c', 5), ('log', 'd', x'ff'), (1, 2, 3)"
         )
     other.close()
-    assert opened(path).all("log", dict) == {"a": {"x": 1}}
+    assert Store(path).all("log", dict) == {"a": {"x": 1}}
 
 
 def test_state_that_is_none_of_this_version_is_told_and_left_out(
     path: str, told: list[dict[str, Any]]
 ) -> None:
     """What another version wrote, or damage that is JSON all the same, keeps no daemon from starting."""
-    history = opened(path)
+    history = Store(path)
     good = {"id": "a", "pattern": "t", "owner": "me", "reason": "", "created_ms": 1}
     for key, fields in (("a", good), ("b", {**good, "pattern": 5}), ("c", {"id": "c"})):
         assert history.put(HOLD, key, fields)
@@ -425,7 +421,7 @@ def test_state_that_is_none_of_this_version_is_told_and_left_out(
 
 def test_many_threads_write_and_read(path: str) -> None:
     """Nothing is lost, nothing is locked."""
-    history = opened(path)
+    history = Store(path)
 
     def work(partition: int) -> None:
         for time_ms in range(50):

@@ -149,7 +149,7 @@ def test_jobs_side_by_side_share_the_memory_for_keys(world: World) -> None:
     job = world.parts.schedule.next().job
     assert job is not None
     engine: Any = Recorder()
-    replace(world.daemon.crew.cleaners.cleanings, engine=engine).run(job)
+    replace(world.daemon.cleaners.cleanings, engine=engine).run(job)
     (call,) = calls
     assert call.jobs_at_once == 4
     request = CleanRequest(
@@ -188,13 +188,11 @@ def test_a_keeper_that_dies_is_counted_and_started_again_by_a_change(
     monkeypatch.setattr("cleanerd.daemon.loops.housekeeper.Worker", partial(Worker, restart_pause_s=600))
     world = World(tmp_path)
     world.parts.states.hold(hold("1", "*"))
-    crew = world.daemon.crew
-    crew.start(1)
-    wait_until(lambda: any(keeper.is_dead for keeper in crew._keepers), 20)
-    assert crew.deaths == 1
+    daemon = world.daemon
+    daemon.start()
+    wait_until(lambda: any(keeper.is_dead for keeper in daemon.keepers), 20)
+    assert daemon.deaths == 1
     mended.set()
     world.configure(log_cleaner_backoff_ms=7)
     assert worked.wait(20)
-    crew.stop()
-    assert crew.join_keepers(world.clock.monotonic_s() + 20)
     world.close()

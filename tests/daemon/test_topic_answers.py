@@ -61,7 +61,7 @@ class Place:
 
     def restart(self) -> None:
         """Of the daemon."""
-        store = Store(str(self.root / "history.sqlite"), max_bytes=10**7)
+        store = Store(str(self.root / "history.sqlite"))
         self.answers = TopicAnswers(store, RealFiles(), self.clock, [str(self.log_dir)])
 
     def ask(self) -> ClusterMetadata | None:
@@ -165,7 +165,7 @@ def test_a_topic_that_is_missing_in_an_answer_holds_for_a_while(place: Place) ->
 
 @pytest.mark.parametrize("state", [{}, {"ids": []}, {"ids": {"a": "x"}, "own": {}, "broker": {}}], ids=str)
 def test_what_another_version_kept_is_no_answer(place: Place, state: dict[str, Any]) -> None:
-    store = Store(str(place.root / "history.sqlite"), max_bytes=10**7)
+    store = Store(str(place.root / "history.sqlite"))
     store.put("answer", "topics", state)
     store.put("answered", "topics", {"a": 1})
     store.close()

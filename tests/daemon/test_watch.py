@@ -235,7 +235,7 @@ def test_one_watch_for_each_directory(root: Path) -> None:
 
 def test_the_status_says_where_events_are_missing_as_long_as_they_are(tmp_path: Path) -> None:
     world = World(tmp_path)
-    watcher = world.daemon.crew.scanner.watcher
+    watcher = world.daemon.scanner.watcher
     try:
         shutil.rmtree(world.b)
         watcher.start()

@@ -2,26 +2,20 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import pytest
 
-from cleanerd.daemon.workers import Bell, Duty, Worker, Workers
+from cleanerd.daemon.workers import Bell, Worker, Workers
 from cleanerd.env.clock import SystemClock
 from tests.daemon.clients import until
 
 LIMIT_S = 10.0
 
 
-@dataclass
-class Step(Duty):
-    """With a long pause."""
-
-    do: Callable[[], bool]
-
-    def step(self) -> float:
-        return 0.0 if self.do() else LIMIT_S
+def paused_after(do: Callable[[], bool]) -> Callable[[], float]:
+    """A step after which there is a long pause, unless `do` answers that there is more to do."""
+    return lambda: 0.0 if do() else LIMIT_S
 
 
 def test_bell_that_rings_between_look_and_wait_is_heard() -> None:
@@ -43,7 +37,7 @@ def test_c146_a_thread_that_dies_is_counted_and_started_again() -> None:
         worked.set()
         return False
 
-    worker = Worker("w", Step(step), Bell(), SystemClock(), restart_pause_s=0.01)
+    worker = Worker("w", paused_after(step), Bell(), SystemClock(), restart_pause_s=0.01)
     worker.start()
     assert worked.wait(LIMIT_S)
     assert worker.deaths == 1
@@ -62,7 +56,7 @@ def test_c150_a_change_of_the_configuration_revives_dead_threads(monkeypatch: py
         worked.release()
         return False
 
-    workers = Workers(Step(step), Step(step), Bell(), SystemClock())
+    workers = Workers(paused_after(step), paused_after(step), Bell(), SystemClock())
     workers.start(2)
     until(lambda: [worker.is_dead for worker in workers.all()] == [True] * 3)
     mended.set()
@@ -80,7 +74,7 @@ def test_worker_that_hangs_is_seen() -> None:
         began.set()
         return not end.wait(LIMIT_S)
 
-    worker = Worker("w", Step(hang), Bell(), SystemClock())
+    worker = Worker("w", paused_after(hang), Bell(), SystemClock())
     assert worker.silent_s() == 0
     worker.start()
     assert began.wait(LIMIT_S)
@@ -107,7 +101,7 @@ def test_c147_number_of_threads_follows_the_configuration() -> None:
             together.notify_all()
         return not finish.wait(LIMIT_S)
 
-    workers = Workers(Step(step), Step(lambda: False), bell, SystemClock())
+    workers = Workers(paused_after(step), paused_after(lambda: False), bell, SystemClock())
     workers.start(1)
     workers.resize(3)
     with together:

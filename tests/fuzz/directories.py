@@ -272,7 +272,7 @@ def _valid_history() -> tuple[bytes, ...]:
 
 
 def _history(path: Path) -> Store:
-    return Store(str(path), max_bytes=1 << 30)
+    return Store(str(path))
 
 
 def _open_history(data: bytes, directory: Path) -> None:
@@ -286,7 +286,7 @@ def _open_history(data: bytes, directory: Path) -> None:
     history.events("t*", 100, None, ["cleaning"])
     history.all(HOLD, TypeAdapter(Hold).validate_python)
     history.samples(None, 0)
-    history.prune(5)
+    history.prune(5, 1 << 30)
     history.close()
 
 

@@ -48,7 +48,7 @@ class World:
         self._start()
 
     def _start(self) -> None:
-        self.history = Store(str(self.root / "history.sqlite"), max_bytes=10**7)
+        self.history = Store(str(self.root / "history.sqlite"))
         self.reloader = Reloader(
             self._load(), self._load, _no_metadata, lambda p: self.daemon.apply(p), self.clock
         )
@@ -56,10 +56,8 @@ class World:
         self.parts = Parts(lambda: self.reloader.current, log_dirs, self.history, RealFiles(), self.clock)
         self.daemon = Supervisor(self.parts)
         mutes = Mutes(self.history, self.clock, self.parts.configuration)
-        self.control = Control(self.parts, self.daemon.crew, self.reloader, mutes)
-        self.parts.metrics.read_with(
-            lambda: scraped_metrics.read(self.parts, self.daemon.crew, self.reloader)
-        )
+        self.control = Control(self.parts, self.daemon, self.reloader, mutes)
+        self.parts.metrics.read_with(lambda: scraped_metrics.read(self.parts, self.daemon, self.reloader))
         self.scan()
 
     def add(self, *topics: str) -> None:
@@ -68,7 +66,7 @@ class World:
         (self.a / META_PROPERTIES).unlink()
 
     def scan(self) -> None:
-        self.daemon.crew.scanner.scan()
+        self.daemon.scanner.scan()
 
     def scrape(self) -> Scrape:
         body, _ = self.parts.metrics.page("")

@@ -3,30 +3,30 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cleanerd.policy.backtest import CleaningSetting, RecordedLog, replay, stayed
+from cleanerd.policy.backtest import CleaningSetting, SizeSample, replay, stayed
 
 NO_LAG = 0
 growth = st.lists(st.integers(0, 1000), min_size=1, max_size=60)
 
 
-def recorded(written: list[int], clean_bytes: int = 1000) -> list[RecordedLog]:
+def recorded(written: list[int], clean_bytes: int = 1000) -> list[SizeSample]:
     """A log that was never cleaned, a sample each second."""
-    size, seen = clean_bytes, [RecordedLog(0, clean_bytes, clean_bytes)]
+    size, seen = clean_bytes, [SizeSample(0, clean_bytes, clean_bytes, 0)]
     for i, more in enumerate(written):
         size += more
-        seen.append(RecordedLog(1000 * (i + 1), size, clean_bytes))
+        seen.append(SizeSample(1000 * (i + 1), size, clean_bytes, 0))
     return seen
 
 
-def cleaned(written: list[int], setting: CleaningSetting) -> tuple[list[RecordedLog], int, int]:
+def cleaned(written: list[int], setting: CleaningSetting) -> tuple[list[SizeSample], int, int]:
     """The samples of a log that is cleaned by a setting to what it was, how often, and what that read."""
-    size, cleanings, read, seen = 1000, 0, 0, [RecordedLog(0, 1000, 1000)]
+    size, cleanings, read, seen = 1000, 0, 0, [SizeSample(0, 1000, 1000, 0)]
     for i, more in enumerate(written):
         size += more
-        seen.append(RecordedLog(1000 * i + 500, size, 1000))
+        seen.append(SizeSample(1000 * i + 500, size, 1000, 0))
         if size - 1000 > setting.min_cleanable_dirty_ratio * size:
             cleanings, read, size = cleanings + 1, read + size, 1000
-        seen.append(RecordedLog(1000 * i + 999, size, 1000))
+        seen.append(SizeSample(1000 * i + 999, size, 1000, 0))
     return seen, cleanings, read
 
 
@@ -67,7 +67,7 @@ def test_a_larger_segment_holds_back_what_is_dirty() -> None:
 
 
 def test_what_stays_of_what_is_written() -> None:
-    seen = [RecordedLog(0, 1000, 1000), RecordedLog(1, 3000, 1000), RecordedLog(2, 1500, 1500)]
+    seen = [SizeSample(0, 1000, 1000, 0), SizeSample(1, 3000, 1000, 0), SizeSample(2, 1500, 1500, 0)]
     assert stayed(seen) == 0.25
     assert stayed([]) == stayed(seen[:1]) == 0
 

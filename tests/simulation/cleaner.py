@@ -227,21 +227,20 @@ class Cleanerd:
             return resolve(read_sources(config_file))
 
         self.reloader = Reloader(load(), load, lambda: None, lambda plan: self.supervisor.apply(plan), clock)
-        history = Store(f"{state}/history.sqlite", max_bytes=1 << 26)
+        history = Store(f"{state}/history.sqlite")
         parts = Parts(lambda: self.reloader.current, log_dirs, history, RealFiles(), clock)
         parts.engine, parts.express_engine = InlineEngine(clock), InlineEngine(clock)
         parts.throttle = Throttle(clock, lambda _, seconds: clock.pass_s(seconds))
         parts.commits = replace(parts.commits, pause=clock.pass_s)
         self.parts = parts
         self.supervisor = Supervisor(self.parts)
-        crew = self.supervisor.crew
-        crew.start = lambda _: None  # type: ignore[method-assign]  # no threads
-        workers = crew.cleaners.workers
+        self.supervisor.start_threads = lambda: None  # type: ignore[method-assign]
+        workers = self.supervisor.cleaners.workers
         self.steps: dict[str, Callable[[], object]] = {
-            "worker": workers._duty.step,
-            "express": workers._express.duty.step,
-            "scan": crew.scanner.scan,
-            **{keeper.name.removeprefix("cleanerd-"): keeper.duty.step for keeper in crew._keepers},
+            "worker": workers._step,
+            "express": workers._express.step,
+            "scan": self.supervisor.scanner.scan,
+            **{keeper.name.removeprefix("cleanerd-"): keeper.step for keeper in self.supervisor.keepers},
         }
 
     def start(self) -> None:

@@ -114,4 +114,4 @@ class Clients:
         daemon = self._stage.daemon
         assert daemon is not None
         mutes = Mutes(daemon.parts.store, daemon.parts.clock, daemon.parts.configuration)
-        return Control(daemon.parts, daemon.supervisor.crew, daemon.reloader, mutes)
+        return Control(daemon.parts, daemon.supervisor, daemon.reloader, mutes)

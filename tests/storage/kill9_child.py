@@ -195,7 +195,7 @@ def _stage(
 
 def _source(directory: str, base: int) -> SourceSegment:
     stat = FILES.stat(os.path.join(directory, str(SegmentFileName(base, FileKind.LOG))))
-    return SourceSegment(base, stat)
+    return SourceSegment.of(base, stat)
 
 
 def run(log_dir: str, operations: int, pipe: Connection) -> None:

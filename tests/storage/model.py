@@ -171,7 +171,7 @@ def stage(
     sources = []
     for source in rewrite.sources:
         stat = files.stat(os.path.join(directory, str(SegmentFileName(source.base, FileKind.LOG))))
-        sources.append(SourceSegment(source.base, stat))
+        sources.append(SourceSegment.of(source.base, stat))
     sizes = {}
     for kind, content in rewrite.new.contents.items():
         path = os.path.join(directory, str(SegmentFileName(rewrite.new.base, kind, Suffix.STAGED)))

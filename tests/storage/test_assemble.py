@@ -79,7 +79,7 @@ def stage(files: RealFiles, directory: Path) -> None:
     write_manifest(
         PartitionDir(files, str(directory)),
         StagedGroup(
-            sources=(SourceSegment(0, source),),
+            sources=(SourceSegment.of(0, source),),
             next_base_offset=20,
             round_end=20,
             sizes=sizes,

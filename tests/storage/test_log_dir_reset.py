@@ -91,7 +91,7 @@ def test_1_7_the_daemon_resets_it_although_nothing_is_to_be_cleaned(
     write(tmp_path, checkpoint, log_start)
     clock = FixedNow(10_000)
     configuration = resolve(read_sources(None, [], [("t", "cleanup.policy", "compact")]))
-    store = Store(str(tmp_path / "store"), max_bytes=10**6)
+    store = Store(str(tmp_path / "store"))
     parts = Parts(lambda: configuration, (str(tmp_path),), store, FILES, clock)
     inventory, states, retention = parts.inventory, parts.states, parts.retention
     inventory.scan([str(tmp_path)])

@@ -127,7 +127,7 @@ def test_manifest_names_the_group_staged_before_it() -> None:
     assert second.previous is not None
     assert second.previous.next_base_offset == first.next_base_offset == 50
     log = disk.stat(at("00000000000000000000.log.cleanerd"))
-    assert second.previous.log == SourceSegment(0, log)
+    assert second.previous.log == SourceSegment.of(0, log)
     assert [replace(g, previous=None, log_inode=None) for g in (first, second)] == groups
 
 
@@ -143,7 +143,8 @@ def staged_groups(draw: st.DrawFn) -> StagedGroup:
     sizes[FileKind.LOG] = size
     return StagedGroup(
         sources=tuple(
-            SourceSegment(base, FileStat(draw(offsets), draw(offsets), draw(offsets))) for base in bases[:-1]
+            SourceSegment.of(base, FileStat(draw(offsets), draw(offsets), draw(offsets)))
+            for base in bases[:-1]
         ),
         next_base_offset=bases[-1],
         round_end=draw(offsets),
@@ -210,6 +211,7 @@ WRONG: dict[str, dict[str, object]] = {
     "unknown kind": {"sizes": {".log": 1, ".index": 0, ".timeindex": 0, ".zip": 1}},
     "offset in words": {"round_end": "many"},
     "no list": {"leader_epochs": 3},
+    "flag in words": {"is_last": "yes"},
     "null": {"log_inode": None},
     "infinite offset": {"next_base_offset": float("inf")},
 }

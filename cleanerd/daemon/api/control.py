@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from cleanerd.daemon.api.refusals import NotFound
 from cleanerd.daemon.configuration.reload import Reloader, ReloadOutcome, ReloadTrigger
-from cleanerd.daemon.loops.crew import Crew
 from cleanerd.daemon.parts import Parts
+from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import LogRef
 from cleanerd.daemon.values.patterns import matches, similar
@@ -22,14 +22,14 @@ class Control:
     """The running daemon, for any thread."""
 
     parts: Parts
-    crew: Crew
+    supervisor: Supervisor
     reloader: Reloader
     mutes: Mutes
 
     def reload(self, trigger: ReloadTrigger) -> ReloadOutcome:
         """Read the configuration again, and wake whatever a new one concerns."""
         outcome = self.reloader.reload(trigger)
-        self.crew.reloaded(outcome)
+        self.supervisor.reloaded(outcome)
         return outcome
 
     def matching(self, pattern: str | None) -> list[LogId]:

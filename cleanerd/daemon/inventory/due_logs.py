@@ -6,7 +6,7 @@ lost at any time. Every method may be called by any thread.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from cleanerd.config.load import Configuration
@@ -46,12 +46,6 @@ class DueLogs:
         self._inventory = inventory
         self._clock = clock
         self._configuration = configuration
-        self._reserved_topics: frozenset[str] = frozenset()
-        self._reserved_max_wait_s = 0.0
-
-    def reserve(self, topics: Collection[str], max_wait_ms: int) -> None:
-        """From now on logs of these topics that have been due for so long go before all others."""
-        self._reserved_topics, self._reserved_max_wait_s = frozenset(topics), max_wait_ms / 1000
 
     def look(self, is_free: IsFree, *, reserved_only: bool = False) -> Look:
         """Compacted logs that may be worth a visit, and when others may be; `reserved_only`: those of reserved topics.
@@ -59,13 +53,15 @@ class DueLogs:
         Reserved topics that waited too long; logs past max.compaction.lag.ms, earliest deadline first; the highest dirty
         ratio (1.21, 1.23 with cleanerd's deviation); expired delete horizons. Logs that `is_free` refuses are left out.
         """
-        if reserved_only and not self._reserved_topics:
-            return Look([], [])
         now_ms, now_s, configuration = self._clock.now_ms(), self._clock.monotonic_s(), self._configuration()
+        reserved = frozenset(configuration.broker.reserved_topics)
+        if reserved_only and not reserved:
+            return Look([], [])
         due_now: list[Due] = []
         later: list[tuple[int, LogId]] = []
         for entry in self._online():
-            if reserved_only and entry.log.topic_partition.topic not in self._reserved_topics:
+            is_reserved = entry.log.topic_partition.topic in reserved
+            if reserved_only and not is_reserved:
                 continue
             visits, found = entry.visits, self._estimate(entry, now_ms, configuration)
             due, basis = self._due(entry, found, now_ms)
@@ -77,7 +73,9 @@ class DueLogs:
             else:
                 if visits.due_since_s is None:
                     visits.due_since_s = now_s
-                left_s = self._left_s(entry, now_s)
+                left_s = math.inf  # until it is late
+                if is_reserved:
+                    left_s = visits.due_since_s + configuration.broker.reserved_max_wait_ms / 1000 - now_s
                 instants = [now_ms + math.ceil(min(left_s * 1000, FOREVER_MS))]
                 if is_free(entry.log):
                     visits.offered = basis
@@ -178,12 +176,6 @@ class DueLogs:
         at_ms = {DueReason.MAX_LAG: found.deadline_ms, DueReason.HORIZON: entry.visits.horizon_ms}.get(reason)
         basis = (found.known.contents, limits, found.config, reason, at_ms)
         return Due(entry.log, reason, offered, at_ms), basis
-
-    def _left_s(self, entry: Entry, now_s: float) -> float:
-        """How long a log that is due may go on waiting; from 0 on it is late. Forever, if not reserved."""
-        if entry.visits.due_since_s is None or entry.log.topic_partition.topic not in self._reserved_topics:
-            return math.inf
-        return entry.visits.due_since_s + self._reserved_max_wait_s - now_s
 
     def _estimate(self, entry: Entry, now_ms: int, configuration: Configuration) -> DirtyEstimate | None:
         """None for a log that is not compacted, or cannot be read."""

@@ -1,14 +1,12 @@
 """Workers that take one job after the other."""
 
-from dataclasses import dataclass
-
 from structlog.contextvars import bind_contextvars, unbind_contextvars
 
 from cleanerd.daemon.loops.cleanings import Cleanings
 from cleanerd.daemon.loops.scanner import Scanner
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.values.job import Job
-from cleanerd.daemon.workers import Duty, Workers
+from cleanerd.daemon.workers import Workers
 
 
 class Cleaners:
@@ -18,9 +16,15 @@ class Cleaners:
         self._parts = parts
         self._scanner = scanner
         self.cleanings = Cleanings(parts, parts.engine)
-        express = Cleanings(parts, parts.express_engine, is_urgent=True)
-        usual, urgent = _Usual(self, parts, self.cleanings), _Express(self, parts, express)
-        self.workers = Workers(usual, urgent, parts.work_bell, parts.clock)
+        self._express_cleanings = Cleanings(parts, parts.express_engine, is_urgent=True)
+        self.workers = Workers(self._step, self._express_step, parts.work_bell, parts.clock)
+
+    def _step(self) -> float:
+        return self.work(*self._parts.schedule.next(), self.cleanings)
+
+    def _express_step(self) -> float:
+        pause_s = self._parts.configuration().broker.round_pause_s
+        return self.work(self._parts.schedule.next_express(), pause_s, self._express_cleanings)
 
     def work(self, job: Job | None, pause_s: float, cleanings: Cleanings) -> float:
         """Do a job, after which the next one may begin at once; `pause_s` where there is none."""
@@ -37,23 +41,3 @@ class Cleaners:
         unbind_contextvars(*job.fields())  # not after an error: the line about the dead thread names its job
         self._scanner.refresh()
         return parts.configuration().broker.round_pause_s if parts.life.stopping.is_set() else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Usual(Duty):
-    """Whatever is next."""
-
-    cleaners: Cleaners
-    parts: Parts
-    cleanings: Cleanings
-
-    def step(self) -> float:
-        return self.cleaners.work(*self.parts.schedule.next(), self.cleanings)
-
-
-class _Express(_Usual):
-    """Reserved topics that have waited too long."""
-
-    def step(self) -> float:
-        pause_s = self.parts.configuration().broker.round_pause_s
-        return self.cleaners.work(self.parts.schedule.next_express(), pause_s, self.cleanings)

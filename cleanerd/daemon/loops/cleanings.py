@@ -20,7 +20,7 @@ from cleanerd.config.model import CleanerdConfig
 from cleanerd.daemon.engine.calls import CleanCall, PlannedBytes, StepDone
 from cleanerd.daemon.engine.client import CallHost, Engine
 from cleanerd.daemon.parts import Parts
-from cleanerd.daemon.telemetry.step_log import log_step
+from cleanerd.daemon.telemetry.event_log import log_step
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.commit_hosts import JobHost

@@ -2,16 +2,16 @@
 
 from cleanerd.daemon.loops.scanner import Scanner
 from cleanerd.daemon.parts import Parts
-from cleanerd.daemon.workers import Duty, Worker
+from cleanerd.daemon.workers import Worker
 
 
-class Committer(Duty):
+class Committer:
     """Tries when a lock or a staged result has changed, and every cleanerd.staged.commit.interval.ms."""
 
     def __init__(self, parts: Parts, scanner: Scanner) -> None:
         self._parts = parts
         self._scanner = scanner
-        self.worker = Worker("cleanerd-committer", self, parts.commit_bell, parts.clock)
+        self.worker = Worker("cleanerd-committer", self.step, parts.commit_bell, parts.clock)
 
     def step(self) -> float:
         """One round."""

@@ -8,7 +8,7 @@ from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.store import HOLD, MUTE
 from cleanerd.daemon.work.deletions import Deleted
 from cleanerd.daemon.work.mutes import Mute
-from cleanerd.daemon.workers import Bell, Duty, Worker
+from cleanerd.daemon.workers import Bell, Worker
 from cleanerd.spark_runtime.scratch import sweep_those_of
 
 _PAUSE_S = 1.0
@@ -17,7 +17,7 @@ _SWEEP_S = 60.0
 _log = structlog.get_logger("cleanerd")
 
 
-class Housekeeper(Duty):
+class Housekeeper:
     """Once a second."""
 
     def __init__(self, parts: Parts) -> None:
@@ -25,7 +25,7 @@ class Housekeeper(Duty):
         self._pruned_s = parts.clock.monotonic_s()
         self._swept_s = -_SWEEP_S
         self._sampler = Sampler(parts)
-        self.worker = Worker("cleanerd-housekeeper", self, Bell(), parts.clock)
+        self.worker = Worker("cleanerd-housekeeper", self.step, Bell(), parts.clock)
 
     def step(self) -> float:
         """One round."""
@@ -75,4 +75,4 @@ class Housekeeper(Duty):
         now_s = self._parts.clock.monotonic_s()
         if now_s - self._pruned_s > _PRUNE_S:
             self._pruned_s = now_s
-            self._parts.store.prune(now_ms)
+            self._parts.store.prune(now_ms, self._parts.configuration().broker.history_max_bytes)

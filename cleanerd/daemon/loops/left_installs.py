@@ -39,7 +39,7 @@ from cleanerd.config.model import TOPIC_NAME
 from cleanerd.daemon.kafka_admin import KafkaAdmin
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.workers import Bell, Duty, Worker
+from cleanerd.daemon.workers import Bell, Worker
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError, ClusterRefused, CorruptFile, Retryable
 from cleanerd.format.names import TopicPartition
@@ -144,7 +144,7 @@ class Replicas(KafkaAdmin):
             raise ClusterRefused(f"the cluster refuses {asked}: {refused[tp].__name__}")
 
 
-class LeftInstalls(Duty):
+class LeftInstalls:
     """Looks at each log directory at the start and, as one may come online later, every few minutes.
 
     `connect` opens a connection to the cluster, or raises ClusterRefused.
@@ -156,7 +156,7 @@ class LeftInstalls(Duty):
         self._since_s: dict[str, float] = {}  # when this process found a journal, by log directory
         self._absent: set[str] = set()  # where the last look found no such topic
         self._told: dict[str, str] = {}
-        self.worker = Worker("cleanerd-left-installs", self, Bell(), parts.clock)
+        self.worker = Worker("cleanerd-left-installs", self.step, Bell(), parts.clock)
 
     def step(self) -> float:
         """One round."""

@@ -24,7 +24,7 @@ from cleanerd.broker_agent.request_queue import RequestQueue
 from cleanerd.config.model import CleanerdConfig
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.values.models import PressureView
-from cleanerd.daemon.workers import Bell, Duty, Worker
+from cleanerd.daemon.workers import Bell, Worker
 from cleanerd.env.files import Files
 from cleanerd.errors import DirOffline, NoWayIn
 from cleanerd.policy.deadlines import needed_bytes_per_s
@@ -67,7 +67,7 @@ class _Counters:
         )
 
 
-class Pacer(Duty):
+class Pacer:
     """`view` is the result of the last round; None while neither limit is set."""
 
     def __init__(self, parts: Parts) -> None:
@@ -77,7 +77,7 @@ class Pacer(Duty):
         self._unknown: str | None = None  # why the pressure is not known
         self.view: PressureView | None = None
         self.bell = Bell()  # rings when it may have been switched on
-        self.worker = Worker("cleanerd-pacer", self, self.bell, parts.clock)
+        self.worker = Worker("cleanerd-pacer", self.step, self.bell, parts.clock)
 
     def step(self) -> float:
         """One round."""

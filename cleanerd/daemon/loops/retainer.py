@@ -3,17 +3,17 @@
 from cleanerd.daemon.loops.scanner import Scanner
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.work.retention import whose_turn
-from cleanerd.daemon.workers import Bell, Duty, Worker
+from cleanerd.daemon.workers import Bell, Worker
 
 
-class Retainer(Duty):
+class Retainer:
     """Looks whose turn it is at every round of the cleaner."""
 
     def __init__(self, parts: Parts, scanner: Scanner) -> None:
         self._parts = parts
         self._scanner = scanner
         self._retained_s = parts.clock.monotonic_s()
-        self.worker = Worker("cleanerd-retention", self, Bell(), parts.clock)
+        self.worker = Worker("cleanerd-retention", self.step, Bell(), parts.clock)
 
     def step(self) -> float:
         """One round."""

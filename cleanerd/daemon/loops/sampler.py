@@ -2,7 +2,7 @@
 
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.values.sample import SizeSample
+from cleanerd.policy.backtest import SizeSample
 
 _EVERY_MS = 600_000
 _RATIO_STEP = 0.005

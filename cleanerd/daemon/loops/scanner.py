@@ -15,7 +15,7 @@ from cleanerd.daemon.inventory.watch import LogDirWatcher
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.store import MOVING
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.workers import Bell, Duty, Worker
+from cleanerd.daemon.workers import Bell, Worker
 from cleanerd.errors import CleanerdError, attempt, guarded
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
@@ -32,7 +32,7 @@ _SHOWN = 5
 _log = structlog.get_logger("cleanerd")
 
 
-class Scanner(Duty):
+class Scanner:
     """Scans at once where it is asked to, and in a thread of its own every cleanerd.scan.interval.ms."""
 
     def __init__(self, parts: Parts) -> None:
@@ -46,7 +46,7 @@ class Scanner(Duty):
         for log_dir, moving in self._moving.items():
             parts.inventory.remember_futures(log_dir, moving)
         self.watcher = LogDirWatcher(parts.log_dirs, self._seen_change)
-        self.worker = Worker("cleanerd-scanner", self, self._bell, parts.clock)
+        self.worker = Worker("cleanerd-scanner", self.step, self._bell, parts.clock)
 
     def scan(self) -> None:
         """A full scan."""

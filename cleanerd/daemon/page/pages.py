@@ -18,8 +18,8 @@ from cleanerd.daemon.values.models import (
     LogView,
     StatusView,
 )
-from cleanerd.daemon.values.sample import SizeSample
 from cleanerd.daemon.values.severity import STATES
+from cleanerd.policy.backtest import SizeSample
 from cleanerd.units import size
 
 PAGE_ROWS = 200
@@ -149,8 +149,6 @@ def overview(
     now_ms: int,
 ) -> bytes:
     """The daemon as a whole; what needs a look first. `events` and `samples` of a day."""
-    span = Span(now_ms - DAY_MS, now_ms)
-    drawn = (plots.dirty_ratio(samples, span), plots.reclaimed(events, span), plots.durations(events, span))
     dirtiest = sorted(
         (view for view in views if view.state in ("dirty", "cleaning")),
         key=lambda view: -(view.cleanable_bytes or 0),
@@ -167,12 +165,17 @@ def overview(
         running=[job for job in jobs if job.state == "running"],
         queued=[job for job in jobs if job.state == "queued"],
         dirtiest=dirtiest[:_SOME],
-        plots=[plot for plot in drawn if plot is not None],
+        plots=_plots(samples, events, Span(now_ms - DAY_MS, now_ms)),
         events=events[:_SOME],
         bar_of=bar_of,
         name_of=name_of,
         now_ms=now_ms,
     )
+
+
+def _plots(samples: Sequence[SizeSample], events: Sequence[HistoryEvent], span: Span) -> list[plots.Plot]:
+    drawn = (plots.dirty_ratio(samples, span), plots.reclaimed(events, span), plots.durations(events, span))
+    return [plot for plot in drawn if plot is not None]
 
 
 def _counts(views: Iterable[LogView]) -> dict[str, int]:
@@ -241,15 +244,13 @@ def history(
     is_all: bool,
 ) -> bytes:
     """What happened in a range of time, as plots and as a list; `is_all`: nothing had to be left out."""
-    span = Span(now_ms - RANGES[chosen], now_ms)
-    drawn = (plots.dirty_ratio(samples, span), plots.reclaimed(events, span), plots.durations(events, span))
     return render(
         "history.html",
         here="history",
         ranges=list(RANGES),
         chosen=chosen,
         q=q,
-        plots=[plot for plot in drawn if plot is not None],
+        plots=_plots(samples, events, Span(now_ms - RANGES[chosen], now_ms)),
         events=events[:PAGE_ROWS],
         found=len(events),
         is_all=is_all,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from cleanerd.daemon.page.html import age
 from cleanerd.daemon.values.models import HistoryEvent
-from cleanerd.daemon.values.sample import SizeSample
+from cleanerd.policy.backtest import SizeSample
 from cleanerd.units import duration, size
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54, 392, 10, 138  # of 400 by 160, as the template draws it

@@ -15,8 +15,8 @@ from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.reports.what_if import what_if
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import Forecast, HistoryEvent, HistoryEventKind, LogForecast
-from cleanerd.daemon.values.sample import SizeSample
 from cleanerd.daemon.work.condition import Condition
+from cleanerd.policy.backtest import SizeSample
 from cleanerd.policy.deadlines import (
     NEVER_MS,
     Planned,

@@ -8,9 +8,9 @@ from fnmatch import fnmatchcase
 from cleanerd import __version__
 from cleanerd.daemon.configuration.reload import Reloader, ReloadStatus
 from cleanerd.daemon.inventory.entry import Entry
-from cleanerd.daemon.loops.crew import Crew
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.reports import forecast
+from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry import metric_table as table
 from cleanerd.daemon.telemetry.metrics import MetricSample
 from cleanerd.daemon.values.log_id import LogId
@@ -22,13 +22,13 @@ _PARTITIONS_MAX = 500
 ByLog = dict[LogId, Condition]
 
 
-def read(parts: Parts, crew: Crew, reloader: Reloader) -> Iterator[MetricSample]:
+def read(parts: Parts, supervisor: Supervisor, reloader: Reloader) -> Iterator[MetricSample]:
     """Every metric that is looked up. Raises nothing that a disk can do."""
     conditions = dict(parts.conditions.all(parts.inventory.logs()))
     online = parts.inventory.online_entries()
     uncleanable = _uncleanable_bytes(parts, conditions)
     yield table.DEADLINE_MISSES, (), forecast.misses(parts, conditions.items())
-    yield from _process(parts, crew)
+    yield from _process(parts, supervisor)
     yield from _reloads(reloader)
     yield from _states(parts, conditions)
     for log_dir in parts.log_dirs:
@@ -36,26 +36,26 @@ def read(parts: Parts, crew: Crew, reloader: Reloader) -> Iterator[MetricSample]
     yield from _partitions(parts)
 
 
-def _process(parts: Parts, crew: Crew) -> Iterator[MetricSample]:
+def _process(parts: Parts, supervisor: Supervisor) -> Iterator[MetricSample]:
     config = parts.configuration().broker
     yield table.BUILD_INFO, (__version__,), 1
     yield table.READY, (), parts.life.is_ready
     yield table.PAUSED, (), any(hold.pattern == "*" for hold in parts.states.holds())
-    for state, count in _workers(parts, crew).items():
+    for state, count in _workers(parts, supervisor).items():
         yield table.WORKERS, (state,), count
-    yield table.THREAD_DEATHS, (), crew.deaths
+    yield table.THREAD_DEATHS, (), supervisor.deaths
     yield table.SESSION_UP, (), parts.engine.pid is not None
     yield table.ENGINE_STARTS, (), parts.engine.starts
     yield table.HISTORY_LOST, (), parts.store.lost_events
     yield table.DEDUPE_BYTES, (), config.dedupe_buffer_size_bytes * config.io_buffer_load_factor
     for limit, rate in parts.throttle.limits().items():
         yield table.IO_LIMIT, (limit.value,), rate
-    for resource, percent in (crew.pacer.view.percents if crew.pacer.view else {}).items():
+    for resource, percent in (supervisor.pacer.view.percents if supervisor.pacer.view else {}).items():
         yield table.PRESSURE, (resource,), percent / 100
 
 
-def _workers(parts: Parts, crew: Crew) -> dict[str, int]:
-    workers = crew.cleaners.workers.all()
+def _workers(parts: Parts, supervisor: Supervisor) -> dict[str, int]:
+    workers = supervisor.cleaners.workers.all()
     dead = sum(worker.is_dead for worker in workers)
     running = {job.id for job in parts.jobs.running()}
     throttled = len(running & parts.metrics.throttled_jobs())
@@ -128,11 +128,10 @@ def _uncleanable_bytes(parts: Parts, conditions: ByLog) -> Counter[str]:
 
 def _dirty(parts: Parts, log: LogId) -> tuple[float, int]:
     """Dirty ratio and cleanable bytes of a log."""
-    known, config = parts.inventory.facts(log), parts.configuration().topic(log.topic_partition.topic)
-    if known is None or not config.compact:
+    found = parts.due_logs.estimate(log)
+    if found is None or found.range.is_empty:
         return 0.0, 0
-    found = known.upper_bound(config, parts.clock.now_ms())
-    return (0.0, 0) if found.is_empty else (found.dirty_ratio, found.cleanable_bytes)
+    return found.range.dirty_ratio, found.range.cleanable_bytes
 
 
 def _partitions(parts: Parts) -> Iterator[MetricSample]:

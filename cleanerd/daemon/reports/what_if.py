@@ -1,13 +1,13 @@
 """Other settings for a log: its recorded growth, cleaned by other rules (`policy.backtest`)."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from cleanerd.config.model import TopicConfig
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import WhatIf
-from cleanerd.policy.backtest import CleaningSetting, RecordedLog, replay
+from cleanerd.policy.backtest import CleaningSetting, replay
 
 _SINCE_MS = 30 * 86_400_000
 _SAMPLES_MIN = 3
@@ -22,22 +22,11 @@ def what_if(parts: Parts, log: LogId, config: TopicConfig) -> tuple[WhatIf, ...]
     samples = parts.store.samples(log, parts.clock.now_ms() - _SINCE_MS)
     if len(samples) < _SAMPLES_MIN:
         return ()
-    seen = [RecordedLog(one.time_ms, one.size_bytes, one.clean_bytes) for one in samples]
     lasted_ms = samples[-1].time_ms - samples[0].time_ms
-    found = []
-    for name, setting in _settings(config):
-        result = replay(seen, setting)
-        found.append(
-            WhatIf(
-                setting=name,
-                lasted_ms=lasted_ms,
-                cleanings=result.cleanings,
-                read_bytes=result.read_bytes,
-                mean_bytes=result.mean_bytes,
-                max_bytes=result.max_bytes,
-            )
-        )
-    return tuple(found)
+    return tuple(
+        WhatIf(setting=name, lasted_ms=lasted_ms, **asdict(replay(samples, setting)))
+        for name, setting in _settings(config)
+    )
 
 
 def _settings(config: TopicConfig) -> Iterator[tuple[str, CleaningSetting]]:

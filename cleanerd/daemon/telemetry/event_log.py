@@ -6,7 +6,7 @@ from dataclasses import asdict
 import structlog
 
 from cleanerd.cleaning.commit_host import CommittedBy
-from cleanerd.cleaning.result import LogResult
+from cleanerd.cleaning.result import LogResult, Step
 from cleanerd.daemon.store import Store
 from cleanerd.daemon.telemetry.event_table import EVENTS
 from cleanerd.daemon.values.job import Job
@@ -103,3 +103,9 @@ _MEASURES = (
     "seconds", "phase_seconds", "bytes_read", "bytes_before", "bytes_after", "records_read", "records_kept",
     "removed", "committed_by",
 )  # fmt: skip
+
+
+def log_step(log_dir: str, step: Step) -> None:
+    """A step of a cleaning, at level debug: for whoever has to know at night where a log is and why."""
+    log = LogId(log_dir, step.topic_partition)
+    _log.debug("cleaning_step", **log.fields(), step=step.name, numbers=dict(step.numbers))

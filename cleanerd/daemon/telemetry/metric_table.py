@@ -8,6 +8,7 @@ but for the partitions that cleanerd.metrics.per.partition.topics asks for.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import get_args
 
 from cleanerd.broker_agent.swap import REFUSAL_CAUSES
@@ -57,36 +58,26 @@ METRICS: list[Metric] = []
 """All rows, in the order of the reference."""
 
 
-def _row(metric: Metric) -> Metric:
-    METRICS.append(metric)
-    return metric
-
-
-def _counter(name: str, labels: str, doc: str, moves: str, **values: tuple[str, ...]) -> Metric:
-    return _row(Metric(name, MetricKind.COUNTER, tuple(labels.split()), doc, moves, values))
-
-
-def _histogram(
-    name: str, labels: str, doc: str, moves: str, buckets: tuple[float, ...], **values: tuple[str, ...]
-) -> Metric:
-    return _row(Metric(name, MetricKind.HISTOGRAM, tuple(labels.split()), doc, moves, values, buckets))
-
-
-def _fed(name: str, labels: str, doc: str, moves: str) -> Metric:
-    return _row(Metric(name, MetricKind.GAUGE, tuple(labels.split()), doc, moves))
-
-
-def _read(
+def _row(
+    kind: MetricKind,
     name: str,
     labels: str,
     doc: str,
     moves: str,
+    buckets: tuple[float, ...] = (),
     *,
-    kind: MetricKind = MetricKind.GAUGE,
+    is_read: bool = False,
     **values: tuple[str, ...],
 ) -> Metric:
-    return _row(Metric(name, kind, tuple(labels.split()), doc, moves, values, is_read=True))
+    METRICS.append(Metric(name, kind, tuple(labels.split()), doc, moves, values, buckets, is_read))
+    return METRICS[-1]
 
+
+_counter = partial(_row, MetricKind.COUNTER)
+_gauge = partial(_row, MetricKind.GAUGE)
+_histogram = partial(_row, MetricKind.HISTOGRAM)
+_read = partial(_gauge, is_read=True)
+_read_counter = partial(_counter, is_read=True)
 
 # fmt: off
 # -- intact? ------------------------------------------------------------------------------------------------------------
@@ -110,18 +101,20 @@ WORKERS = _read("cleanerd_workers", "state", "Cleaner threads, including the one
                 "busy from the beginning of a job to its end, throttled while the I/O limits hold it back, dead from an "
                 "internal error to the restart of the thread",
                 state=("idle", "busy", "throttled", "dead"))
-THREAD_DEATHS = _read("cleanerd_thread_deaths_total", "", "Internal errors that ended a thread, which is then restarted.",
-                      "with every such error", kind=MetricKind.COUNTER)
-CONFIG_RELOADS = _read("cleanerd_config_reloads_total", "outcome", "Reloads of the configuration.",
-                       "whatever triggered it: file watch, SIGHUP, metadata log, control API",
-                       kind=MetricKind.COUNTER, outcome=("accepted", "unchanged", "rejected"))
+THREAD_DEATHS = _read_counter("cleanerd_thread_deaths_total", "",
+                              "Internal errors that ended a thread, which is then restarted.",
+                              "with every such error")
+CONFIG_RELOADS = _read_counter("cleanerd_config_reloads_total", "outcome", "Reloads of the configuration.",
+                               "whatever triggered it: file watch, SIGHUP, metadata log, control API",
+                               outcome=("accepted", "unchanged", "rejected"))
 CONFIG_OK = _read("cleanerd_config_last_reload_successful", "",
                   "Whether the configuration that was last read is in force.",
                   "0 after a rejected reload, 1 after one that was not")
 CONFIG_OK_AT = _read("cleanerd_config_last_reload_success_timestamp_seconds", "",
                      "When a valid configuration was last read.", "with every reload that is not rejected")
-HISTORY_LOST = _read("cleanerd_history_lost_events_total", "", "Events that could not be written to the history.",
-                     "when the disk of cleanerd.state.dir is full or broken", kind=MetricKind.COUNTER)
+HISTORY_LOST = _read_counter("cleanerd_history_lost_events_total", "",
+                             "Events that could not be written to the history.",
+                             "when the disk of cleanerd.state.dir is full or broken")
 RECOVERIES = _counter("cleanerd_recoveries_total", "log_dir action",
                       "Interrupted commits that were recovered, and logs whose leftovers were deleted.",
                       "at a start after a crash, or after a commit that failed",
@@ -129,9 +122,9 @@ RECOVERIES = _counter("cleanerd_recoveries_total", "log_dir action",
 
 # -- keeping up? --------------------------------------------------------------------------------------------------------
 
-LAST_SCAN = _fed("cleanerd_last_scan_timestamp_seconds", "log_dir", "When the log directory was last scanned in full.",
+LAST_SCAN = _gauge("cleanerd_last_scan_timestamp_seconds", "log_dir", "When the log directory was last scanned in full.",
                  "every cleanerd.scan.interval.ms")
-LAST_CLEAN = _fed("cleanerd_last_clean_success_timestamp_seconds", "log_dir",
+LAST_CLEAN = _gauge("cleanerd_last_clean_success_timestamp_seconds", "log_dir",
                   "When a log of the directory was last cleaned, or examined and found clean.",
                   "with outcome committed or unchanged, and when a staged result is committed; absent before")
 MAX_DIRTY_RATIO = _read("cleanerd_max_dirty_ratio", "log_dir",
@@ -244,14 +237,14 @@ STAGED_WASTED = _counter("cleanerd_staged_wasted_bytes_total", "log_dir",
 DEDUPE_BYTES = _read("cleanerd_dedupe_buffer_bytes", "",
                      "Memory for the keys of a job: dedupe buffer size times load factor.",
                      "with the configuration")
-DEDUPE_RATIO = _fed("cleanerd_dedupe_buffer_max_utilization_ratio", "",
+DEDUPE_RATIO = _gauge("cleanerd_dedupe_buffer_max_utilization_ratio", "",
                     "Peak dedupe-buffer utilization of the last job (upper bound); above 1 the job resolves its "
                     "keys bucket by bucket, still in one pass.",
                     "at the end of a job")
 SESSION_UP = _read("cleanerd_spark_session_up", "", "Whether the engine process, which owns the Spark session, is up.",
                    "from the first job to cleanerd.spark.idle.timeout.ms after the last one")
-ENGINE_STARTS = _read("cleanerd_engine_starts_total", "", "Starts of the engine process.",
-                      "with the first job after an idle time, and after it died", kind=MetricKind.COUNTER)
+ENGINE_STARTS = _read_counter("cleanerd_engine_starts_total", "", "Starts of the engine process.",
+                              "with the first job after an idle time, and after it died")
 
 # -- control API --------------------------------------------------------------------------------------------------------
 

@@ -7,8 +7,8 @@ import structlog
 from cleanerd.broker_agent.swap import Swapped
 from cleanerd.cleaning import steps
 from cleanerd.cleaning.commit_host import CommitHost, Turn
+from cleanerd.daemon.telemetry.event_log import log_step
 from cleanerd.daemon.telemetry.metrics import Metrics
-from cleanerd.daemon.telemetry.step_log import log_step
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.brokers_cleaner import BrokersCleaner
 from cleanerd.daemon.work.ownership import Ownership

@@ -32,7 +32,7 @@ def commit(
     parts, now = control.parts, control.parts.clock.monotonic_s
     deadline_s, is_start = now() + wait_ms / 1000, wait_ms > 0 and pattern is None
     _wait_until_ready(control, deadline_s)
-    control.crew.scanner.scan()
+    control.supervisor.scanner.scan()
     logs = control.matching(pattern) if pattern is None else control.some(pattern)
     staged = set(parts.inventory.staged())
     views: dict[tuple[str, int, str], daemon.CommitView] = {}
@@ -47,7 +47,7 @@ def commit(
             break
     if is_start:
         _make_way(control)
-    control.crew.scanner.scan()
+    control.supervisor.scanner.scan()
     return tuple(views.values())
 
 

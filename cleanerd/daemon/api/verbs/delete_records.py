@@ -42,7 +42,7 @@ def _below(control: daemon.Control, log: daemon.LogId, offset: int) -> daemon.De
     except (CleanerdError, OSError) as error:
         raise OperationError(str(error)) from error
     finally:
-        control.crew.scanner.scan()
+        control.supervisor.scanner.scan()
     return daemon.DeletedRecords(
         **log.fields(),
         log_start_offset=deleted.log_start_offset,

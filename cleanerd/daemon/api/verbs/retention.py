@@ -21,7 +21,7 @@ def retention(
     if dry_run:
         return tuple(daemon.retention.planned(control.parts, log) for log in logs)
     views = daemon.retention.run(control.parts, logs)
-    control.crew.scanner.scan()
+    control.supervisor.scanner.scan()
     return views
 
 

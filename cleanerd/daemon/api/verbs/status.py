@@ -13,7 +13,7 @@ from cleanerd.daemon.api.verbs.throttle import throttle
 def status(control: daemon.Control) -> daemon.StatusView:
     """The daemon as a whole; answers at once, also while it starts."""
     parts = control.parts
-    unseen = control.crew.scanner.watcher.problems()
+    unseen = control.supervisor.scanner.watcher.problems()
     return daemon.StatusView(
         version=__version__,
         pid=os.getpid(),
@@ -22,7 +22,7 @@ def status(control: daemon.Control) -> daemon.StatusView:
         log_dirs=tuple(daemon.log_dir_view(parts, log_dir) for log_dir in parts.log_dirs),
         logs_by_state=Counter(one.state for _, one in parts.conditions.all(parts.inventory.logs())),
         workers_busy=len(parts.jobs.running()),
-        workers_total=len(control.crew.cleaners.workers.all()) - 1,  # the express one is extra
+        workers_total=len(control.supervisor.cleaners.workers.all()) - 1,  # the express one is extra
         spark_session_up=parts.engine.pid is not None,
         throttle=throttle(control),
         configuration=daemon.reload_view(control.reloader.last, control.reloader.last_success_ms),
