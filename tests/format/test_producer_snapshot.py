@@ -17,28 +17,6 @@ OPEN_TXN = bytes.fromhex(
 )
 
 
-def test_empty_sample():
-    """Ten bytes, as a broker wrote them."""
-    assert parse_producer_snapshot(EMPTY, 0) == ()
-    assert render_producer_snapshot(()) == EMPTY
-
-
-def test_sample_with_an_open_transaction():
-    """A transaction open since offset 7, as a broker wrote it."""
-    entry = ProducerEntry(
-        producer_id=0,
-        producer_epoch=2,
-        last_sequence=0,
-        last_offset=7,
-        offset_delta=0,
-        timestamp_ms=0x1A1FBE9F00B,
-        coordinator_epoch=0,
-        current_txn_first_offset=7,
-    )
-    assert parse_producer_snapshot(OPEN_TXN, 9) == (entry,)
-    assert render_producer_snapshot((entry,)) == OPEN_TXN
-
-
 int16, int32, int64 = (st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (16, 32, 64))
 
 

@@ -144,7 +144,8 @@ def test_c103_checksum() -> None:
         (v2, 3851219455),
     ):
         at = 17 if data[16] == 2 else 12
-        raw, batches, _, _ = scan(data[:at] + struct.pack(">I", crc) + data[at + 4 :])
+        assert data[at : at + 4] == struct.pack(">I", crc)
+        raw, batches, _, _ = scan(data)
         assert first_bad_crc(raw, batches) == -1
         raw, batches, _, _ = scan(data[:at] + struct.pack(">I", crc ^ 1) + data[at + 4 :])
         assert first_bad_crc(raw, batches) == 0
