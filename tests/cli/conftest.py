@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -49,6 +50,14 @@ Run = Callable[..., Ran]
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(cleanerd.__file__).parents[1])}
 """For a process of its own, which must find the package that is tested, installed or not."""
+
+
+def python(*arguments: object, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Another Python, until it ends."""
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)], env=ENVIRONMENT | environment,
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
 
 
 def verbs(parser: argparse.ArgumentParser, before: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:

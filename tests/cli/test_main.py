@@ -1,47 +1,18 @@
 """`cleanerd` itself and `cleanerd config`."""
 
-import argparse
 import importlib.util
 import json
-import re
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from cleanerd import __version__
 from cleanerd.cli.main import make_parser
-from tests.cli.conftest import ENVIRONMENT, Run, verbs
-
-
-def test_version(run: Run) -> None:
-    ran = run("--version")
-    assert (ran.code, ran.out) == (0, f"cleanerd {__version__}\n")
-
-
-COMMANDS = [make_parser(), *(command for _, command in verbs(make_parser()))]
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.prog)
-def test_help(run: Run, command: argparse.ArgumentParser, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every command explains itself in a sentence, with examples that are no usage errors; 100 columns at most."""
-    monkeypatch.setenv("COLUMNS", "200")
-    ran = run(*command.prog.split()[1:], "--help")
-    assert (ran.code, ran.err) == (0, "")
-    assert f"usage: {command.prog} " in ran.out
-    assert max(map(len, ran.out.splitlines())) <= 100
-    assert (command.description or "").endswith(".")
-    examples = re.findall(rf"^  ({command.prog}[^`]*?)(?: [>|] .*)?$", ran.out, re.MULTILINE)
-    assert bool(examples) != (command.prog == "cleanerd config")
-    for example in examples:
-        make_parser().parse_args(shlex.split(example)[1:])
+from tests.cli.conftest import Run, python, verbs
 
 
 def test_every_command_names_a_function_that_there_is() -> None:
     """By name, so that no type checker sees them; those of the tools are in no module that the cleaner imports."""
-    named = {name for command in COMMANDS if (name := command.get_default("run"))}
+    named = {name for _, command in verbs(make_parser()) if (name := command.get_default("run"))}
     assert len(named) > 8
     for module, function in (name.split(":") for name in named):
         found = importlib.util.find_spec(module)
@@ -50,57 +21,11 @@ def test_every_command_names_a_function_that_there_is() -> None:
         assert f"\ndef {function}(" in Path(found.origin).read_text()
 
 
-def test_help_of_the_program_has_its_exit_codes(run: Run) -> None:
-    text = run("--help").out
-    assert [code for code in (0, 1, 2, 78, 130) if not re.search(rf"^  {code} ", text, re.MULTILINE)] == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["clen"], "unknown command clen; did you mean clean?"),
-        (["config", "shw"], "unknown verb shw; did you mean show?"),
-        (["clean", "--frce"], "unknown option --frce; did you mean --force?"),
-        (["config", "show", "-o", "xml"], "unknown value xml; there are table, wide, json, jsonl, yaml"),
-    ],
-)
-def test_usage_errors_say_what_was_probably_meant(run: Run, arguments: list[str], told: str) -> None:
-    """Exit 2, nothing on stdout, and where to read more."""
-    ran = run(*arguments)
-    assert (ran.code, ran.out) == (2, "")
-    assert told in ran.err
-    assert "--help` explains it" in ran.err
-
-
 def test_python_o_is_refused() -> None:
     """The assertions guard data."""
-    command = [sys.executable, "-O", "-m", "cleanerd.cli.main", "config", "check"]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    done = python("-O", "-m", "cleanerd.cli.main", "config", "check")
     assert (done.returncode, done.stdout) == (2, "")
     assert "python -O" in done.stderr
-
-
-def test_help_imports_nothing_heavy() -> None:
-    """Every library of any size waits until a command needs it."""
-    heavy = [
-        "numpy",
-        "numba",
-        "pandas",
-        "pyspark",
-        "pydantic",
-        "rich",
-        "javaproperties",
-        "structlog",
-        "asyncio",
-    ]
-    code = (
-        "import sys; from cleanerd.cli.main import main; main(['--help']);"
-        f"print([name for name in {heavy} if name in sys.modules], file=sys.stderr)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True
-    )
-    assert done.stderr == "[]\n"
 
 
 def test_config_show_as_json(run: Run, tmp_path: Path) -> None:
@@ -248,8 +173,5 @@ sys.exit(main(["run", "--config", sys.argv[1]]))
 
 def test_a_daemon_that_is_interrupted_while_it_imports_ends(tmp_path: Path) -> None:
     """Where Python ignores an exception, too: in a callback, as the import system has them."""
-    ended = subprocess.run(
-        [sys.executable, "-c", _INTERRUPTED_IN_A_CALLBACK, str(tmp_path / "none")],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    ended = python("-c", _INTERRUPTED_IN_A_CALLBACK, tmp_path / "none")
     assert (ended.returncode, ended.stderr) == (130, "cleanerd: interrupted\n")

@@ -20,7 +20,6 @@ import yaml
 
 from cleanerd.cleaning.throttle import RateLimit
 from cleanerd.cli.ctl import tables as ctl_tables
-from cleanerd.cli.ctl.parser import PUBLIC
 from cleanerd.cli.tables import fitted
 from cleanerd.daemon.api.http import RequestLimits
 from cleanerd.daemon.api.routes import routes_of
@@ -357,55 +356,6 @@ def test_colour_on_a_terminal_only_and_never_with_no_color(daemon: Daemon) -> No
     assert "\x1b[33mpaused\x1b[0m  compact" in coloured
     assert "\x1b" not in _on_screen(daemon, "logs", NO_COLOR="1")
     assert "\x1b" not in daemon.ctl("logs").stdout
-
-
-def test_starts_quickly_because_it_imports_little() -> None:
-    """None of the heavy packages, and not the HTTP client either; the time itself depends on the machine."""
-    script = (
-        "import sys\n"
-        "from cleanerd.cli.ctl.main import main\n"
-        "main(['--socket', '/nowhere', 'status'])\n"
-        "heavy = {'pydantic', 'numpy', 'numba', 'pyspark', 'rich', 'structlog', 'http.client', 'ssl', 'sqlite3'}\n"
-        "print(sorted(heavy & set(sys.modules)), len(sys.modules))\n"
-    )
-    out = subprocess.run(
-        [sys.executable, "-c", script], env=ENVIRONMENT, capture_output=True, text=True, check=True
-    ).stdout
-    heavy, count = out.rsplit(" ", 1)
-    assert heavy == "[]"
-    assert int(count) < 150
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        ([], ""),
-        (["log"], ""),
-        (["clean", "orders", "--watch", "1"], ""),
-        (["throttle", "--io", "fast"], ""),
-        (["await", "orders-3", "end"], ""),
-        (["cleen"], "unknown verb cleen; did you mean clean?"),
-        (["xyz"], "unknown verb xyz; there are status, top, "),
-        (["clean", "orders", "--forse"], "unknown option --forse; did you mean --force?"),
-        (
-            ["logs", "--state", "uncleanabel"],
-            "unknown value uncleanabel; did you mean uncleanable or clean?",
-        ),
-        (["clean", "orders", "payments"], "unknown argument payments"),
-        (["throttle", "--io", "0"], "expected more than 0, or unlimited; `cleanerctl pause '*'`"),
-        (["await", "orders-3", "-1"], "expected a number of 0 or more"),
-        (["top", "--interval", "soon"], ""),
-        (["pause", "orders", "--ttl", "soon"], "is not a length of time, like 90s, 5m, 2h or 7d"),
-    ],
-)
-def test_usage_errors_say_what_was_probably_meant(arguments: list[str], told: str) -> None:
-    """Exit 2 without asking a daemon, with the usage of the verb, and where to read more."""
-    ran = ctl(*arguments)
-    assert (ran.returncode, ran.stdout) == (2, "")
-    assert told in ran.stderr
-    verb = "".join({verb.name for verb in PUBLIC} & {*arguments[:1]})
-    assert ran.stderr.startswith(f"usage: cleanerctl {verb}")
-    assert re.search(r"\n  `cleanerctl( \w+)? --help` explains it\n$", ran.stderr)
 
 
 def test_an_empty_answer_says_what_is_not_there(daemon: Daemon) -> None:
