@@ -1,12 +1,14 @@
 """The command line in this process, with a stand-in for the cleaning."""
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,8 @@ from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
 from cleanerd.cli.main import main
 from cleanerd.env.clock import Clock
 from cleanerd.format.names import TopicPartition
+from tests.ctl import ctl
+from tests.daemon.served import Served
 
 
 @dataclass
@@ -84,6 +88,27 @@ def read_all(master: int) -> bytes:
 def make_log_dir(path: Path) -> None:
     (path / "empty-0").mkdir(parents=True)
     (path / "empty-0" / "00000000000000000000.log").touch()
+
+
+class Daemon(Served):
+    """A daemon and the command line that talks to it."""
+
+    def ctl(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return ctl("--socket", str(self.path), *arguments)
+
+    def json(self, *arguments: str) -> dict[str, Any]:
+        ran = self.ctl(*arguments, "-o", "json")
+        assert ran.stderr == ""
+        found = json.loads(ran.stdout)
+        assert found.pop("apiVersion") == "cleanerd/v1"
+        return dict(found)
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    served = Daemon(tmp_path)
+    yield served
+    served.close()
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 import argparse
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,7 @@ from cleanerd.cli.ctl.names import COMPLETERS
 from cleanerd.cli.ctl.parser import make_parser as make_ctl_parser
 from cleanerd.cli.main import make_parser
 from cleanerd.cli.parser import SHELLS
-from tests.cli.conftest import ENVIRONMENT
-from tests.cli.ctl.test_verbs import Daemon
+from tests.cli.conftest import ENVIRONMENT, Daemon, python
 
 BASH = r"""
 PATH="$1:$PATH"; source "$1/$2.bash"; shift
@@ -50,13 +49,10 @@ class Shell:
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
+def shell(daemon: Daemon, tmp_path: Path) -> Shell:
     """With a daemon that has orders-0 and orders-3."""
-    daemon = Daemon(tmp_path)
-    job = daemon.parts.jobs.request([daemon.order(3)], force=False)
-    job.id = "j1"
-    yield Shell(tmp_path, daemon.path)
-    daemon.close()
+    daemon.parts.jobs.request([daemon.order(3)], force=False).id = "j1"
+    return Shell(tmp_path, daemon.path)
 
 
 @pytest.mark.parametrize(
@@ -113,8 +109,6 @@ def _assert_offered(shell: Shell, parser: argparse.ArgumentParser, *words: str) 
 
 def test_a_daemon_that_is_away_or_hangs_costs_no_more_than_a_moment(tmp_path: Path) -> None:
     """Silent, nothing to offer."""
-    import socket
-
     with socket.socket(socket.AF_UNIX) as hanging:
         hanging.bind(str(tmp_path / "hangs"))
         hanging.listen()
@@ -129,8 +123,7 @@ def test_a_daemon_that_is_away_or_hangs_costs_no_more_than_a_moment(tmp_path: Pa
 @pytest.mark.parametrize("shell_name", SHELLS)
 def test_scripts_are_printed_and_parse(prog: str, shell_name: str, tmp_path: Path) -> None:
     """By the shell that they are for, where it is installed."""
-    command = [sys.executable, "-m", MODULES[prog], "completion", shell_name]
-    printed = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=True).stdout
+    printed = python("-m", MODULES[prog], "completion", shell_name).stdout
     assert printed == script(prog, shell_name)
     if shutil.which(shell_name) is None:
         pytest.skip(f"no {shell_name} here")

@@ -15,8 +15,7 @@ from cleanerd.cli.ctl.parser import make_parser as ctl_parser
 from cleanerd.cli.options import FORMATS
 from cleanerd.cli.output import prepare_streams, write
 from cleanerd.daemon.api.verbs import pause
-from tests.cli.conftest import FakeCleaning, verbs
-from tests.daemon.served import Served
+from tests.cli.conftest import Daemon, FakeCleaning, verbs
 from tests.tools.insight.logdirs import GOLDEN
 
 DIRECTORY = f"--log-dir={GOLDEN}"
@@ -96,16 +95,11 @@ def has_formats(parser: argparse.ArgumentParser) -> bool:
 @pytest.mark.parametrize(
     "verb", ["status", "logs", "jobs", "holds", "history", "forecast", "throttle", "top", *VERBS]
 )
-def test_cleanerctl(verb: str, form: str, plain: Streams, tmp_path: Path) -> None:
-    served = Served(tmp_path)
+def test_cleanerctl(verb: str, form: str, plain: Streams, daemon: Daemon) -> None:
     if verb == "explain":
-        pause.pause(served.control, "orders-3", "me", "1 \u2265 2 \u4e2d")
-    try:
-        arguments = ["--socket", str(served.path), verb, *VERBS.get(verb, []), "-o", form]
-        with plain:
-            code = ctl_main.main(arguments)
-    finally:
-        served.close()
+        pause.pause(daemon.control, "orders-3", "me", "1 \u2265 2 \u4e2d")
+    with plain:
+        code = ctl_main.main(["--socket", str(daemon.path), verb, *VERBS.get(verb, []), "-o", form])
     assert code == 0, plain.text()
     assert plain.text() or form == "jsonl", "no holds are no lines"
 

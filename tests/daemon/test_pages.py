@@ -14,11 +14,9 @@ import pytest
 from cleanerd.daemon.page import pages
 from cleanerd.daemon.page.html import age, headers
 from cleanerd.daemon.values import models
-from cleanerd.daemon.values.models import HistoryEvent, LogView
 from cleanerd.policy.backtest import SizeSample
+from tests.daemon.views import HOUR_MS, NOW_MS, event, job_view, log_view, status_view
 
-NOW_MS = 1_795_000_000_000
-HOUR_MS = 3_600_000
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;{{7*7}}`\x1b[2J\x00\u202egpj\udcff\n"
 VOID = {"meta", "link", "input", "br", "img"}
 STYLE = (Path(pages.__file__).parent / "templates/style.css").read_text()
@@ -55,33 +53,15 @@ class Document(html.parser.HTMLParser):
         return [attributes for tag, attributes in self.elements if tag in tags]
 
 
-def view(topic: str = "orders", partition: int = 0, **fields: object) -> LogView:
-    usual = {
-        "topic": topic, "partition": partition, "log_dir": "/logs", "state": "dirty", "policy": "compact",
-        "size_bytes": 1000, "segments": 4, "dirty_ratio": 0.4, "clean_bytes": 300, "cleanable_bytes": 200,
-        "uncleanable_bytes": 100, "active_bytes": 400, "dirty_since_ms": NOW_MS - HOUR_MS,
-    }  # fmt: skip
-    return LogView.model_validate(usual | fields)
-
-
-def event(**fields: object) -> HistoryEvent:
-    usual = {
-        "time_ms": NOW_MS - HOUR_MS, "kind": "cleaning", "outcome": "committed", "topic": "orders", "partition": 0,
-        "log_dir": "/logs", "seconds": 12.5, "bytes_before": 5000, "bytes_after": 1000, "removed": {"superseded": 70},
-    }  # fmt: skip
-    return HistoryEvent.model_validate(usual | fields)
-
-
-def status(text: str = "", **fields: object) -> models.StatusView:
-    limits = models.ThrottleLimits(io_bytes_per_s=5e6)
-    throttle = models.ThrottleView(limits=limits, read_bytes_per_s=1, write_bytes_per_s=2, waited_s=0)
-    usual = {
-        "version": "1", "pid": 7, "uptime_s": 3700.0, "ready": True, "logs_by_state": {}, "workers_busy": 1,
-        "workers_total": 2, "spark_session_up": True, "throttle": throttle, "holds": 1, "warnings": (text,) if text else (),
-        "log_dirs": (models.LogDirView(path=f"/logs{text}", online=not text, reason=text or None, free_bytes=10**9),),
-        "configuration": models.ReloadView(applied=not text, time_ms=1, problems=(text,) if text else ()),
-    }  # fmt: skip
-    return models.StatusView.model_validate(usual | fields)
+def status(text: str = "") -> models.StatusView:
+    """With a text wherever there can be one."""
+    if not text:
+        return status_view()
+    return status_view(
+        warnings=(text,),
+        log_dirs=(models.LogDirView(path=f"/logs{text}", online=False, reason=text, free_bytes=10**9),),
+        configuration=models.ReloadView(applied=False, time_ms=1, problems=(text,)),
+    )
 
 
 def forecast(text: str) -> models.Forecast:
@@ -97,14 +77,11 @@ def forecast(text: str) -> models.Forecast:
 def all_pages(text: str) -> dict[str, bytes]:
     """Every page with a text wherever there can be one."""
     views = [
-        view(f"t{text}", n, state=state, reason=text, log_dir=f"/{text}")
+        log_view(f"t{text}", n, state=state, reason=text, log_dir=f"/{text}")
         for n, state in enumerate(("uncleanable", "staged", "dirty", "offline", "paused"))
     ]
     events = [event(topic=text, reason=text, outcome="failed", removed={text: 3}), event(outcome="staged")]
-    job = models.JobView(
-        id="j", trigger="request", state="running", logs=(f"{text}-0",), phase=text, bytes_done=5, bytes_total=10,
-        started_ms=NOW_MS - 5000, eta_s=5.0,
-    )  # fmt: skip
+    job = job_view(f"{text}-0", phase=text, eta_s=5.0)
     hold = models.HoldView(
         id="h", pattern=text, owner=text, reason=text, created_ms=NOW_MS - HOUR_MS, expires_ms=NOW_MS
     )
@@ -214,8 +191,8 @@ def names(page: bytes) -> list[str]:
 
 
 def test_reasons_come_first_and_logs_with_the_same_one_are_told_together() -> None:
-    views = [view("a", n, state="staged", reason="waits for 7") for n in range(30)]
-    views += [view("b", 0, state="uncleanable", reason="at byte 9"), view("c", 0, state="clean")]
+    views = [log_view("a", n, state="staged", reason="waits for 7") for n in range(30)]
+    views += [log_view("b", 0, state="uncleanable", reason="at byte 9"), log_view("c", 0, state="clean")]
     text = Document(pages.overview(status(), views, [], [], [], [], NOW_MS)).text
     assert (
         text.index("uncleanable · 1 log")
@@ -228,18 +205,15 @@ def test_reasons_come_first_and_logs_with_the_same_one_are_told_together() -> No
 
 
 def test_a_job_shows_phase_rate_and_time_left() -> None:
-    job = models.JobView(
-        id="j", trigger="schedule", state="running", logs=("orders-1",), phase="rewrite", bytes_done=30_000_000,
-        bytes_total=40_000_000, started_ms=NOW_MS - 10_000, eta_s=3.3,
-    )  # fmt: skip
+    job = job_view("orders-1", phase="rewrite", eta_s=3.3, bytes_done=30_000_000, bytes_total=40_000_000)
     text = Document(pages.overview(status(), [], [job], [], [], [], NOW_MS)).text
     for expected in ("rewrite", "75 % of", "40.0 MB", "3.0 MB/s", "3.3s"):
         assert expected in text
 
 
 def test_logs_are_found_sorted_and_paged() -> None:
-    views = [view("orders", n, size_bytes=n, clean_bytes=n) for n in range(450)] + [
-        view("users", 0, state="clean", size_bytes=0)
+    views = [log_view("orders", n, size_bytes=n, clean_bytes=n) for n in range(450)] + [
+        log_view("users", 0, state="clean", size_bytes=0)
     ]
 
     def shown(**query: object) -> list[str]:
@@ -256,14 +230,14 @@ def test_logs_are_found_sorted_and_paged() -> None:
 
 
 def test_a_bar_is_as_long_as_its_parts() -> None:
-    bar = pages.bar_of([view(), view(clean_bytes=0)])
+    bar = pages.bar_of([log_view(), log_view(clean_bytes=0)])
     assert bar is not None
     assert [(part.kind, part.bytes) for part in bar.parts] == [
         ("clean", 300), ("dirty", 400), ("not-yet", 200), ("active", 800),
     ]  # fmt: skip
     assert bar.parts[-1].x + bar.parts[-1].width == pytest.approx(1000, abs=0.1)
     assert bar.label == "clean 300 B, dirty 400 B, not yet 200 B, active 800 B"
-    assert pages.bar_of([view(clean_bytes=None)]) is None
+    assert pages.bar_of([log_view(clean_bytes=None)]) is None
 
 
 def test_an_age_is_one_number() -> None:
@@ -279,7 +253,7 @@ def test_an_age_is_one_number() -> None:
 def test_5000_logs_are_quick() -> None:
     """35 and 60 ms of CPU time on a busy machine; the limit forgives a slow one."""
     views = [
-        view(f"topic-{n % 50}", n, state=("clean", "dirty", "staged")[n % 3], reason=f"r{n}")
+        log_view(f"topic-{n % 50}", n, state=("clean", "dirty", "staged")[n % 3], reason=f"r{n}")
         for n in range(5000)
     ]
     events = [event(time_ms=NOW_MS - n * 40_000) for n in range(2000)]

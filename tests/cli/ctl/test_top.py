@@ -11,7 +11,6 @@ import termios
 import time
 from collections.abc import Iterator, Mapping
 from fcntl import ioctl
-from pathlib import Path
 from struct import pack
 from typing import Any
 
@@ -22,48 +21,21 @@ from hypothesis import strategies as st
 from cleanerd.cli.ctl.top_screen import Look, _cells, screen
 from cleanerd.daemon.values import models
 from cleanerd.daemon.values.severity import STATES
-from tests.cli.conftest import CTL, ENVIRONMENT
-from tests.cli.ctl.test_verbs import Daemon
-
-NOW_MS = 1_700_000_000_000
-BARS = {"clean_bytes": 10, "cleanable_bytes": 20, "uncleanable_bytes": 30, "active_bytes": 40}
+from tests.cli.conftest import CTL, ENVIRONMENT, Daemon
+from tests.daemon.views import NOW_MS, event, job_view, log_view, status_view
 
 
-def log(topic: str = "orders", state: str = "clean", partition: int = 0, **more: Any) -> dict[str, Any]:
-    fields = {"log_dir": "/d", "policy": "compact", "size_bytes": 100, "segments": 2, **BARS, **more}
-    return models.LogView(topic=topic, partition=partition, state=state, **fields).model_dump()
+def log(topic: str = "orders", state: str = "clean", partition: int = 0, **more: object) -> dict[str, Any]:
+    return log_view(topic, partition, state=state, **more).model_dump()
 
 
-def job(*logs: str, **more: Any) -> dict[str, Any]:
-    fields = {"state": "running", "started_ms": NOW_MS - 10_000, "bytes_done": 50_000_000, **more}
-    return models.JobView(
-        id="j1", trigger="schedule", logs=logs, bytes_total=100_000_000, **fields
-    ).model_dump()
+def job(*logs: str, **more: object) -> dict[str, Any]:
+    return job_view(*logs, **more).model_dump()
 
 
 def document(*logs: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    throttle = models.ThrottleView(
-        limits=models.ThrottleLimits(io_bytes_per_s=1e6),
-        read_bytes_per_s=5e5,
-        write_bytes_per_s=0,
-        waited_s=0,
-    )
-    status = models.StatusView(
-        version="1.2",
-        pid=7,
-        uptime_s=65.0,
-        ready=True,
-        log_dirs=(models.LogDirView(path="/d", online=True, free_bytes=10**12),),
-        logs_by_state={},
-        workers_busy=1,
-        workers_total=2,
-        spark_session_up=True,
-        throttle=throttle,
-        configuration=models.ReloadView(applied=True, time_ms=1),
-        holds=0,
-    )
-    plain = status.model_dump() | more.pop("status", {})
-    return {"status": plain, "logs": list(logs), "jobs": [], "holds": [], "events": [], **more}
+    status = status_view().model_dump() | more.pop("status", {})
+    return {"status": status, "logs": list(logs), "jobs": [], "holds": [], "events": [], **more}
 
 
 def shown(found: Mapping[str, Any], width: int = 80, height: int = 24, **look: Any) -> list[str]:
@@ -127,10 +99,8 @@ def test_it_fits_every_terminal_and_obeys_no_name(logs: Any, width: int, height:
     hold = models.HoldView(
         id="h", pattern="*", owner="anna\x1b[2J", reason="x" * 300, created_ms=0
     ).model_dump()
-    event = models.HistoryEvent(
-        time_ms=0, kind="cleaning", outcome="failed", reason="r\r\n" * 99
-    ).model_dump()
-    found = document(*logs, jobs=[job("orders-0")] * jobs, holds=[hold] * jobs, events=[event] * (3 * jobs))
+    failed = event(outcome="failed", reason="r\r\n" * 99).model_dump()
+    found = document(*logs, jobs=[job("orders-0")] * jobs, holds=[hold] * jobs, events=[failed] * (3 * jobs))
     lines = screen(found, Look(width, height), NOW_MS)
     assert len(lines) <= height
     assert all(line.cell_len <= width for line in lines)
@@ -147,7 +117,9 @@ def test_a_bar_is_full_and_hides_nothing(parts: list[int], width: int) -> None:
 
 def test_a_bar_tells_clean_dirty_not_yet_and_active_apart_without_colours() -> None:
     """Also where the terminal has no more than ASCII."""
-    (line,) = (line for line in shown(document(log()), width=60) if line.startswith("orders-0"))
+    (line,) = (
+        line for line in shown(document(log(clean_bytes=100)), width=60) if line.startswith("orders-0")
+    )
     bar = line.split()[-1]
     assert re.fullmatch("█+▓+░+·+", bar)
     assert bar.count("▓") == pytest.approx(2 * bar.count("█"), abs=1)
@@ -190,13 +162,6 @@ def test_head_tells_what_is_wrong_with_the_daemon() -> None:
     assert lines[3] == "not up to date, trying again: no daemon answers"
     assert lines[4] == "/b  OFFLINE: Input/output error"
     assert lines[5] == "/a  5 B free, 7 B staged, broker live (pid 9)"
-
-
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    served = Daemon(tmp_path)
-    yield served
-    served.close()
 
 
 def test_without_a_terminal_it_prints_once(daemon: Daemon) -> None:

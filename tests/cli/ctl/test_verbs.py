@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -25,30 +24,8 @@ from cleanerd.daemon.api.http import RequestLimits
 from cleanerd.daemon.api.routes import routes_of
 from cleanerd.daemon.api.verb import Reply
 from cleanerd.daemon.api.verbs import VERBS
-from tests.cli.conftest import CTL, ENVIRONMENT, read_all
+from tests.cli.conftest import CTL, ENVIRONMENT, Daemon, python, read_all
 from tests.ctl import ctl
-from tests.daemon.served import Served
-
-
-class Daemon(Served):
-    """A daemon and the command line that talks to it."""
-
-    def ctl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return ctl("--socket", str(self.path), *arguments)
-
-    def json(self, *arguments: str) -> dict[str, object]:
-        ran = self.ctl(*arguments, "-o", "json")
-        assert ran.stderr == ""
-        found = json.loads(ran.stdout)
-        assert found.pop("apiVersion") == "cleanerd/v1"
-        return dict(found)
-
-
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    served = Daemon(tmp_path)
-    yield served
-    served.close()
 
 
 @pytest.fixture
@@ -118,7 +95,6 @@ def test_no_verb_is_left_out() -> None:
 def test_resume_by_id(daemon: Daemon) -> None:
     """A pause is held in the name of the user, and gone when it is resumed."""
     hold = daemon.json("pause", "orders")["hold"]
-    assert isinstance(hold, dict)
     assert hold["owner"]
     assert daemon.ctl("resume", hold["id"]).stdout == f"resumed orders (hold {hold['id']})\n"
     assert daemon.json("holds") == {"holds": []}
@@ -256,8 +232,7 @@ def test_exit_77_without_permission(open_dir: Path, tmp_path: Path) -> None:
     )
 
     def as_stranger(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", script, "--socket", str(daemon.path), *arguments]
-        return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+        return python("-c", script, "--socket", daemon.path, *arguments)
 
     ran = as_stranger("status")
     assert (ran.returncode, "member of the group" in ran.stderr) == (77, True)
@@ -270,7 +245,7 @@ def test_exit_77_without_permission(open_dir: Path, tmp_path: Path) -> None:
 
 
 def test_clean_without_wait_says_how_to_follow_its_job(daemon: Daemon) -> None:
-    (job, *_) = daemon.json("clean", "orders")["jobs"]  # type: ignore[misc]
+    (job, *_) = daemon.json("clean", "orders")["jobs"]
     ran = daemon.ctl("clean", "orders")
     assert ran.returncode == 0
     assert f"`cleanerctl jobs {job['id']}` follows it; --wait waits for the end" in ran.stdout
