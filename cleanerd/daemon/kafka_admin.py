@@ -66,10 +66,14 @@ class KafkaAdmin:
 
     def own_values(self, topics: Iterable[str], key: str) -> dict[str, str | None]:
         """The value that each topic has of its own, None for none. A topic that the cluster does not have is left out."""
-        told = {topic: entry for topic, entry in self._values(topics, key).items() if entry is not None}
+        from kafka.admin import ConfigResource, ConfigResourceType  # noqa: PLC0415
+
+        resources = [ConfigResource(ConfigResourceType.TOPIC, topic, {key: None}) for topic in topics]
+        found = self._ask(lambda: self._client.describe_configs(resources, config_filter="all"))
+        entries = {topic: configs[key] for topic, configs in found.get("topic", {}).items() if key in configs}
         return {
             topic: entry["value"] if entry["config_source"] == _DYNAMIC else None
-            for topic, entry in told.items()
+            for topic, entry in entries.items()
         }
 
     def topics(self, names: Iterable[str]) -> list[AnsweredTopic]:
@@ -91,13 +95,6 @@ class KafkaAdmin:
             for name, topic_id in ids.items()
             if configs.get(name)
         ]
-
-    def _values(self, topics: Iterable[str], key: str) -> dict[str, Any]:
-        from kafka.admin import ConfigResource, ConfigResourceType  # noqa: PLC0415
-
-        resources = [ConfigResource(ConfigResourceType.TOPIC, topic, {key: None}) for topic in topics]
-        found = self._ask(lambda: self._client.describe_configs(resources, config_filter="all"))
-        return {topic: configs.get(key) for topic, configs in found.get("topic", {}).items()}
 
     def set_own_values(self, values: Mapping[str, str | None], key: str) -> None:
         """Give each topic a value of its own; None takes it away, so that the broker's holds again.

@@ -94,8 +94,6 @@ class Daemon:
             self._apply,
             clock,
         )
-        self._refreshing = threading.Lock()
-        self._is_refreshed = True
         self._parts = Parts(
             lambda: self._reloader.current,
             log_dirs,
@@ -111,8 +109,16 @@ class Daemon:
         )
         self._control = Control(self._parts, self._supervisor, self._reloader, self._mutes)
         self._status_line = StatusLine(self._parts, self._reloader)
-        self._news = self._cluster_news(quickly=True)
-        self._watcher = ConfigWatcher(config_file, self._cluster_news().has_news, self._reload, clock=clock)
+        roots = dict.fromkeys([configuration.broker.metadata_log_dir, *log_dirs])
+        self._news = ClusterNews(
+            MetadataTail(RealFiles(), [f"{path}/{CLUSTER_METADATA_TOPIC}-0" for path in roots]),
+            self._answers,
+            self._parts.brokers,
+            self._parts.configuration,
+            partial(self._reload, ReloadTrigger.METADATA),
+        )
+        reload_files = partial(self._reload, ReloadTrigger.FILES)
+        self._watcher = ConfigWatcher(config_file, self._news.take_in, reload_files, clock=clock)
 
     def _first(self, configuration: Configuration, clock: Clock) -> Configuration:
         """The configuration at the start: without a metadata log a broker is asked."""
@@ -131,12 +137,6 @@ class Daemon:
         if configuration.metadata is None:
             configuration = configuration.with_metadata(self._answers.held)
         return configuration.with_mutes(self._mutes.ratios())
-
-    def _cluster_news(self, *, quickly: bool = False) -> ClusterNews:
-        parts = self._parts
-        roots = dict.fromkeys([parts.configuration().broker.metadata_log_dir, *parts.log_dirs])
-        tail = MetadataTail(RealFiles(), [f"{path}/{CLUSTER_METADATA_TOPIC}-0" for path in roots])
-        return ClusterNews(tail, self._answers, parts.brokers, parts.configuration, quickly=quickly)
 
     def run(self) -> int:
         """Run until a signal to stop; the exit code. Raises Fatal when it cannot start."""
@@ -211,10 +211,7 @@ class Daemon:
 
         False while they cannot be read or were rejected; `with_files`, also while what the files say was.
         """
-        with self._refreshing:
-            if self._news.has_news() or not self._is_refreshed:
-                self._is_refreshed = self._reload(ReloadTrigger.METADATA)
-            return self._is_refreshed and not (with_files and self._reloader.is_rejected)
+        return self._news.take_in(quickly=True) and not (with_files and self._reloader.is_rejected)
 
     def _reload(self, trigger: ReloadTrigger) -> bool:
         """Reload, wake whatever the new configuration concerns, report it; whether it was adopted."""

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 from cleanerd.config.model import TopicConfig
 from cleanerd.daemon.inventory.due_logs import DueLogs
-from cleanerd.daemon.inventory.inventory import Inventory
+from cleanerd.daemon.inventory.inventory import Inventory, ScanReport
+from cleanerd.daemon.inventory.listed_log import ListedLog
 from cleanerd.daemon.inventory.urgency import FOREVER_MS, Due
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.clock import SystemClock
@@ -118,11 +119,19 @@ class Fixture:
         for log in report.appeared if self.looks else ():
             self.due_logs.estimate(log)
             self.due_logs.note_horizon(log, None)
-        return [
-            f"{word} {log}"
-            for word, logs in (("+", report.appeared), ("-", report.vanished), ("~", report.changed))
-            for log in logs
-        ]
+        return in_words(report)
+
+    def scan_touched(self, *names: str) -> list[str]:
+        """The same of a scan of these names in the first log directory."""
+        for name in names:
+            self.inventory.touch(str(self.root), name)
+        return in_words(self.inventory.scan_touched([str(path) for path in self.dirs]))
+
+    def known(self, name: str) -> ListedLog:
+        """What is known of a log that exists."""
+        found = self.inventory.facts(self.log(name))
+        assert found is not None
+        return found
 
     def errors(self) -> dict[LogId, str]:
         return {entry.log: entry.error for entry in self.inventory.entries() if entry.error is not None}
@@ -141,6 +150,11 @@ class Fixture:
         parsed = parse_partition_dir(name)
         assert parsed is not None
         return LogId(str(log_dir or self.root), parsed[0])
+
+
+def in_words(report: ScanReport) -> list[str]:
+    found = (("+", report.appeared), ("-", report.vanished), ("~", report.changed))
+    return [f"{word} {log}" for word, logs in found for log in logs]
 
 
 def file_name(base: int, kind: FileKind = FileKind.LOG, suffix: Suffix = Suffix.LIVE) -> str:

@@ -7,7 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -20,6 +23,7 @@ from cleanerd.config.sources import read_sources
 from cleanerd.daemon.configuration import watch
 from cleanerd.daemon.configuration.reload import Reloader, ReloadTrigger
 from cleanerd.daemon.configuration.watch import ConfigWatcher
+from cleanerd.daemon.work.topic_answers import ClusterNews
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.format.batch import Record, encode_batch, iterate_batches
@@ -68,9 +72,20 @@ def reloads() -> Reloads:
     return Reloads()
 
 
-def tail(*log_dirs: str) -> Callable[[], bool]:
-    directories = [f"{log_dir}/{CLUSTER_METADATA_TOPIC}-0" for log_dir in log_dirs]
-    return MetadataTail(RealFiles(), directories).has_news
+def watcher_of(
+    reload: Callable[[ReloadTrigger], bool], config_file: Path | None, *log_dirs: Path, **arguments: object
+) -> ConfigWatcher:
+    """One that follows the metadata log in these log directories."""
+    tail = MetadataTail(RealFiles(), [f"{log_dir}/{CLUSTER_METADATA_TOPIC}-0" for log_dir in log_dirs])
+    current: Any = SimpleNamespace(has_metadata_log=True)
+    nobody: Any = None
+    news = ClusterNews(tail, nobody, nobody, lambda: current, partial(reload, ReloadTrigger.METADATA))
+    return ConfigWatcher(
+        str(config_file) if config_file else None,
+        news.take_in,
+        partial(reload, ReloadTrigger.FILES),
+        **{"poll_s": LONG_S, **arguments},  # type: ignore[arg-type]
+    )
 
 
 @contextmanager
@@ -78,12 +93,7 @@ def watching(
     reloads: Reloads, config_file: Path | None, *log_dirs: Path, **arguments: object
 ) -> Iterator[ConfigWatcher]:
     """A watcher that has done the reloads that it begins with."""
-    watcher = ConfigWatcher(
-        str(config_file) if config_file else None,
-        tail(*map(str, log_dirs)),
-        reloads,
-        **{"poll_s": LONG_S, **arguments},  # type: ignore[arg-type]
-    )
+    watcher = watcher_of(reloads, config_file, *log_dirs, **arguments)
     watcher.start()
     try:
         if config_file:
@@ -211,7 +221,7 @@ def test_a_change_since_the_configuration_was_read_is_seen(
     """Nobody knows of one: the first look is a reload, of files and of a metadata log."""
     log_dir = tmp_path / "logs"
     append(log_dir, NO_OP)
-    watcher = ConfigWatcher(str(config), tail("/nowhere", str(log_dir)), reloads, poll_s=LONG_S)
+    watcher = watcher_of(reloads, config, Path("/nowhere"), log_dir)
     watcher.start()
     try:
         assert [reloads.next()[0], reloads.next()[0]] == [ReloadTrigger.FILES, ReloadTrigger.METADATA]
@@ -305,7 +315,7 @@ def test_stop_does_not_wait_for_the_next_look(config: Path, reloads: Reloads) ->
 
 def test_a_watcher_that_was_never_started_stops(config: Path, reloads: Reloads) -> None:
     """A daemon may fail between the two."""
-    ConfigWatcher(str(config), tail(), reloads).stop()
+    watcher_of(reloads, config).stop()
 
 
 def test_files_and_metadata_log_reach_the_daemon(config: Path, tmp_path: Path) -> None:
@@ -322,9 +332,7 @@ def test_files_and_metadata_log_reach_the_daemon(config: Path, tmp_path: Path) -
         return resolve(read_sources(str(config)), metadata())
 
     reloader = Reloader(load(), load, metadata, plans.put, SystemClock())
-    watcher = ConfigWatcher(
-        str(config), tail(str(log_dir)), lambda trigger: not reloader.reload(trigger).problems, poll_s=0.02
-    )
+    watcher = watcher_of(lambda trigger: not reloader.reload(trigger).problems, config, log_dir, poll_s=0.02)
     watcher.start()
     try:
         append(log_dir, TOPIC)

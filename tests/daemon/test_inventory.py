@@ -50,8 +50,7 @@ def test_facts_are_names_sizes_and_times(fixture: Fixture) -> None:
     (log / file_name(10, FileKind.TIME_INDEX)).write_bytes(b"")
     os.utime(log / file_name(10), ns=(0, 7_000_000))
     fixture.scan()
-    known = fixture.inventory.facts(fixture.log("a-0"))
-    assert known is not None
+    known = fixture.known("a-0")
     facts = [segment.facts for segment in known.contents.closed]
     assert [(s.base_offset, s.size_bytes, s.offset_index_bytes, s.time_index_bytes) for s in facts] == [
         (0, 100, 8, 12),
@@ -68,8 +67,7 @@ def test_broken_time_index_hides_nothing(fixture: Fixture, content: bytes) -> No
     (fixture.root / "a-0" / file_name(0, FileKind.TIME_INDEX)).write_bytes(content)
     os.utime(fixture.root / "a-0" / file_name(0), ns=(0, 0))
     fixture.scan()
-    known = fixture.inventory.facts(fixture.log("a-0"))
-    assert known is not None
+    known = fixture.known("a-0")
     assert known.contents.closed[0].facts.largest_timestamp_ms <= 0
 
 
@@ -116,10 +114,8 @@ def test_1_35_log_that_moves_vanishes_here_and_appears_there(fixture: Fixture) -
     future.rename(fixture.dirs[1] / "a-0")
     shutil.rmtree(fixture.root / "a-0")
     report = fixture.inventory.scan([str(path) for path in fixture.dirs])
-    assert (report.vanished, report.appeared) == (
-        (fixture.log("a-0"),),
-        (fixture.log("a-0", fixture.dirs[1]),),
-    )
+    assert report.vanished == [fixture.log("a-0")]
+    assert report.appeared == [fixture.log("a-0", fixture.dirs[1])]
 
 
 def test_directories_without_segments_and_plain_files_are_no_logs_yet(fixture: Fixture) -> None:
@@ -161,16 +157,14 @@ def test_appending_is_no_change(fixture: Fixture) -> None:
 
 def test_roll_is_one_listing_and_no_second_look_at_old_segments(fixture: Fixture) -> None:
     fixture.scan()
-    known = fixture.inventory.facts(fixture.log("a-0"))
-    assert known is not None
+    known = fixture.known("a-0")
     before = known.contents.closed
     fixture.files.reset()
     write = fixture.root / "a-0" / file_name(30)
     write.touch()
     assert fixture.scan() == ["~ a-0"]
     assert fixture.files.lists.count(str(fixture.root / "a-0")) == 1
-    known = fixture.inventory.facts(fixture.log("a-0"))
-    assert known is not None
+    known = fixture.known("a-0")
     assert known.contents.closed[:2] == before
     assert known.contents.closed[0] is before[0]
     assert known.contents.active_base_offset == 30
@@ -201,11 +195,8 @@ def test_touched_directory_is_listed_whatever_its_times_say(fixture: Fixture) ->
     os.utime(directory, ns=(stat.st_mtime_ns, stat.st_mtime_ns))
     os.utime(fixture.root / "b-0", ns=(1, 1))
     (fixture.root / "b-0" / file_name(30)).touch()
-    fixture.inventory.touch(str(fixture.root), "a-0")
-    fixture.inventory.touch(str(fixture.root), "meta.properties")
     fixture.files.reset()
-    report = fixture.inventory.scan_touched([str(path) for path in fixture.dirs])
-    assert [str(log) for log in report.changed] == ["a-0"]
+    assert fixture.scan_touched("a-0", "meta.properties") == ["~ a-0"]
     assert fixture.files.lists == [str(directory)]
     assert fixture.scan() == ["~ b-0"]
 
@@ -214,10 +205,7 @@ def test_scan_of_what_was_touched_finds_new_and_vanished_logs(fixture: Fixture) 
     fixture.scan()
     write_log(fixture.root / "c-0", {0: 1})
     shutil.rmtree(fixture.root / "a-0")
-    for name in ("a-0", "c-0", "never-there-0"):
-        fixture.inventory.touch(str(fixture.root), name)
-    report = fixture.inventory.scan_touched([str(path) for path in fixture.dirs])
-    assert (report.appeared, report.vanished) == ((fixture.log("c-0"),), (fixture.log("a-0"),))
+    assert fixture.scan_touched("a-0", "c-0", "never-there-0") == ["+ c-0", "- a-0"]
 
 
 # -- staged results and segments that are being exchanged -----------------------------------------------------
@@ -230,11 +218,8 @@ def test_staged_results_and_exchanges_are_seen(fixture: Fixture) -> None:
     (directory / file_name(0, FileKind.LOG, Suffix.STAGED)).touch()
     (fixture.root / "b-0" / file_name(0, FileKind.LOG, Suffix.CLEANED)).touch()
     fixture.scan()
-    known = {name: fixture.inventory.facts(fixture.log(name)) for name in ("a-0", "b-0")}
-    assert [(k.contents.is_staged, k.contents.in_transition) for k in known.values() if k] == [
-        (True, False),
-        (False, True),
-    ]
+    found = [fixture.known(name).contents for name in ("a-0", "b-0")]
+    assert [(one.is_staged, one.in_transition) for one in found] == [(True, False), (False, True)]
     assert fixture.due_names() == ["a-0"]
 
 
@@ -281,13 +266,13 @@ def test_4_log_directory_that_fails_goes_offline_alone_and_comes_back(fixture: F
     for _ in range(2):
         report = fixture.inventory.scan(dirs)
         assert report.offline == {str(fixture.root): f"{fixture.root}: Input/output error"}
-        assert (report.vanished, report.back_online) == ((), ())
+        assert (report.vanished, report.back_online) == ([], [])
     assert fixture.due_names() == ["c-0"]
     assert len(fixture.inventory.logs()) == 3
     write_log(fixture.root / "d-0", {0: 1})
     fixture.files.broken.clear()
     report = fixture.inventory.scan(dirs)
-    assert (report.offline, report.back_online) == ({}, (str(fixture.root),))
+    assert (report.offline, report.back_online) == ({}, [str(fixture.root)])
     assert [str(log) for log in report.appeared] == ["d-0"]
     assert fixture.due_names() == ["a-0", "b-0", "c-0"]
 
@@ -379,8 +364,7 @@ def test_file_that_goes_away_while_its_directory_is_read_is_no_error(
     monkeypatch.setattr(fixture.files, "list_names", list_then_delete)
     assert fixture.scan() == []
     assert fixture.scan() == ["~ a-0"]
-    known = fixture.inventory.facts(fixture.log("a-0"))
-    assert known is not None
+    known = fixture.known("a-0")
     assert [segment.facts.base_offset for segment in known.contents.closed] == [10]
     assert fixture.errors() == {}
 
@@ -390,40 +374,31 @@ def test_log_directory_that_is_left_out_is_offline_and_nothing_of_it_is_forgotte
     fixture.scan()
     rest = [str(fixture.dirs[1])]
     report = fixture.inventory.scan(rest)
-    assert (report.vanished, report.offline) == ((), {})
+    assert (report.vanished, report.offline) == ([], {})
     assert (fixture.due_names(), len(fixture.inventory.logs())) == ([], 2)
     fixture.inventory.touch(str(fixture.root), "a-0")
-    assert fixture.inventory.scan_touched(rest).vanished == ()
+    assert fixture.inventory.scan_touched(rest).vanished == []
     report = fixture.inventory.scan([str(path) for path in fixture.dirs])
-    assert (report.back_online, report.appeared) == ((str(fixture.root),), ())
+    assert (report.back_online, report.appeared) == ([str(fixture.root)], [])
     assert fixture.due_names() == ["a-0", "b-0"]
 
 
 def test_touched_checkpoint_file_is_read_for_all_logs(fixture: Fixture) -> None:
     fixture.scan()
     write_cleaner_checkpoint(fixture.root, {"a-0": 10, "b-0": 20})
-    fixture.inventory.touch(str(fixture.root), names.CLEANER_OFFSET_CHECKPOINT)
     fixture.files.reset()
-    report = fixture.inventory.scan_touched([str(path) for path in fixture.dirs])
-    assert [str(log) for log in report.changed] == ["a-0", "b-0"]
+    assert fixture.scan_touched(names.CLEANER_OFFSET_CHECKPOINT) == ["~ a-0", "~ b-0"]
     assert len(fixture.files.stats) <= CONST
-
-
-def look_at_checkpoint(fixture: Fixture) -> list[str]:
-    """What a look at the written file finds changed."""
-    fixture.inventory.touch(str(fixture.root), names.CLEANER_OFFSET_CHECKPOINT)
-    report = fixture.inventory.scan_touched([str(path) for path in fixture.dirs])
-    return [str(log) for log in report.changed]
 
 
 def test_a_log_whose_checkpoint_stays_is_not_looked_at_when_that_of_another_moves(fixture: Fixture) -> None:
     """After each commit the file is read: thousands of other logs are as they were."""
     write_cleaner_checkpoint(fixture.root, {"a-0": 10, "b-0": 10})
     fixture.scan()
-    before = fixture.inventory.facts(fixture.log("b-0"))
+    before = fixture.known("b-0")
     write_cleaner_checkpoint(fixture.root, {"a-0": 20, "b-0": 10})
-    assert look_at_checkpoint(fixture) == ["a-0"]
-    assert fixture.inventory.facts(fixture.log("b-0")) is before
+    assert fixture.scan_touched(names.CLEANER_OFFSET_CHECKPOINT) == ["~ a-0"]
+    assert fixture.known("b-0") is before
 
 
 def test_a_checkpoint_that_was_read_for_another_log_is_still_news_for_its_own(fixture: Fixture) -> None:
@@ -431,10 +406,8 @@ def test_a_checkpoint_that_was_read_for_another_log_is_still_news_for_its_own(fi
     write_cleaner_checkpoint(fixture.root, {"a-0": 10, "b-0": 10})
     fixture.scan()
     write_cleaner_checkpoint(fixture.root, {"a-0": 20, "b-0": 20})
-    fixture.inventory.touch(str(fixture.root), "b-0")
-    report = fixture.inventory.scan_touched([str(path) for path in fixture.dirs])
-    assert [str(log) for log in report.changed] == ["b-0"]
-    assert look_at_checkpoint(fixture) == ["a-0"]
+    assert fixture.scan_touched("b-0") == ["~ b-0"]
+    assert fixture.scan_touched(names.CLEANER_OFFSET_CHECKPOINT) == ["~ a-0"]
 
 
 def test_a_checkpoint_file_of_another_time_is_another_one_for_what_is_newer(fixture: Fixture) -> None:
@@ -445,11 +418,10 @@ def test_a_checkpoint_file_of_another_time_is_another_one_for_what_is_newer(fixt
     seconds = os.stat(path).st_mtime
     os.utime(fixture.root / "b-0" / file_name(0), (seconds - HOUR_S, seconds - HOUR_S))
     os.utime(fixture.root / "b-0" / file_name(10), (seconds - HOUR_S, seconds - HOUR_S))
-    fixture.inventory.touch(str(fixture.root), "b-0")
-    fixture.inventory.scan_touched([str(path) for path in fixture.dirs])
-    for age_s, changed in ((60, ["a-0"]), (60, []), (0, ["a-0"]), (0, [])):
+    fixture.scan_touched("b-0")
+    for age_s, changed in ((60, ["~ a-0"]), (60, []), (0, ["~ a-0"]), (0, [])):
         os.utime(path, (seconds - age_s, seconds - age_s))
-        assert look_at_checkpoint(fixture) == changed
+        assert fixture.scan_touched(names.CLEANER_OFFSET_CHECKPOINT) == changed
 
 
 def test_sizes_follow_the_growth_of_the_active_segment(fixture: Fixture) -> None:
@@ -457,13 +429,12 @@ def test_sizes_follow_the_growth_of_the_active_segment(fixture: Fixture) -> None
     directory = fixture.root / "growing-0"
     write_log(directory, {0: 100, 10: 0})
     fixture.scan()
-    log = fixture.log("growing-0")
     for size in (623_000, 900_000, 800_000):
         with (directory / file_name(10)).open("r+b") as file:
             file.truncate(size)
         fixture.files.reset()
         assert fixture.scan() == []
         assert str(directory) not in fixture.files.lists
-        known = fixture.inventory.facts(log)
-        assert known is not None
-        assert known.contents.size_bytes == sum(path.stat().st_size for path in directory.glob("*.log"))
+        assert fixture.known("growing-0").contents.size_bytes == sum(
+            path.stat().st_size for path in directory.glob("*.log")
+        )

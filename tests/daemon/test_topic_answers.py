@@ -2,14 +2,14 @@
 
 import os
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cleanerd.broker_agent.live_logs import LiveLog
-from cleanerd.config.load import resolve
+from cleanerd.config.load import Configuration, resolve
 from cleanerd.config.model import ClusterMetadata
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.store import Store
@@ -174,19 +174,31 @@ def test_what_another_version_kept_is_no_answer(place: Place, state: dict[str, A
 
 
 def test_there_is_news_until_it_is_taken_in(place: Place) -> None:
-    holds = [resolve(read_sources())]
-    news = ClusterNews(
-        MetadataTail(RealFiles(), []), place.answers, place.broker, lambda: holds[-1]  # type: ignore[arg-type]
-    )  # fmt: skip
+    asked, is_able, news = 0, False, news_of(place, current := [resolve(read_sources())], lambda: adopt())
+
+    def adopt() -> bool:
+        nonlocal asked
+        asked += 1
+        if is_able:
+            current.append(current[-1].with_metadata(place.answers.held))
+        return is_able
+
     for own in ({"cleanup.policy": "compact"}, {"cleanup.policy": "delete"}):
         place.broker.topics = {"orders": (A, own)}
-        assert news.has_news()
-        assert news.has_news()
-        holds.append(holds[-1].with_metadata(place.answers.held))
-        assert not news.has_news()
-        assert holds[-1].topic("orders").cleanup_policy == (own["cleanup.policy"],)
+        asked, is_able = 0, False
+        assert [news.take_in(), news.take_in()] == [False, False]
+        is_able = True
+        assert [news.take_in(), news.take_in()] == [True, True]
+        assert asked == 3
+        assert current[-1].topic("orders").cleanup_policy == (own["cleanup.policy"],)
     place.broker.topics = None
-    assert not news.has_news()
+    assert news.take_in()
+    assert asked == 3
+
+
+def news_of(place: Place, current: list[Configuration], adopt: Callable[[], bool]) -> ClusterNews:
+    broker: Any = place.broker
+    return ClusterNews(MetadataTail(RealFiles(), []), place.answers, broker, lambda: current[-1], adopt)
 
 
 def test_an_agent_that_answers_nonsense_ends_no_thread(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,5 +208,4 @@ def test_an_agent_that_answers_nonsense_ends_no_thread(place: Place, monkeypatch
     place.ask()
     monkeypatch.setattr(place.broker, "describe_if_live", describe)
     current = resolve(read_sources()).with_metadata(place.answers.held)
-    tail = MetadataTail(RealFiles(), [])
-    assert not ClusterNews(tail, place.answers, place.broker, lambda: current).has_news()  # type: ignore[arg-type]
+    assert news_of(place, [current], lambda: pytest.fail("there is no news")).take_in()

@@ -31,7 +31,6 @@ from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver, ObservedWatch
 
 from cleanerd.config.sources import topic_directory
-from cleanerd.daemon.configuration.reload import ReloadTrigger
 from cleanerd.env.clock import Clock, SystemClock
 from cleanerd.env.files import inode_of
 
@@ -57,26 +56,25 @@ _Fingerprint = tuple[tuple[str, int, int, int, int], ...]
 
 
 class ConfigWatcher:
-    """Calls `reload(trigger)`, which returns whether the reload was adopted, when there may be something new.
+    """Calls `reload` when the files are others, and `refresh` every few seconds.
 
-    Begins with one reload of files and metadata log, as far as they are there: what happened since the
-    configuration was read is not known. `has_news`: whether the cluster may have configured something since the last call.
-    Both run in the watcher's own thread and must not raise. What was refused of the cluster is tried again, with growing
-    pauses.
+    Begins with both, as far as there are files: what happened since the configuration was read is not known. `refresh` takes
+    in what the cluster has configured since the last call, False while it cannot: then it is called again, with growing
+    pauses. Both run in the watcher's own thread and must not raise.
     """
 
     def __init__(
         self,
         config_file: str | None,
-        has_news: Callable[[], bool],
-        reload: Callable[[ReloadTrigger], bool],
+        refresh: Callable[[], bool],
+        reload: Callable[[], object],
         *,
         clock: Clock | None = None,
         poll_s: float = POLL_S,
         observer: Callable[[], BaseObserver] = Observer,
     ) -> None:
         self._config_file = config_file
-        self._has_news = has_news
+        self._refresh = refresh
         self._reload = reload
         self._clock = clock or SystemClock()
         self._poll_s = poll_s
@@ -120,18 +118,14 @@ class ConfigWatcher:
             before, found = found, self._fingerprint()
             if before == found:
                 self._seen = found
-                self._reload(ReloadTrigger.FILES)
+                self._reload()
                 return
 
     def _look_at_metadata(self) -> None:
-        now_s = self._clock.monotonic_s()
-        if self._stopping.is_set() or now_s < self._metadata_due_s:
+        if self._stopping.is_set() or self._clock.monotonic_s() < self._metadata_due_s:
             return
-        self._metadata_due_s = now_s + self._poll_s
-        if not (self._has_news() or self._retry_s):
-            return
-        adopted = self._reload(ReloadTrigger.METADATA)
-        self._retry_s = 0.0 if adopted else min(max(2 * self._retry_s, self._poll_s), RETRY_MAX_S)
+        is_adopted = self._refresh()
+        self._retry_s = 0.0 if is_adopted else min(max(2 * self._retry_s, self._poll_s), RETRY_MAX_S)
         self._metadata_due_s = self._clock.monotonic_s() + max(self._retry_s, self._poll_s)
 
     def _fingerprint(self) -> _Fingerprint:

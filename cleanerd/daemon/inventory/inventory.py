@@ -45,20 +45,20 @@ from cleanerd.storage.scan import Checkpoints, is_kafka_dir
 _SETTLED_AFTER_MS = 2_000  # the coarsest clock of a file system in use
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ScanReport:
-    """What a scan found to be different from the one before.
+    """What a scan found to be different from the one before, in order.
 
     `changed`: what may be cleaned is another, or a problem came or went. `offline`: all log directories that do not work
     now, with the reason; what is known of their logs is kept, none has vanished. A log that moved has vanished in one
     directory and appeared in another.
     """
 
-    appeared: tuple[LogId, ...]
-    vanished: tuple[LogId, ...]
-    changed: tuple[LogId, ...]
-    offline: Mapping[str, str]
-    back_online: tuple[str, ...]
+    appeared: list[LogId] = field(default_factory=list)
+    vanished: list[LogId] = field(default_factory=list)
+    changed: list[LogId] = field(default_factory=list)
+    offline: dict[str, str] = field(default_factory=dict)
+    back_online: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -108,13 +108,6 @@ class _LogDir:
             cleaner_written_ms=cleaner.mtime_ms if cleaner else None,
         )
         self.checkpoints = on_disk if self.live is None else live_checkpoints(self.live.values(), on_disk)
-
-
-@dataclass(slots=True)
-class _Findings:
-    appeared: list[LogId] = field(default_factory=list)
-    vanished: list[LogId] = field(default_factory=list)
-    changed: list[LogId] = field(default_factory=list)
 
 
 class Inventory:
@@ -234,7 +227,7 @@ class Inventory:
             return place.entries.get(str(log.topic_partition)) if place else None
 
     def _scan(self, log_dirs: Sequence[str], *, only_touched: bool) -> ScanReport:
-        found = _Findings()
+        found = ScanReport()
         with self._scanning:
             with self._mutex:
                 touched, self._touched = self._touched, set()
@@ -251,16 +244,13 @@ class Inventory:
                     self._scan_dir(place, None, found)
                 elif marked and place.offline is None:
                     self._scan_dir(place, marked, found)
-            offline = {place.path: place.offline for place in places if place.offline is not None}
-        return ScanReport(
-            appeared=tuple(sorted(found.appeared)),
-            vanished=tuple(sorted(found.vanished)),
-            changed=tuple(sorted(found.changed)),
-            offline=offline,
-            back_online=tuple(sorted(was_offline - offline.keys())),
-        )
+            found.offline = {place.path: place.offline for place in places if place.offline is not None}
+        found.back_online = sorted(was_offline - found.offline.keys())
+        for logs in (found.appeared, found.vanished, found.changed):
+            logs.sort()
+        return found
 
-    def _scan_dir(self, place: _LogDir, marked: set[str] | None, found: _Findings) -> None:
+    def _scan_dir(self, place: _LogDir, marked: set[str] | None, found: ScanReport) -> None:
         """Look at the `marked` names or at all; offsets before names, as in any scan (spec disk G)."""
         try:
             self._read_root(place)
@@ -330,7 +320,7 @@ class Inventory:
         except FileNotFoundError:
             return None
 
-    def _look(self, place: _LogDir, name: str, entry: Entry, found: _Findings) -> None:
+    def _look(self, place: _LogDir, name: str, entry: Entry, found: ScanReport) -> None:
         """One partition directory: its `stat`, its listing if that changed, and the difference into `found`."""
         before = entry.known.contents if entry.known is not None else None
         error = None
@@ -365,7 +355,7 @@ class Inventory:
         return contents
 
     def _note(
-        self, place: _LogDir, entry: Entry, contents: Contents | None, error: str | None, found: _Findings
+        self, place: _LogDir, entry: Entry, contents: Contents | None, error: str | None, found: ScanReport
     ) -> None:
         """Take over what was read, and report what is new."""
         log, before, known = entry.log, entry.known, None
@@ -392,7 +382,7 @@ class Inventory:
             return checkpoint <= before.offsets.log_end
         return reaches(PartitionDir(self._files, log.directory), contents, checkpoint)
 
-    def _drop(self, place: _LogDir, name: str, found: _Findings) -> None:
+    def _drop(self, place: _LogDir, name: str, found: ScanReport) -> None:
         with self._mutex:
             entry = place.entries.pop(name, None)
         if entry is not None and entry.known is not None:

@@ -42,11 +42,10 @@ RETRY_MS = 60_000
 
 @dataclass(slots=True)
 class Deleted:
-    """What one run did. `missing` files were gone already (5.8); `failures` go on waiting, for `RETRY_MS`."""
+    """What one run did. `failures` go on waiting, for `RETRY_MS`."""
 
     files: int = 0
     bytes: int = 0
-    missing: int = 0
     failures: dict[str, OSError | DirOffline] = field(default_factory=dict)
 
 
@@ -83,14 +82,12 @@ class PendingDeletions:
                 if known is None or known.inode != found.inode or known.due_ms > due_ms:
                     self._waiting[path] = found
 
-    def adopt(self, directory: str) -> int:
-        """Queue what an earlier process left in a partition directory, due at once; returns how many files.
+    def adopt(self, directory: str) -> None:
+        """Queue what an earlier process left in a partition directory, due at once.
 
         Requires: no other process owns the log directory. Raises OSError.
         """
-        left = deleted_files(PartitionDir(self._files, directory))
-        self.add(left, self._clock.now_ms())
-        return len(left)
+        self.add(deleted_files(PartitionDir(self._files, directory)), self._clock.now_ms())
 
     def adopt_logs(self, log_dir: str, delay_ms: Callable[[str], int]) -> None:
         """Queue the directories of deleted logs that are new; `delay_ms` is that of a topic. Raises OSError."""
@@ -109,19 +106,17 @@ class PendingDeletions:
                     found[path] = known
             self._deleted_logs.update(found)
 
-    def due(self, now_ms: int) -> tuple[str, ...]:
-        """Files whose time has come, those included that a lock keeps."""
-        with self._mutex:
-            return tuple(sorted(path for path, waiting in self._waiting.items() if waiting.is_due(now_ms)))
-
     def run_due(self, now_ms: int) -> Deleted:
         """Delete what is due and may be deleted; every file is attempted even if others fail (5.8).
 
-        An error that is not a missing file means that the log directory cannot be relied on (5.8): the caller's decision.
+        One that is gone already is no failure.
         """
         done = Deleted()
         by_directory: dict[str, list[str]] = defaultdict(list)
-        for path in self.due(now_ms):
+        with self._mutex:
+            files = sorted(path for path, waiting in self._waiting.items() if waiting.is_due(now_ms))
+            logs = [path for path, waiting in self._deleted_logs.items() if waiting.is_due(now_ms)]
+        for path in files:
             try:
                 is_there = self._files.exists(path)
             except OSError as error:
@@ -132,11 +127,8 @@ class PendingDeletions:
                 by_directory[os.path.dirname(path)].append(path)
             else:
                 self._forget(path)
-                done.missing += 1
         for directory, paths in by_directory.items():
             self._delete_in(directory, paths, now_ms, done)
-        with self._mutex:
-            logs = [path for path, waiting in self._deleted_logs.items() if waiting.is_due(now_ms)]
         for path in logs:
             self._delete_log(path, now_ms, done)
         return done
@@ -196,7 +188,6 @@ class PendingDeletions:
         sizes = [waiting.size_bytes for path, waiting in gone.items() if path in mine and waiting is not None]
         done.files += len(sizes)
         done.bytes += sum(sizes)
-        done.missing += len(paths) - len(mine)
         done.failures |= failures
 
     def _is_same(self, path: str) -> bool:

@@ -12,6 +12,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import CleanerdConfig, ClusterMetadata
@@ -34,6 +36,7 @@ _JUST_S = 1.0
 _SAVE_TIMES_S = 15.0
 _ASK_CLUSTER_S = 30.0
 _KEY = "topics"
+_CONFIGS, _TIMES = TypeAdapter(dict[str, dict[str, str]]), TypeAdapter(dict[str, int])
 _WRITTEN_BY_BROKERS = (names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT)
 """And by nobody else: every 5 s and every minute by default, and when a broker ends."""
 
@@ -48,7 +51,7 @@ class TopicAnswers:
         self.log_dirs = log_dirs
         self._mutex = threading.Lock()
         self._answer = self._saved = store.all(ANSWER, _parsed).get(_KEY)
-        self._answered_ms = store.all(ANSWERED, _times).get(_KEY, {})  # by topic
+        self._answered_ms = store.all(ANSWERED, _TIMES.validate_python).get(_KEY, {})  # by topic
         self._times_saved_s = self._asked_s = self._cluster_asked_s = -math.inf
         self.held = self._holds()
         """What holds, as of the last `ask`; None as long as nothing was ever answered."""
@@ -133,7 +136,10 @@ class TopicAnswers:
 
 
 class ClusterNews:
-    """Whether the metadata log has news or, where there is none, the broker. Not for several threads."""
+    """Changes of the cluster: those in its metadata log or, where there is none, those that the broker reports. Thread-safe.
+
+    `adopt` takes in all that there is; whether it could.
+    """
 
     def __init__(
         self,
@@ -141,20 +147,30 @@ class ClusterNews:
         answers: TopicAnswers,
         brokers: LiveBrokers,
         configuration: Callable[[], Configuration],
-        *,
-        quickly: bool = False,
+        adopt: Callable[[], bool],
     ) -> None:
         self._tail = tail
         self._answers = answers
         self._brokers = brokers
         self._configuration = configuration
-        self._quickly = quickly
+        self._adopt = adopt
+        self._taking_in = threading.Lock()
+        self._is_adopted = True
 
-    def has_news(self) -> bool:
-        """Whether something that matters may have come since the last call. Never raises."""
+    def take_in(self, *, quickly: bool = False) -> bool:
+        """Adopt what may have come since the last call; False while it cannot be read, or was rejected. Never raises.
+
+        `quickly`: as `TopicAnswers.ask`.
+        """
+        with self._taking_in:
+            if self._may_have_come(quickly=quickly) or not self._is_adopted:
+                self._is_adopted = self._adopt()
+            return self._is_adopted
+
+    def _may_have_come(self, *, quickly: bool) -> bool:
         current, answers = self._configuration(), self._answers
         if not current.has_metadata_log:
-            ask = partial(answers.ask, self._brokers, current.broker, quickly=self._quickly)
+            ask = partial(answers.ask, self._brokers, current.broker, quickly=quickly)
             attempt(ask, ", ".join(answers.log_dirs))
             if answers.held != current.metadata:
                 return True
@@ -169,18 +185,8 @@ def _rendered(answer: ClusterMetadata) -> dict[str, Any]:
 def _parsed(state: Mapping[str, Any]) -> ClusterMetadata:
     """Raises ValueError, TypeError, KeyError for what is no answer."""
     ids = {topic: None if text is None else parse_uuid(text) for topic, text in dict(state["ids"]).items()}
-    own, broker = _texts(state["own"]), _texts(state["broker"])
+    own, broker = _CONFIGS.validate_python(state["own"]), _CONFIGS.validate_python(state["broker"])
     return ClusterMetadata(ids, {topic: own[topic] for topic in ids}, broker, is_whole=False)
-
-
-def _texts(state: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
-    return {
-        name: {key: str(text) for key, text in dict(texts).items()} for name, texts in dict(state).items()
-    }
-
-
-def _times(state: Mapping[str, Any]) -> dict[str, int]:
-    return {topic: int(at_ms) for topic, at_ms in state.items()}
 
 
 def _only(answer: ClusterMetadata, topics: Set[str]) -> ClusterMetadata:
