@@ -20,8 +20,7 @@ TRAPS: dict[str, tuple[str, ...]] = {
         "kernels/test_agreement.py::test_no_layout_changes_the_result",
     ),
     "an offset span beyond 2^31 after a merge": (
-        "policy/test_grouping.py::test_c063_sparse_offsets",
-        "policy/test_grouping.py::test_c064_range_beyond_half",
+        "policy/test_grouping.py::test_c062_c063_c064_c065_groups",
         "cleaning/test_overflowed_segment.py::test_c072_an_overflowed_segment_is_not_written_again",
     ),
     "output larger than its input": (

@@ -112,118 +112,104 @@ def test_first_dirty_offset(start: int, end: int, checkpoint: int | None, expect
 
 
 @pytest.mark.parametrize(
-    ("modified_ms", "checkpoint", "start", "expected"),
+    ("modified_ms", "checkpoint", "start", "now_ms", "expected"),
     [
-        ((-9, 0, 900), 20, 0, (20, False)),  # all were there when the checkpoint was written
-        ((0, 1_000, 9_999), 20, 0, (20, False)),  # the last is above it; a second tells nothing
-        ((0, 1_001, 0), 20, 0, (10, True)),  # truncated in the second, and filled up again
-        ((5_000, 5_000, 5_000), 20, 0, (0, True)),  # another log of that name
-        ((5_000, 5_000, 5_000), 20, 4, (4, True)),
-        ((0, 5_000, 5_000), 25, 0, (10, True)),
-        ((0, 0, 5_000), 25, 0, (20, True)),  # the active segment, too
-        ((0, HOUR_MS + 1, 0), 20, 0, (20, False)),  # of the future: the clock was set back
-        ((5_000, 5_000, 5_000), None, 0, (0, False)),  # never cleaned
-        ((5_000, 5_000, 5_000), 200, 0, (0, True)),  # C017, and no more than that
+        ((-9, 0, 900), 20, 0, HOUR_MS, (20, False)),  # all were there when the checkpoint was written
+        ((0, 1_000, 9_999), 20, 0, HOUR_MS, (20, False)),  # the last is above it; a second tells nothing
+        ((0, 1_001, 0), 20, 0, HOUR_MS, (10, True)),  # truncated in the second, and filled up again
+        ((5_000, 5_000, 5_000), 20, 0, HOUR_MS, (0, True)),  # another log of that name
+        ((5_000, 5_000, 5_000), 20, 4, HOUR_MS, (4, True)),
+        ((0, 5_000, 5_000), 25, 0, HOUR_MS, (10, True)),
+        ((0, 0, 5_000), 25, 0, HOUR_MS, (20, True)),  # the active segment, too
+        ((0, HOUR_MS + 1, 0), 20, 0, HOUR_MS, (20, False)),  # of the future: the clock was set back
+        ((5_000, 5_000, 5_000), 20, 0, 0, (20, False)),  # the same
+        (
+            (5_000, 5_000, 5_000),
+            20,
+            0,
+            -HOUR_MS,
+            (0, True),
+        ),  # the checkpoint is of the future, too: `--now-ms`
+        ((5_000, 5_000, 5_000), None, 0, HOUR_MS, (0, False)),  # never cleaned
+        ((5_000, 5_000, 5_000), 200, 0, HOUR_MS, (0, True)),  # C017, and no more than that
     ],
 )
 def test_2_11_what_was_written_after_the_checkpoint_is_dirty(
-    modified_ms: tuple[int, ...], checkpoint: int | None, start: int, expected: tuple[int, bool]
+    modified_ms: tuple[int, ...], checkpoint: int | None, start: int, now_ms: int, expected: tuple[int, bool]
 ) -> None:
     """A broker without a cleaner leaves the first dirty offset of a log that it truncates or deletes as it is."""
     segments = [replace(s, modified_ms=NOW_MS + ms) for s, ms in zip(THREE, modified_ms, strict=True)]
     log = replace(log_of(*segments, end=30, start=start, checkpoint=checkpoint), checkpoint_written_ms=NOW_MS)
-    assert first_dirty_offset(log, NOW_MS + HOUR_MS) == expected
+    assert first_dirty_offset(log, NOW_MS + now_ms) == expected
 
 
-def test_2_11_what_was_written_after_the_checkpoint_is_dirty_whatever_time_it_is_said_to_be() -> None:
-    """`--now-ms` of last year hides nothing of a topic that was created again: its checkpoint was written after that."""
-    segments = [replace(s, modified_ms=NOW_MS + 5_000) for s in THREE]
-    log = replace(log_of(*segments, end=30, checkpoint=20), checkpoint_written_ms=NOW_MS)
-    assert first_dirty_offset(log, NOW_MS - HOUR_MS) == (0, True)
-    assert first_dirty_offset(log, NOW_MS) == (20, False)  # of the future: the clock was set back
+NINE = [segment(base) for base in range(0, 90, 10)]
+LAG_MS = HOUR_MS
 
 
-def test_c023_high_watermark_is_the_bound() -> None:
-    """Upstream says 50 at once; rounding down to a segment (1.13) comes on top."""
-    segments = [segment(base) for base in range(0, 90, 10)]
-    found = cleanable_range(log_of(*segments, end=90, stable=50), CONFIG, NOW_MS)
-    assert bounds(found) == (0, 50)
-    assert found.limit is RangeLimit.LAST_STABLE_OFFSET
-    assert bounds(cleanable_range(log_of(*segments, end=90, stable=57), CONFIG, NOW_MS)) == (0, 50)
+def aged(*ages_ms: int) -> list[SegmentFacts]:
+    """Segments whose newest records are so old, and an active one."""
+    ages = [*ages_ms, 0]
+    return [segment(10 * place, largest_ms=NOW_MS - age_ms) for place, age_ms in enumerate(ages)]
 
 
-LAGGING = replace(CONFIG, min_compaction_lag_ms=HOUR_MS)
+@pytest.mark.parametrize(
+    ("log", "lag_ms", "expected", "limit"),
+    [
+        (log_of(*NINE, end=90, stable=50), 0, (0, 50), RangeLimit.LAST_STABLE_OFFSET),
+        (log_of(*NINE, end=90, stable=57), 0, (0, 50), RangeLimit.LAST_STABLE_OFFSET),
+        (log_of(*NINE[:6], end=60, stable=22), 0, (0, 20), RangeLimit.LAST_STABLE_OFFSET),
+        (log_of(*THREE, end=25, checkpoint=15, stable=17), 0, (15, 10), RangeLimit.LAST_STABLE_OFFSET),
+        (log_of(*THREE, end=25, recovery_point=15), 0, (0, 10), RangeLimit.RECOVERY_POINT),
+        (log_of(*THREE, end=25, recovery_point=25), 0, (0, 20), RangeLimit.ACTIVE_SEGMENT),
+        (log_of(*aged(*[LAG_MS + 1] * 7), end=80), LAG_MS, (0, 70), RangeLimit.ACTIVE_SEGMENT),
+        (log_of(*aged(LAG_MS + 1, 0, LAG_MS + 1), end=40), LAG_MS, (0, 10), RangeLimit.MIN_COMPACTION_LAG),
+        (log_of(*aged(LAG_MS), end=20), LAG_MS, (0, 10), RangeLimit.ACTIVE_SEGMENT),
+        (log_of(*aged(LAG_MS - 1), end=20), LAG_MS, (0, 0), RangeLimit.MIN_COMPACTION_LAG),
+        (log_of(*aged(-HOUR_MS), end=20), 0, (0, 10), RangeLimit.ACTIVE_SEGMENT),
+        (log_of(*aged(-HOUR_MS), end=20), -1, (0, 10), RangeLimit.ACTIVE_SEGMENT),
+    ],
+    ids=[
+        "C023 the high watermark",
+        "1.13 rounded down to a segment",
+        "C056 the segment that contains the bound stays",
+        "10.3 rounded down below the first dirty offset",
+        "spec disk G: what a broker will recover",
+        "not past the active segment",
+        "C026 all are old enough",
+        "1.11 older segments behind a young one wait",
+        "D04 exactly as old as the lag",
+        "D04 a millisecond younger",
+        "a lag of 0 is none, also for records of the future",
+        "a negative lag is none",
+    ],
+)
+def test_c023_c026_c056_d04_where_the_cleanable_range_ends(
+    log: LogFacts, lag_ms: int, expected: tuple[int, int], limit: RangeLimit
+) -> None:
+    found = cleanable_range(log, replace(CONFIG, min_compaction_lag_ms=lag_ms), NOW_MS)
+    assert bounds(found) == expected
+    assert found.limit is limit
+    assert found.is_empty == (expected[0] >= expected[1])
 
 
-def test_c026_min_lag_all_old() -> None:
-    """Everything but the active segment."""
-    segments = [segment(base, largest_ms=NOW_MS - HOUR_MS - 1) for base in range(0, 80, 10)]
-    assert bounds(cleanable_range(log_of(*segments, end=80), LAGGING, NOW_MS)) == (0, 70)
-
-
-def test_older_segments_behind_a_young_one_wait() -> None:
-    """Rule 1.11."""
-    old = NOW_MS - HOUR_MS - 1
-    segments = [segment(0, largest_ms=old), segment(10), segment(20, largest_ms=old), segment(30)]
-    assert bounds(cleanable_range(log_of(*segments, end=40), LAGGING, NOW_MS)) == (0, 10)
-
-
-@pytest.mark.parametrize(("age_ms", "uncleanable"), [(HOUR_MS, 10), (HOUR_MS - 1, 0)])
-def test_d04_min_lag_is_strict(age_ms: int, uncleanable: int) -> None:
-    """Exactly now - lag is cleanable, one millisecond younger is not (1.9)."""
-    log = log_of(segment(0, largest_ms=NOW_MS - age_ms), segment(10), end=20)
-    assert bounds(cleanable_range(log, LAGGING, NOW_MS)) == (0, uncleanable)
-
-
-@pytest.mark.parametrize("lag_ms", [0, -1])
-def test_no_min_lag(lag_ms: int) -> None:
-    """Zero and negative lags are none, also for records from the future."""
-    log = log_of(segment(0, largest_ms=NOW_MS + HOUR_MS), segment(10), end=20)
-    config = replace(CONFIG, min_compaction_lag_ms=lag_ms)
-    assert bounds(cleanable_range(log, config, NOW_MS)) == (0, 10)
-
-
-def test_c056_bound_inside_a_segment() -> None:
-    """The segment that contains the bound is not touched (1.13): of six only the first two may shrink."""
-    segments = [segment(base) for base in range(0, 60, 10)]
-    found = cleanable_range(log_of(*segments, end=60, stable=22), CONFIG, NOW_MS)
-    assert bounds(found) == (0, 20)
-
-
-def test_recovery_point_is_a_bound() -> None:
-    """Spec disk G: what a broker will recover is not touched."""
-    found = cleanable_range(log_of(*THREE, end=25, recovery_point=15), CONFIG, NOW_MS)
-    assert bounds(found) == (0, 10)
-    assert found.limit is RangeLimit.RECOVERY_POINT
-    assert bounds(cleanable_range(log_of(*THREE, end=25, recovery_point=25), CONFIG, NOW_MS)) == (0, 20)
-
-
-def test_c030_sizes_with_an_uncleanable_section() -> None:
-    """Dirty from the third segment, uncleanable from the fifth."""
-    segments = [segment(base, 100 + base) for base in range(6)]
-    found = cleanable_range(log_of(*segments, end=6, checkpoint=2, stable=4), CONFIG, NOW_MS)
-    assert (found.clean_bytes, found.cleanable_bytes) == (201, 205)
-    assert found.dirty_ratio == pytest.approx(205 / 406, abs=1e-6)
-
-
-def test_a_segment_with_the_first_dirty_offset_inside_counts_twice() -> None:
-    """Rule 1.15, a quirk: the ratio is Kafka's."""
-    found = cleanable_range(log_of(*THREE, end=25, checkpoint=5), CONFIG, NOW_MS)
-    assert (found.clean_bytes, found.cleanable_bytes) == (100, 200)
-
-
-def test_segments_below_the_log_start_are_clean() -> None:
-    """Rule 1.16."""
-    found = cleanable_range(log_of(*THREE, end=25, start=10, checkpoint=10), CONFIG, NOW_MS)
-    assert (found.clean_bytes, found.cleanable_bytes) == (100, 100)
-
-
-def test_uncleanable_below_dirty_cleans_nothing() -> None:
-    """Rule 10.3: rounding down may pass the first dirty offset."""
-    found = cleanable_range(log_of(*THREE, end=25, checkpoint=15, stable=17), CONFIG, NOW_MS)
-    assert bounds(found) == (15, 10)
-    assert found.is_empty
-    assert not is_filthy(found, replace(CONFIG, min_cleanable_dirty_ratio=0.0))
+@pytest.mark.parametrize(
+    ("log", "clean_bytes", "cleanable_bytes"),
+    [
+        (log_of(*(segment(b, 100 + b) for b in range(6)), end=6, checkpoint=2, stable=4), 201, 205),
+        (log_of(*THREE, end=25, checkpoint=5), 100, 200),
+        (log_of(*THREE, end=25, start=10, checkpoint=10), 100, 100),
+    ],
+    ids=[
+        "C030 dirty from the third segment, uncleanable from the fifth",
+        "1.15 a segment with the first dirty offset inside counts twice",
+        "1.16 segments below the log start are clean",
+    ],
+)
+def test_c030_sizes_of_the_sections(log: LogFacts, clean_bytes: int, cleanable_bytes: int) -> None:
+    found = cleanable_range(log, CONFIG, NOW_MS)
+    assert (found.clean_bytes, found.cleanable_bytes) == (clean_bytes, cleanable_bytes)
+    assert found.dirty_ratio == pytest.approx(cleanable_bytes / (clean_bytes + cleanable_bytes))
 
 
 def overdue(delay_ms: int, *, dirty: int, clean: int) -> CleanableRange:

@@ -25,65 +25,61 @@ def groups_of(
     return [[s.base_offset for s in group] for group in found]
 
 
-TEN = [segment(base, 100 + base) for base in range(10)]
+TEN = [segment(base) for base in range(10)]
+FAR = [segment(base) for base in (0, 2**31, 2 * 2**31)]
+BEYOND = MAX_RELATIVE_OFFSET + 2
 
 
-def test_c062_huge_limits() -> None:
-    """One group."""
-    assert groups_of(TEN, 10) == [list(range(10))]
-
-
-@pytest.mark.parametrize("limits", [{"segment_bytes": 1}, {"index_bytes": 1}])
-def test_c062_limits_of_one(limits: dict[str, int]) -> None:
-    """Singletons: a group always takes its first segment (4.7)."""
-    assert groups_of(TEN, 10, **limits) == [[base] for base in range(10)]
-
-
-def test_c062_size_of_the_first_three() -> None:
-    """All but the last group have three segments; order is kept."""
-    equal = [segment(base) for base in range(10)]
-    assert groups_of(equal, 10, segment_bytes=301) == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
-    assert groups_of(equal, 10, segment_bytes=300) == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
-    assert groups_of(equal, 10, segment_bytes=299) == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
-
-
-@pytest.mark.parametrize("index", ["offset_index", "time_index"])
-def test_c062_index_of_the_first_three(index: str) -> None:
-    """The same with the bytes of either index."""
-    sizes = {"offset_index": 1, "time_index": 1} | {index: 16}
-    equal = [segment(base, **sizes) for base in range(10)]
-    assert groups_of(equal, 10, index_bytes=49) == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
-
-
-def test_c063_sparse_offsets() -> None:
-    """The last offset of a segment is estimated by the base of the next, or by the bound."""
-    segments = [segment(0), segment(1)]
-    assert groups_of(segments, MAX_RELATIVE_OFFSET + 1) == [[0, 1]]
-    assert groups_of(segments, MAX_RELATIVE_OFFSET + 2) == [[0], [1]]
-    more = [*segments, segment(MAX_RELATIVE_OFFSET + 2), segment(MAX_RELATIVE_OFFSET + 3)]
-    end = MAX_RELATIVE_OFFSET + 4
-    found = groups_of(more, end)
-    assert found == [[0], [1], [MAX_RELATIVE_OFFSET + 2, MAX_RELATIVE_OFFSET + 3]]
-
-
-def test_c064_range_beyond_half() -> None:
-    """[0,1] and one based at 2^30-1 that reaches to 2^31: still two groups."""
-    assert groups_of([segment(0), segment(2**30 - 1)], 2**31 + 1) == [[0], [2**30 - 1]]
-
-
-def test_c065_empty_segments_can_be_merged_away() -> None:
-    """Rule 4.8: segments that span 2^31 offsets each are singletons until they are empty."""
-    bases = [0, 2**31, 2 * 2**31]
-    end = 3 * 2**31
-    full = [segment(base) for base in bases]
-    assert groups_of(full, end) == [[base] for base in bases]
-    emptied = [segment(bases[0], 0), segment(bases[1], 0), segment(bases[2])]
-    assert groups_of(emptied, end) == [bases[:2], bases[2:]]
-
-
-def test_no_segments() -> None:
-    """No groups."""
-    assert groups_of([], 10) == []
+@pytest.mark.parametrize(
+    ("segments", "end", "limits", "expected"),
+    [
+        (TEN, 10, {}, [list(range(10))]),
+        (TEN, 10, {"segment_bytes": 1}, [[base] for base in range(10)]),
+        (TEN, 10, {"index_bytes": 1}, [[base] for base in range(10)]),
+        (TEN, 10, {"segment_bytes": 300}, [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]),
+        (TEN, 10, {"segment_bytes": 299}, [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]),
+        ([segment(b, offset_index=16) for b in range(4)], 4, {"index_bytes": 49}, [[0, 1, 2], [3]]),
+        ([segment(b, time_index=16) for b in range(4)], 4, {"index_bytes": 49}, [[0, 1, 2], [3]]),
+        ([segment(0), segment(1)], BEYOND - 1, {}, [[0, 1]]),
+        ([segment(0), segment(1)], BEYOND, {}, [[0], [1]]),
+        (
+            [segment(b) for b in (0, 1, BEYOND, BEYOND + 1)],
+            BEYOND + 2,
+            {},
+            [[0], [1], [BEYOND, BEYOND + 1]],
+        ),
+        ([segment(0), segment(2**30 - 1)], 2**31 + 1, {}, [[0], [2**30 - 1]]),
+        (FAR, 3 * 2**31, {}, [[0], [2**31], [2 * 2**31]]),
+        (
+            [segment(0, 0), segment(2**31, 0), segment(2 * 2**31)],
+            3 * 2**31,
+            {},
+            [[0, 2**31], [2 * 2**31]],
+        ),
+        ([], 10, {}, []),
+    ],
+    ids=[
+        "C062 huge limits",
+        "C062 4.7 a group always takes its first segment",
+        "C062 whatever its indexes",
+        "C062 the size of three",
+        "C062 a byte less",
+        "C062 offset indexes of three",
+        "C062 time indexes of three",
+        "C063 the last offset is estimated by the bound",
+        "C063 and does not fit one further on",
+        "C063 or by the next base",
+        "C064 a range beyond half",
+        "C065 4.8 segments that span 2^31 offsets stay alone",
+        "C065 until they are empty",
+        "no segments",
+    ],
+)
+def test_c062_c063_c064_c065_groups(
+    segments: list[SegmentFacts], end: int, limits: dict[str, int], expected: list[list[int]]
+) -> None:
+    """In order, and as large as the limits allow."""
+    assert groups_of(segments, end, **limits) == expected
 
 
 @given(

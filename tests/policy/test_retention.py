@@ -26,7 +26,6 @@ from cleanerd.policy.retention import (
 NOW_MS = 1_700_000_000_000
 UNLIMITED = RetentionConfig(delete=True, retention_ms=-1, retention_bytes=-1)
 COMPACT = replace(UNLIMITED, delete=False)
-MB = 1 << 20
 
 
 def segment(base: int, size: int = 500, largest_ms: int = NOW_MS) -> SegmentFacts:
@@ -89,36 +88,39 @@ def test_c125_segments_at_or_above_the_high_watermark() -> None:
     assert (found.log_start_offset, bases) == (100, [100])
 
 
-@pytest.mark.parametrize(("limit", "remaining"), [(1000, 2), (1500, 3), (1501, 3), (0, 0)])
-def test_c128_size(limit: int, remaining: int) -> None:
-    """15 records: a limit of ten leaves two segments, of fifteen all three."""
-    found = plan(segments_of(15), replace(UNLIMITED, retention_bytes=limit), end=15)
-    assert 3 - len(found.deletions) == remaining
-    assert set(reasons(found)) <= {Breach.SIZE}
+def by_size(limit: int) -> RetentionConfig:
+    return replace(UNLIMITED, retention_bytes=limit)
 
 
-def test_the_log_never_drops_below_retention_bytes() -> None:
-    """Rule 6.4 with 450 MB in segments of 100 MB and a limit of 400 MB: nothing goes, though 50 MB are too many."""
-    segments = [segment(n, 100 * MB) for n in range(4)] + [segment(4, 50 * MB)]
-    limited = replace(UNLIMITED, retention_bytes=400 * MB)
-    assert deleted(plan(segments, limited, end=5)) == []
-    assert deleted(plan([*segments[:4], segment(4, 99 * MB)], limited, end=5)) == []
-    assert deleted(plan([*segments[:4], segment(4, 100 * MB)], limited, end=5)) == [0]
+AGED = {age_ms: segments_of(15, largest_ms=NOW_MS - age_ms) for age_ms in (1001, 1000, 0, -5)}
+NINE = [segment(n, largest_ms=OLD_MS) for n in range(9)]
 
 
-@pytest.mark.parametrize(("age_ms", "remaining"), [(1001, 0), (1000, 3), (0, 3), (-5, 3)])
-def test_c129_time(age_ms: int, remaining: int) -> None:
-    """Strictly older than retention.ms (6.5)."""
-    found = plan(segments_of(15, largest_ms=NOW_MS - age_ms), EXPIRED, end=15)
-    assert 3 - len(found.deletions) == remaining
-    assert found.roll is (remaining == 0)
-
-
-def test_c130_c131_policy() -> None:
-    """Compact deletes nothing, however old; compact,delete deletes."""
-    segments = segments_of(15, largest_ms=OLD_MS)
-    assert deleted(plan(segments, replace(EXPIRED, delete=False), end=15)) == []
-    assert deleted(plan(segments, EXPIRED, end=15)) == [0, 5, 10]
+@pytest.mark.parametrize(
+    ("segments", "config", "end", "start", "goes", "rolls"),
+    [
+        (segments_of(15), by_size(1000), 15, 0, 1, False),  # C128
+        (segments_of(15), by_size(1500), 15, 0, 0, False),
+        (segments_of(15), by_size(1501), 15, 0, 0, False),
+        (segments_of(15), by_size(0), 15, 0, 3, True),
+        (segments_of(200, 10), by_size(5010), 200, 0, 14, False),  # C139
+        (AGED[1001], EXPIRED, 15, 0, 3, True),  # C129: strictly older (6.5); C131
+        (AGED[1000], EXPIRED, 15, 0, 0, False),
+        (AGED[0], EXPIRED, 15, 0, 0, False),
+        (AGED[-5], EXPIRED, 15, 0, 0, False),
+        (AGED[1001], replace(EXPIRED, delete=False), 15, 0, 0, False),  # C130
+        ([*NINE, segment(9, 0)], UNLIMITED, 9, 6, 6, False),  # C135: by log start
+        ([*NINE, segment(9, 0, OLD_MS)], EXPIRED, 9, 0, 9, False),  # by time
+        ([*NINE, segment(9, 50, OLD_MS)], EXPIRED, 10, 0, 10, True),  # after an append
+    ],
+)
+def test_c128_c129_c130_c131_c135_c139_what_goes_by_a_limit(
+    segments: list[SegmentFacts], config: RetentionConfig, end: int, start: int, goes: int, rolls: bool
+) -> None:
+    found = plan(segments, config, end=end, start=start)
+    assert (deleted(found), found.roll) == ([s.base_offset for s in segments[:goes]], rolls)
+    expected = Breach.LOG_START_OFFSET if start else Breach.TIME if config is EXPIRED else Breach.SIZE
+    assert set(reasons(found)) <= {expected}
 
 
 def test_c133_idempotent() -> None:
@@ -129,54 +131,6 @@ def test_c133_idempotent() -> None:
     assert reasons(found) == [Breach.LOG_START_OFFSET, Breach.TIME]
     again = plan(segments[2:], config, end=3, start=found.log_start_offset, now_ms=NOW_MS + 901)
     assert deleted(again) == []
-
-
-def test_c135_deletable_segments() -> None:
-    """Nine one-record segments and an empty active one: by log start six, by time nine; ten after an append."""
-    nine = [segment(n, largest_ms=OLD_MS) for n in range(9)]
-    assert len(deleted(plan([*nine, segment(9, 0)], UNLIMITED, end=9, start=6))) == 6
-    found = plan([*nine, segment(9, 0, OLD_MS)], EXPIRED, end=9)
-    assert (len(deleted(found)), found.roll) == (9, False)
-    found = plan([*nine, segment(9, 50, OLD_MS)], EXPIRED, end=10)
-    assert (len(deleted(found)), found.roll) == (10, True)
-
-
-def test_c139_size_of_twenty_segments() -> None:
-    """A limit of five segments and ten bytes leaves six."""
-    found = plan(segments_of(200, 10), replace(UNLIMITED, retention_bytes=5 * 1000 + 10), end=200)
-    assert 20 - len(deleted(found)) == 6
-
-
-def test_a_future_segment_blocks_those_behind_it() -> None:
-    """Rule 6.5."""
-    segments = [
-        segment(0, largest_ms=OLD_MS),
-        segment(5, largest_ms=NOW_MS + 1),
-        segment(10, largest_ms=OLD_MS),
-    ]
-    assert deleted(plan(segments, EXPIRED, end=15)) == [0]
-
-
-def test_size_counts_what_the_log_start_phase_left() -> None:
-    """Rule 6.1: each phase looks at what the ones before it left."""
-    limited = replace(UNLIMITED, retention_bytes=1000)
-    assert reasons(plan(segments_of(15), limited, end=15, start=5)) == [Breach.LOG_START_OFFSET]
-    found = plan(segments_of(20), limited, end=20, start=5)
-    assert reasons(found) == [Breach.LOG_START_OFFSET, Breach.SIZE]
-
-
-def test_an_empty_log() -> None:
-    """A single empty segment stays, whatever the limits."""
-    for config in (EXPIRED, replace(UNLIMITED, retention_bytes=0), COMPACT):
-        found = plan([segment(7, 0, OLD_MS)], config, end=7, start=7)
-        assert (deleted(found), found.log_start_offset, found.roll) == ([], 7, False)
-
-
-def test_a_last_segment_without_an_offset_is_left_to_the_roll() -> None:
-    """Rule 6.6: torn bytes at the log end are no record, and a roll would give the new segment the very same base."""
-    segments = [segment(0, largest_ms=OLD_MS), segment(5, 40, OLD_MS)]
-    found = plan(segments, EXPIRED, end=5)
-    assert (deleted(found), found.log_start_offset, found.roll) == ([0], 5, False)
 
 
 @pytest.mark.parametrize(
@@ -353,8 +307,9 @@ def test_what_else_keeps_a_segment() -> None:
     expired = replace(UNLIMITED, retention_ms=1000)
     behind = kept(old, expired, end=10, high_watermark=7)
     assert behind == Kept(old[1], Keeper.HIGH_WATERMARK, 1001, None)
-    empty = [*old, segment(10, 0, 0)]
-    assert kept(empty, expired, end=10) == Kept(empty[2], Keeper.EMPTY, 1001, None)
+    for torn_bytes in (0, 40):  # 6.6: neither holds an offset
+        empty = [*old, segment(10, torn_bytes, 0)]
+        assert kept(empty, expired, end=10) == Kept(empty[2], Keeper.EMPTY, 1001, None)
     assert kept(old, COMPACT, end=10) == Kept(old[0], Keeper.LIMITS, None, None)
     assert kept(old, UNLIMITED, end=10) == Kept(old[0], Keeper.LIMITS, None, None)
     assert kept(old, expired, end=10) is None
