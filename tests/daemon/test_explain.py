@@ -170,18 +170,6 @@ def test_and_is_rolled_once_its_broker_has_closed_it(daemon: DaemonProcess) -> N
     assert daemon.log("good-0")["active_bytes"] == 0
 
 
-def test_an_unknown_name_brings_up_those_like_it(daemon: DaemonProcess) -> None:
-    """Exit 4; partitions of the topic first."""
-    for verb, name, told in (
-        ("log", "good-7", "there is no log good-7; did you mean good-0?"),
-        ("clean", "goood", "no log matches goood; did you mean good?"),
-        ("explain", "stagged-0", "there is no log stagged-0; did you mean staged-0?"),
-        ("retry", "xyz", "no log matches xyz; `cleanerctl logs` lists them"),
-    ):
-        ran = daemon.ctl(verb, name, check=False)
-        assert (ran.returncode, ran.stderr) == (4, f"cleanerctl: {told}\n")
-
-
 @pytest.mark.soak
 def test_a_log_that_is_tried_again_says_when(tmp_path: Path) -> None:
     """Between two tries no worker is what it waits for."""

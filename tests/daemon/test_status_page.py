@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 
 from cleanerd.cleaning.result import LogResult
-from cleanerd.daemon.api.metrics_server import MetricsServer
 from cleanerd.daemon.api.status_page import StatusPage, landing_page
 from cleanerd.daemon.loops.sampler import Sampler
 from cleanerd.daemon.page.html import headers
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.holds import Hold
 from tests.cleaning.logs import segment
-from tests.operate.scrape import get
+from tests.operate.scrape import get, serving
 from tests.operate.tools import need
 from tests.operate.world import World
 
@@ -33,12 +32,10 @@ PAPER = {"dark": (0x14, 0x18, 0x1A), "light": (0xFB, 0xFB, 0xF9)}
 
 
 @contextmanager
-def serving(world: World) -> Iterator[str]:
-    server = MetricsServer("127.0.0.1:0", StatusPage(world.control).by_path())
+def served(world: World) -> Iterator[str]:
     world.parts.life.is_ready = True
-    server.start()
-    yield server.address
-    server.stop()
+    with serving(StatusPage(world.control).by_path()) as address:
+        yield address
     world.parts.life.is_ready = False  # no thread of it runs
 
 
@@ -107,7 +104,7 @@ def broken(world: World) -> None:
 
 
 def test_every_page_is_served_with_its_policy_and_starts_no_engine(world: World) -> None:
-    with serving(world) as address:
+    with served(world) as address:
         for path in (
             "/",
             "/logs",
@@ -122,7 +119,7 @@ def test_every_page_is_served_with_its_policy_and_starts_no_engine(world: World)
 
 
 def test_the_page_of_a_log_explains_it(world: World) -> None:
-    with serving(world) as address:
+    with served(world) as address:
         text = get(address, "/log?name=one-0")[2]
         assert "Will be cleaned as soon as a worker is free" in text
         assert "min.cleanable.dirty.ratio is 0.5" in text
@@ -144,22 +141,18 @@ def test_the_page_of_a_log_explains_it(world: World) -> None:
     ],
 )
 def test_what_cannot_be_answered_is_told(world: World, path: str, status: int, said: str) -> None:
-    with serving(world) as address:
+    with served(world) as address:
         found = get(address, path)
         assert found[0] == status
         assert said in found[2]
 
 
 def test_without_the_page_there_is_a_way_on() -> None:
-    server = MetricsServer("127.0.0.1:0", {"/": landing_page})
-    server.start()
-    try:
-        status, _, text = get(server.address, "/")
+    with serving({"/": landing_page}) as address:
+        status, _, text = get(address, "/")
         assert status == 200
         assert 'href="/metrics"' in text
-        assert get(server.address, "/logs")[0] == 404
-    finally:
-        server.stop()
+        assert get(address, "/logs")[0] == 404
 
 
 @pytest.mark.soak
@@ -172,7 +165,7 @@ def test_a_browser_shows_it_in_light_and_dark(
     """Without a complaint of its policy; the style applies, which shows in the colour of the paper."""
     chromium = need("chromium", "chromium")
     happens(world)
-    with serving(world) as address:
+    with served(world) as address:
         assert said in get(address, "/")[2]
         for scheme, number in SCHEMES.items():
             picture = tmp_path / f"{happens.__name__}-{scheme}.png"

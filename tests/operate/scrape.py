@@ -2,11 +2,14 @@
 
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from cleanerd.daemon.api.http import Page
+from cleanerd.daemon.api.metrics_server import MetricsServer
 from cleanerd.daemon.telemetry.metric_table import Metric, MetricKind
 
 Series = tuple[str, frozenset[tuple[str, str]]]
@@ -50,6 +53,17 @@ def get(address: str, path: str = "/metrics", accept: str = "") -> tuple[int, st
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.headers["Content-Type"], error.read().decode()
+
+
+@contextmanager
+def serving(pages: Mapping[str, Page], listen: str = "127.0.0.1:0") -> Iterator[str]:
+    """The address of a server of these pages."""
+    server = MetricsServer(listen, pages)
+    server.start()
+    try:
+        yield server.address
+    finally:
+        server.stop()
 
 
 def has_moved(metric: Metric, before: Scrape, after: Scrape) -> bool:

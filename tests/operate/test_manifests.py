@@ -1,6 +1,5 @@
 """The files beside the image, against schemas and our own command line."""
 
-import argparse
 import importlib
 import re
 import shlex
@@ -184,7 +183,7 @@ def test_kubernetes_starts_cleanerd_then_commits_then_starts_the_broker() -> Non
     sidecar, commit = pod["initContainers"]
     assert (sidecar["restartPolicy"], "restartPolicy" in commit) == ("Always", False)
     assert "readinessProbe" not in sidecar
-    understood(main.make_parser(), sidecar["args"])
+    main.make_parser().parse_args(sidecar["args"])
     assert "startupProbe" not in sidecar, "no broker would start when cleanerd cannot"
     a_failed_commit_is_no_failure(commit["command"])
     for container in (sidecar, commit):
@@ -198,7 +197,7 @@ def test_compose_starts_cleanerd_then_commits_then_starts_the_broker(monkeypatch
     services = documents(COMPOSE)[0]["services"]
     assert services["commit"]["depends_on"] == {"cleanerd": {"condition": "service_started"}}
     assert services["kafka"]["depends_on"] == {"commit": {"condition": "service_completed_successfully"}}
-    understood(main.make_parser(), services["cleanerd"]["command"])
+    main.make_parser().parse_args(services["cleanerd"]["command"])
     a_failed_commit_is_no_failure(services["commit"]["entrypoint"])
     for name, value in services["cleanerd"]["environment"].items():
         monkeypatch.setenv(name, value)
@@ -207,10 +206,6 @@ def test_compose_starts_cleanerd_then_commits_then_starts_the_broker(monkeypatch
     assert found.environment["log.dirs"] == services["kafka"]["environment"]["KAFKA_LOG_DIRS"]
     grace_s = int(services["cleanerd"]["stop_grace_period"].rstrip("s"))
     assert grace_s > 20 + 15, "cleanerd.shutdown.timeout.ms and what a stop takes besides"
-
-
-def understood(parser: argparse.ArgumentParser, words: list[str]) -> None:
-    parser.parse_args(words)
 
 
 def a_failed_commit_is_no_failure(command: list[str]) -> None:
@@ -228,4 +223,4 @@ def a_failed_commit_is_no_failure(command: list[str]) -> None:
     ]
     assert [words[0] for words in asked] == ["status", "commit"]
     for words in asked:
-        understood(ctl_parser.make_parser(), words)
+        ctl_parser.make_parser().parse_args(words)

@@ -6,16 +6,15 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from cleanerd.broker_agent.swap import Swapped
 from cleanerd.cleaning.result import LogResult
-from cleanerd.daemon.api.http import Answer, RequestLimits
+from cleanerd.daemon.api.http import Answer, Page
 from cleanerd.daemon.api.metrics_server import MetricsServer, pages
 from cleanerd.daemon.api.verbs import throttle
 from cleanerd.daemon.configuration.reload import ReloadStatus
@@ -37,18 +36,19 @@ from cleanerd.errors import (
     SourceChanged,
 )
 from cleanerd.pipeline.rewrite import VerificationFailed
+from cleanerd.policy.pace import FLOOR_BYTES_PER_S
 from cleanerd.policy.verdicts import RecordVerdict
 from cleanerd.spark_runtime.lazy_spark import SparkFailed
 from tests.cleaning.logs import lock_of_another, segment
 from tests.daemon.processes import wait_until
 from tests.daemon.test_beside_broker import stage
-from tests.operate.late_logs import MORE_SCENARIOS
-from tests.operate.scrape import get, has_moved, parse
+from tests.daemon.test_pacer import Paced
+from tests.operate.scrape import get, has_moved, parse, serving
 from tests.operate.story import MOVED_BY_STORY
 from tests.operate.world import World
 
 Scenario = Callable[[World], None]
-SCENARIOS: dict[Scenario, tuple[Metric, ...]] = dict(MORE_SCENARIOS)
+SCENARIOS: dict[Scenario, tuple[Metric, ...]] = {}
 CANNOT_MOVE = {
     table.BUILD_INFO: "the version of a process is what it is",
     table.DIR_BYTES: "that would take resizing a file system",
@@ -219,6 +219,26 @@ def an_operator_throttles(world: World) -> None:
     assert world.scrape().total("cleanerd_io_limit_bytes_per_second", limit="total") == 5e6
 
 
+@moves(table.DEADLINE_MISSES)
+def more_becomes_due_than_can_be_done(world: World) -> None:
+    """Three logs become due together for one worker, which a limit makes slow: those that wait are late."""
+    world.configure(log_cleaner_max_compaction_lag_ms=world.clock.now_ms() - 1000 + 5000)
+    assert world.scrape().total("cleanerd_deadline_misses_predicted") == 0
+    throttle.set_throttle(world.control, ThrottleChange(io_bytes_per_s=2))
+    assert world.scrape().total("cleanerd_deadline_misses_predicted") == 2
+
+
+@moves(table.IO_LIMIT, table.PRESSURE)
+def neighbours_need_the_machine(world: World) -> None:
+    """The kernel reports pressure: the limit that follows it falls."""
+    world.configure(cleanerd_throttle_pressure_max_percent=20)
+    Paced(world).steps(2, io=50, cpu=10)
+    after = world.scrape()
+    assert after.total("cleanerd_throttle_pressure_ratio", resource="io") == pytest.approx(0.5)
+    assert after.total("cleanerd_throttle_pressure_ratio", resource="cpu") == pytest.approx(0.1)
+    assert after.total("cleanerd_io_limit_bytes_per_second", limit="pressure") == FLOOR_BYTES_PER_S
+
+
 @moves(table.HISTORY_LOST)
 def the_history_cannot_be_written(world: World) -> None:
     with sqlite3.connect(world.root / "history.sqlite", isolation_level=None) as other:
@@ -303,6 +323,7 @@ def test_counters_outlive_a_reload_that_changes_the_number_of_threads(world: Wor
     before = world.scrape()
     assert world.configure(log_cleaner_threads=2).status is ReloadStatus.ACCEPTED
     wait_until(lambda: world.scrape().total("cleanerd_workers") == 3, 10)
+    assert world.configure(log_cleaner_threads=0).status is ReloadStatus.REJECTED
     after = world.scrape()
     assert after.total("cleanerd_read_bytes_total", phase="index") == 123
     assert [key for key, value in before.counters().items() if after.samples[key] < value] == []
@@ -367,22 +388,15 @@ def test_number_of_series_does_not_depend_on_the_number_of_partitions(tmp_path: 
 # -- over HTTP ------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def serving(listen: str, limits: RequestLimits | None = None, unlike: str = "") -> Iterator[str]:
+def daemon_pages(unlike: str = "") -> Mapping[str, Page]:
+    """Of a daemon that is well and ready; `unlike`: but for this."""
     metrics = Metrics(["/logs"], SystemClock())
-    server = MetricsServer(
-        listen,
-        pages(metrics, lambda: "it hangs" if unlike == "alive" else None, lambda: unlike != "ready"),
-        limits,
-    )
-    server.start()
-    yield server.address
-    server.stop()
+    return pages(metrics, lambda: "it hangs" if unlike == "alive" else None, lambda: unlike != "ready")
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "[::1]:0", "localhost:0"])
 def test_any_form_of_address_is_served(listen: str) -> None:
-    with serving(listen) as address:
+    with serving(daemon_pages(), listen) as address:
         assert address.rpartition(":")[0] in ("127.0.0.1", "[::1]")
         status, content_type, text = get(address)
         assert (status, content_type) == (200, "text/plain; version=0.0.4; charset=utf-8")
@@ -400,14 +414,14 @@ def test_openmetrics_with_exemplars_for_who_asks_for_it(world: World) -> None:
 
 @pytest.mark.parametrize(("path", "name"), [("/healthz", "alive"), ("/readyz", "ready")])
 def test_health_and_readiness(path: str, name: str) -> None:
-    with serving("127.0.0.1:0") as address:
+    with serving(daemon_pages()) as address:
         assert get(address, path)[::2] == (200, f"{name}\n")
-    with serving("127.0.0.1:0", unlike=name) as address:
+    with serving(daemon_pages(unlike=name)) as address:
         assert get(address, path)[0] == 503
 
 
 def test_other_paths_are_not_found_and_other_methods_refused() -> None:
-    with serving("127.0.0.1:0") as address:
+    with serving(daemon_pages()) as address:
         assert get(address, "/")[0] == 404
         host, port = address.split(":")
         with socket.create_connection((host, int(port))) as client:
@@ -417,7 +431,7 @@ def test_other_paths_are_not_found_and_other_methods_refused() -> None:
 
 def test_an_address_in_use_is_told_with_its_key() -> None:
     with (
-        serving("127.0.0.1:0") as address,
+        serving(daemon_pages()) as address,
         pytest.raises(BadConfiguration, match=r"cleanerd\.metrics\.listen: cannot listen on"),
     ):
         MetricsServer(address, {})
@@ -427,18 +441,14 @@ def test_a_page_that_fails_is_a_500_and_the_next_is_served() -> None:
     def fail(_: str) -> Answer:
         raise ZeroDivisionError
 
-    server = MetricsServer("127.0.0.1:0", {"/bad": fail, "/good": lambda _: Answer(b"good")})
-    server.start()
-    try:
-        assert get(server.address, "/bad")[0] == 500
-        assert get(server.address, "/good")[::2] == (200, "good")
-    finally:
-        server.stop()
+    with serving({"/bad": fail, "/good": lambda _: Answer(b"good")}) as address:
+        assert get(address, "/bad")[0] == 500
+        assert get(address, "/good")[::2] == (200, "good")
 
 
 def test_400_half_open_connections_keep_nobody_from_scraping() -> None:
     """The one that has been silent for longest makes room, so the latest scrape is always heard."""
-    with serving("127.0.0.1:0") as address, ExitStack() as half_open:
+    with serving(daemon_pages()) as address, ExitStack() as half_open:
         host, port = address.split(":")
         for _ in range(400):
             client = half_open.enter_context(socket.create_connection((host, int(port))))
@@ -446,43 +456,3 @@ def test_400_half_open_connections_keep_nobody_from_scraping() -> None:
         began = time.monotonic()
         assert get(address)[0] == 200
         assert time.monotonic() - began < 1
-
-
-def test_who_connects_and_says_nothing_is_cut_off() -> None:
-    with serving("127.0.0.1:0", RequestLimits(request_s=0.5)) as address:
-        host, port = address.split(":")
-        with socket.create_connection((host, int(port))) as client:
-            client.settimeout(10)
-            assert client.recv(100).startswith(b"HTTP/1.1 408")
-
-
-def test_beyond_the_limit_who_has_asked_is_answered_and_one_more_turned_away() -> None:
-    go_on = threading.Event()
-
-    def slow(_: str) -> Answer:
-        asked.release()
-        go_on.wait(10)
-        return Answer(b"late")
-
-    asked = threading.Semaphore(0)
-    server = MetricsServer("127.0.0.1:0", {"/slow": slow}, RequestLimits(max_connections=2))
-    server.start()
-    try:
-        with ThreadPoolExecutor(2) as clients:
-            answers = [clients.submit(get, server.address, "/slow") for _ in range(2)]
-            for _ in answers:
-                assert asked.acquire(timeout=10)
-            assert not _is_served(server.address)
-            go_on.set()
-            assert [answer.result()[::2] for answer in answers] == [(200, "late")] * 2
-        wait_until(lambda: get(server.address, "/slow")[0] == 200, 5)
-    finally:
-        go_on.set()
-        server.stop()
-
-
-def _is_served(address: str) -> bool:
-    try:
-        return get(address, "/healthz")[0] == 200
-    except OSError:
-        return False

@@ -90,17 +90,6 @@ def test_numbers_are_those_of_the_files(story: Story) -> None:
 
 
 @pytest.mark.soak
-def test_counters_outlive_reloads_accepted_and_rejected(story: Story) -> None:
-    """Kafka loses them when the number of its cleaner threads changes."""
-    cleaned, reloaded, rejected = (story.scrapes[name] for name in ("cleaned", "reloaded", "rejected"))
-    assert (cleaned.total("cleanerd_workers"), reloaded.total("cleanerd_workers")) == (2, 3)
-    for before, after in ((cleaned, reloaded), (reloaded, rejected)):
-        assert [key for key, value in before.counters().items() if after.samples[key] < value] == []
-    assert reloaded.total("cleanerd_cleanings_total", outcome="committed") >= 2
-    assert rejected.total("cleanerd_config_last_reload_successful") == 0
-
-
-@pytest.mark.soak
 def test_the_control_socket_serves_the_same_pages(story: Story) -> None:
     def ask(path: str) -> str:
         command = ["curl", "-sS", "--unix-socket", str(story.daemon.socket), f"http://localhost{path}"]

@@ -13,6 +13,7 @@ from cleanerd.cli import main
 from cleanerd.cli.ctl import parser as ctl_parser
 from cleanerd.config.keys import BROKER_KEYS
 from cleanerd.env.cache import cache_directory
+from tests.cli.conftest import verbs
 from tests.operate.tools import ROOT, need, run
 
 UNITS = ROOT / "systemd"
@@ -173,20 +174,12 @@ def test_manual_pages_are_well_formed(page: str) -> None:
 def test_manual_pages_name_every_verb_and_no_option_that_does_not_exist(page: str) -> None:
     text = (MAN / page).read_text().replace("\\-", "-").replace("\\~", " ").replace("\\fI", "")
     parser = PROGRAMS[f"/opt/cleanerd/bin/{page.partition('.')[0]}"]()
-    for verb, _ in walk(parser):
-        assert verb.startswith("_") or re.search(rf"^(?:\.B.*\b|\\fB){verb}\b", text, re.MULTILINE), verb
-    parsers = [found for make in PROGRAMS.values() for _, found in walk(make())]
+    for verb, _ in verbs(parser):
+        assert re.search(rf"^(?:\.B.*\b|\\fB){verb}\b", text, re.MULTILINE), verb
+    programs = [make() for make in PROGRAMS.values()]
+    parsers = [*programs, *(found for program in programs for _, found in verbs(program))]
     options = {option for found in parsers for action in found._actions for option in action.option_strings}
     without_examples = re.sub(r"^\.EX$.*?^\.EE$", "", text, flags=re.DOTALL | re.MULTILINE)
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", without_examples)) <= options
     for example in re.findall(rf"^{page.partition('.')[0]} ([a-z].+)$", text, re.MULTILINE):
         parser.parse_args(shlex.split(example))
-
-
-def walk(parser: argparse.ArgumentParser, words: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """A parser and all below it, each with the words that lead there."""
-    yield words, parser
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for name, below in action.choices.items():
-                yield from walk(below, f"{words} {name}".strip())

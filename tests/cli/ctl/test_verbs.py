@@ -195,12 +195,21 @@ def test_exit_3_when_no_daemon_answers(tmp_path: Path) -> None:
     assert asking.returncode == 3
 
 
-def test_exit_4_when_there_is_no_such_log(daemon: Daemon) -> None:
-    """Also for jobs and holds."""
-    for arguments in (["log", "payments-0"], ["clean", "payments"], ["jobs", "j9"], ["resume", "h9"]):
-        ran = daemon.ctl(*arguments)
-        assert (ran.returncode, ran.stdout) == (4, "")
-        assert "`cleanerctl " in ran.stderr
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("log orders-7", "there is no log orders-7; did you mean orders-0 or orders-3?"),
+        ("explain oders-0", "there is no log oders-0; did you mean orders-0 or orders-3?"),
+        ("clean ordrs", "no log matches ordrs; did you mean orders?"),
+        ("retry payments", "no log matches payments; `cleanerctl logs` lists them"),
+        ("jobs j9", "there is no job j9; `cleanerctl jobs` lists those that are remembered"),
+        ("resume h9", "there is no hold with the id or the pattern h9; `cleanerctl holds` lists them"),
+    ],
+)
+def test_exit_4_when_there_is_no_such_log(daemon: Daemon, line: str, told: str) -> None:
+    """Also for jobs and holds; with names that may have been meant, partitions of the topic first."""
+    ran = daemon.ctl(*line.split())
+    assert (ran.returncode, ran.stdout, ran.stderr) == (4, "", f"cleanerctl: {told}\n")
 
 
 def test_exit_75_when_it_is_busy(daemon: Daemon) -> None:
