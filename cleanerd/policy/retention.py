@@ -13,15 +13,16 @@ time        needed               its largest timestamp is more than `retention.m
 None of them goes beyond the high watermark, or takes a last segment in which no offset was assigned (6.2, 6.6).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import accumulate
 
 from .cleanable import SegmentFacts
 
 
 class Breach(Enum):
-    """Why a segment goes; the value is for people."""
+    """Why a segment goes, in the order of the scans; the value is for people."""
 
     LOG_START_OFFSET = "below the log start offset"
     SIZE = "retention.bytes"
@@ -85,24 +86,24 @@ def what_stays(
     rest = segments[len(plan.deletions) :]
     if not rest:
         return None
-    segment, is_active = rest[0], len(rest) == 1
-    upper = log_end_offset if is_active else rest[1].base_offset
-    due_ms = segment.largest_timestamp_ms + config.retention_ms + 1
-    due_bytes = max(config.retention_bytes + segment.size_bytes - sum(s.size_bytes for s in rest), 0)
-    has_time, has_size = (
-        config.delete and config.retention_ms >= 0,
-        config.delete and config.retention_bytes >= 0,
-    )
-    is_breached = (has_time and due_ms <= now_ms) or (has_size and due_bytes == 0)
-    if is_active and (segment.size_bytes == 0 or segment.base_offset == log_end_offset):
-        keeper = Keeper.EMPTY
-    elif high_watermark < upper:
-        keeper = Keeper.HIGH_WATERMARK
-    elif is_breached:
-        keeper = Keeper.ACTIVE
-    else:
-        keeper = Keeper.LIMITS
-    return Kept(segment, keeper, due_ms if has_time else None, due_bytes if has_size else None)
+    segment, has_time, has_size = rest[0], config.retention_ms >= 0, config.retention_bytes >= 0
+    due_ms = segment.largest_timestamp_ms + config.retention_ms + 1 if config.delete and has_time else None
+    behind_bytes = sum(s.size_bytes for s in rest[1:])
+    due_bytes = max(config.retention_bytes - behind_bytes, 0) if config.delete and has_size else None
+    is_breached = due_bytes == 0 or (due_ms is not None and due_ms <= now_ms)
+    keeper = _keeper(rest, 0, log_end_offset, high_watermark)
+    return Kept(segment, keeper or (Keeper.ACTIVE if is_breached else Keeper.LIMITS), due_ms, due_bytes)
+
+
+def _keeper(
+    segments: Sequence[SegmentFacts], place: int, log_end_offset: int, high_watermark: int
+) -> Keeper | None:
+    """What keeps a segment whatever its age and size (6.2, 6.6)."""
+    segment, is_last = segments[place], place + 1 == len(segments)
+    if is_last and (segment.size_bytes == 0 or segment.base_offset == log_end_offset):
+        return Keeper.EMPTY
+    upper = log_end_offset if is_last else segments[place + 1].base_offset
+    return Keeper.HIGH_WATERMARK if high_watermark < upper else None
 
 
 def plan_retention(
@@ -115,37 +116,25 @@ def plan_retention(
     high_watermark: int,
 ) -> RetentionPlan:
     """Apply log start, then size, then time, each as a scan from the oldest remaining segment (6.1, 6.2)."""
+    sizes = accumulate((segment.size_bytes for segment in reversed(segments)), initial=0)
+    behind_bytes = list(sizes)[-2::-1]
+
+    def is_breached(breach: Breach, place: int) -> bool:
+        match breach:
+            case Breach.LOG_START_OFFSET:
+                return place + 1 < len(segments) and segments[place + 1].base_offset <= log_start_offset
+            case Breach.SIZE:
+                return config.delete and 0 <= config.retention_bytes <= behind_bytes[place]
+            case Breach.TIME:
+                age_ms = now_ms - segments[place].largest_timestamp_ms
+                return config.delete and 0 <= config.retention_ms < age_ms
+
     deletions: list[tuple[SegmentFacts, Breach]] = []
-
-    def scan(breach: Breach, breaches: Callable[[SegmentFacts, SegmentFacts | None], bool]) -> None:
-        while (gone := len(deletions)) < len(segments):
-            segment, following = segments[gone], segments[gone + 1] if gone + 1 < len(segments) else None
-            upper = following.base_offset if following else log_end_offset
-            empty_last = following is None and (
-                segment.size_bytes == 0 or segment.base_offset == log_end_offset
-            )
-            if high_watermark < upper or empty_last or not breaches(segment, following):
-                return
-            deletions.append((segment, breach))
-
-    start = log_start_offset
-    scan(
-        Breach.LOG_START_OFFSET, lambda _, following: following is not None and following.base_offset <= start
-    )
-    if config.delete:
-        if config.retention_bytes >= 0:
-            excess = sum(s.size_bytes for s in segments[len(deletions) :]) - config.retention_bytes
-
-            def too_big(segment: SegmentFacts, _: SegmentFacts | None) -> bool:
-                nonlocal excess
-                if excess < segment.size_bytes:
-                    return False
-                excess -= segment.size_bytes
-                return True
-
-            scan(Breach.SIZE, too_big)
-        if config.retention_ms >= 0:
-            scan(Breach.TIME, lambda s, _: now_ms - s.largest_timestamp_ms > config.retention_ms)
+    for breach in Breach:
+        for place in range(len(deletions), len(segments)):
+            if _keeper(segments, place, log_end_offset, high_watermark) or not is_breached(breach, place):
+                break
+            deletions.append((segments[place], breach))
     is_emptied = len(deletions) == len(segments)
     new_start = log_end_offset if is_emptied else segments[len(deletions)].base_offset
     # Values go before the tombstones behind them (architecture 2): a gap would bring deleted keys back.
@@ -153,7 +142,9 @@ def plan_retention(
         "the oldest segments, without a gap"
     )
     assert not deletions or new_start <= high_watermark, "nothing goes that other replicas may lack"
-    return RetentionPlan(tuple(deletions), max(start, new_start), roll=bool(deletions) and is_emptied)
+    return RetentionPlan(
+        tuple(deletions), max(log_start_offset, new_start), roll=bool(deletions) and is_emptied
+    )
 
 
 def epochs_from(epochs: Sequence[tuple[int, int]], log_start_offset: int) -> tuple[tuple[int, int], ...]:
