@@ -11,7 +11,6 @@ import secrets
 import socket
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -70,16 +69,37 @@ def address_towards(host: str) -> str:
         return str(probe.getsockname()[0])
 
 
-class Listener(ABC):
-    """Driver's end: listens on `host`, and has a thread for each task that knows the token. Use as a context manager.
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a `Listener` listens, and the token that it asks for; travels with the task."""
 
-    When it is left, listener and connections are closed and their threads have ended, or end within a conversation that
-    waits for something else.
+    host: str
+    port: int
+    token: bytes
+
+    def connect(self) -> socket.socket:
+        """A connection of its own. Raises OSError."""
+        connection = socket.create_connection((self.host, self.port), _TIMEOUT_S)
+        try:
+            _prove(connection, self.token)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+class Listener:
+    """Listens on `host`, and has a thread for each task that knows the token. Use as a context manager.
+
+    `converse`: with a task, until it hangs up; may raise OSError. When the listener is left, it and its connections are
+    closed and their threads have ended, or end within a conversation that waits for something else.
     """
 
-    def __init__(self, host: str) -> None:
-        self._token = secrets.token_bytes(_TOKEN_BYTES)
-        self._listener = socket.create_server((host, 0))
+    def __init__(self, converse: Callable[[socket.socket], None], host: str) -> None:
+        self._converse = converse
+        self._listener = socket.create_server(
+            (host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+        )
         self._closing = threading.Event()
         self._mutex = threading.Lock()
         self._strangers: dict[
@@ -87,7 +107,7 @@ class Listener(ABC):
         ] = {}  # have not proved that they know the token yet, oldest first
         self._served: dict[socket.socket, threading.Thread] = {}
         self._acceptor = threading.Thread(target=self._accept, name="cleanerd-channel", daemon=True)
-        self.reporter = Reporter(host, self._listener.getsockname()[1], self._token)
+        self.endpoint = Endpoint(host, self._listener.getsockname()[1], secrets.token_bytes(_TOKEN_BYTES))
 
     def __enter__(self) -> Self:
         self._acceptor.start()
@@ -104,6 +124,10 @@ class Listener(ABC):
                 _shut(connection)
         for thread in served.values():
             thread.join(_LEAVE_S)
+
+    def leave_to_fork(self) -> None:
+        """Instead of entering it: another process, forked before, does."""
+        self._listener.close()
 
     def _accept(self) -> None:
         while not self._closing.is_set():
@@ -150,15 +174,11 @@ class Listener(ABC):
         if answer is None:
             return False
         proof, theirs = answer[:_PROOF_BYTES], answer[_PROOF_BYTES:]
-        if not hmac.compare_digest(proof, _proof(self._token, b"task", challenge)):
+        if not hmac.compare_digest(proof, _proof(self.endpoint.token, b"task", challenge)):
             return False
-        connection.sendall(_proof(self._token, b"driver", theirs))
+        connection.sendall(_proof(self.endpoint.token, b"driver", theirs))
         connection.settimeout(None)
         return True
-
-    @abstractmethod
-    def _converse(self, connection: socket.socket) -> None:
-        """With a task, until it hangs up. Raises OSError."""
 
     def _forget(self, connection: socket.socket) -> None:
         with self._mutex:
@@ -168,13 +188,14 @@ class Listener(ABC):
 
 
 class Channel(Listener, Generic[_M]):
-    """Hands every message to `answer`, in several threads."""
+    """Driver's end: hands every message to `answer`, in several threads."""
 
     def __init__(self, answer: Callable[[_M], ReportAnswer], host: str = "127.0.0.1") -> None:
-        super().__init__(host)
+        super().__init__(self._answer_all, host)
         self._answer: Callable[[Any], ReportAnswer] = answer
+        self.reporter = Reporter(self.endpoint.host, self.endpoint.port, self.endpoint.token)
 
-    def _converse(self, connection: socket.socket) -> None:
+    def _answer_all(self, connection: socket.socket) -> None:
         while (message := _receive(connection, MESSAGE_BYTES)) is not None:
             connection.sendall(pack_answer(self._answer(unpack_message(message))))
 
@@ -237,12 +258,8 @@ _open: dict["Reporter", socket.socket] = {}  # connections of this worker proces
 
 
 @dataclass(frozen=True, slots=True)
-class Reporter:
-    """Task's end; travels with the task."""
-
-    host: str
-    port: int
-    token: bytes
+class Reporter(Endpoint):
+    """Task's end of a `Channel`."""
 
     @contextlib.contextmanager
     def advance(self, log: int, phase: Phase) -> Iterator[Advance]:
@@ -304,13 +321,3 @@ class Reporter:
         answer = _ask(connection, message)
         _open[self] = connection
         return answer
-
-    def connect(self) -> socket.socket:
-        """A connection of its own. Raises OSError."""
-        connection = socket.create_connection((self.host, self.port), _TIMEOUT_S)
-        try:
-            _prove(connection, self.token)
-        except BaseException:
-            connection.close()
-            raise
-        return connection

@@ -30,7 +30,8 @@ from pyspark import SparkContext
 from cleanerd.errors import JobFailed
 
 from .block_store import block_file, scratch_directory, travelling
-from .host_blocks import Server, drop, host_block_file, new_name, server_here
+from .channel import Endpoint
+from .host_blocks import drop, host_block_file, new_name, server_here
 from .resident_job import Answers, Blocks, ResidentJob, Residents, TaskStep, Work
 from .shared_value import SentValue, SharedFile
 from .task_queue import TURN_BYTES, TaskQueue, spark_tasks, turns
@@ -211,7 +212,7 @@ class Cluster(Executor):
         return [answer for answer, _ in found]
 
 
-def _with_server(do: Callable[..., Iterable[Any]], *of_step: Any) -> Iterator[tuple[Any, Server]]:
+def _with_server(do: Callable[..., Iterable[Any]], *of_step: Any) -> Iterator[tuple[Any, Endpoint]]:
     """Each answer of `do`, with the server of the host that made it."""
     return ((answer, server_here()) for answer in do(*of_step))
 

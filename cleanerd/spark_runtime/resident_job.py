@@ -28,7 +28,7 @@ from pyspark import SparkContext
 from cleanerd.errors import JobFailed
 
 from .block_store import Put, scratch_directory
-from .channel import Listener, Reporter
+from .channel import Endpoint, Listener
 from .pyspark_privates import dump_function
 from .shared_value import Shared
 from .task_queue import Numbered, numbered
@@ -231,17 +231,6 @@ class Steps:
             return step.left.pop() if step.left and not self._is_closed else None
 
 
-class _Reception(Listener):
-    """Where the processes of a job find its steps."""
-
-    def __init__(self, host: str, steps: Steps) -> None:
-        super().__init__(host)
-        self._steps = steps
-
-    def _converse(self, connection: socket.socket) -> None:
-        self._steps.lead(connection)
-
-
 class ResidentJob:
     """The driver's end. Begins at once, in the background, with so many `tasks`; lasts until `close`."""
 
@@ -317,8 +306,11 @@ class ResidentJob:
             self._directory.set_result(None)
 
     def _stay(self, spark: SparkContext) -> None:
-        with scratch_directory(spark) as directory, _Reception(self._host.address, self._steps) as reception:
-            steps = reception.reporter
+        with (
+            scratch_directory(spark) as directory,
+            Listener(self._steps.lead, self._host.address) as listener,
+        ):
+            steps = listener.endpoint
             group = str(spark.getLocalProperty("spark.jobGroup.id"))
             self._cancel = lambda: spark.cancelJobGroup(group)
             try:
@@ -408,7 +400,7 @@ class Residents:
         job.close()
 
 
-def _stay_in(_: list[int], steps: Reporter) -> None:
+def _stay_in(_: list[int], steps: Endpoint) -> None:
     """A task: step after step, as long as there are any. It has read its rows, else Spark would end its process.
 
     Raises OSError when it has lost the driver: Spark begins another one then.

@@ -262,6 +262,12 @@ def test_tasks_of_a_cluster_are_given_an_address_that_they_reach() -> None:
     assert driver_host("spark://[::1]:7077") == "::1"
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_channel_listens_at_such_an_address(host: str) -> None:
+    with Channel(lambda _: GO_ON, host) as channel:
+        report_once(channel.reporter)
+
+
 def test_bytes_that_pass_fast_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """4 MiB at least and 32 MiB at most in a report; one that was held back is followed by one of 4 MiB."""
     told: list[int] = []

@@ -5,13 +5,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from cleanerd.spark_runtime import host_blocks
-from cleanerd.spark_runtime.host_blocks import HostBytes, Server, drop, host_block_file, new_name
+from cleanerd.spark_runtime.host_blocks import HostBytes, drop, host_block_file, new_name
 from tests.daemon.processes import ROOT, wait_until
 
 DAEMON = """
@@ -88,7 +89,7 @@ def test_nothing_but_blocks_is_given(tmp_path: Path, name: str) -> None:
 @pytest.mark.usefixtures("daemon")
 def test_strangers_get_nothing() -> None:
     block = put(new_name())[0]
-    server = Server(block.server.host, block.server.port, bytes(16))
+    server = replace(block.server, token=bytes(16))
     with pytest.raises((EOFError, OSError)):
         elsewhere(block._replace(server=server)).load()
     drop(block.path.split("/")[-2], [server])
