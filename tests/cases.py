@@ -68,18 +68,14 @@ CASES: dict[str, tuple[str, ...]] = {
     "C040": ("daemon/test_states.py::test_c040_retention_and_topic_deletion",),
     "C041": ("daemon/test_states.py::test_c041_done_cleaning",),
     "C042": ("daemon/test_states.py::test_c042_done_deleting",),
-    "C043": (
-        "storage/test_checkpoints.py::test_c043_c049_added_offset_is_read_back_and_a_second_write_replaces_the_first",
-    ),
-    "C044": ("storage/test_checkpoints.py::test_c044_remove_partition_data",),
+    "C043": ("storage/test_checkpoints.py::test_2_12_c043_c044_c048_c049_in_kafkas_order",),
+    "C044": ("storage/test_checkpoints.py::test_2_12_c043_c044_c048_c049_in_kafkas_order",),
     "C045": ("storage/test_checkpoints.py::test_c045_directories_know_nothing_of_each_other",),
-    "C046": ("storage/test_checkpoints.py::test_c046_maybe_truncate_checkpoint_should_truncate_data",),
+    "C046": ("storage/test_checkpoints.py::test_c046_2_14_an_entry_is_only_lowered",),
     "C047": ("storage/test_log_dir.py::test_the_entry_of_the_directory_where_it_was_goes",),
-    "C048": (
-        "storage/test_checkpoints.py::test_c048_partition_that_is_gone_and_removed_is_no_longer_listed",
-    ),
+    "C048": ("storage/test_checkpoints.py::test_2_12_c043_c044_c048_c049_in_kafkas_order",),
     "C049": (
-        "storage/test_checkpoints.py::test_c043_c049_added_offset_is_read_back_and_a_second_write_replaces_the_first",
+        "storage/test_checkpoints.py::test_2_12_c043_c044_c048_c049_in_kafkas_order",
         "storage/test_checkpoints.py::test_c049_no_file_and_an_empty_one_are_no_entries",
     ),
     "C050": ("storage/test_checkpoints.py::test_7_16b_damage_is_an_error_with_file_byte_expected_and_found",),

@@ -1,6 +1,7 @@
 """A commit with every sync done at once: what `Committer.under` does for several logs side by side; and its recovery."""
 
 import os
+from collections.abc import Callable
 
 from cleanerd.env.files import Files
 from cleanerd.storage.commit import commit_steps
@@ -30,3 +31,17 @@ def recover_here(disk: SimDisk) -> str | None:
         return next_offset(disk.read(path), int(os.path.basename(path)[:20]))
 
     return recover(PartitionDir(disk, DIRECTORY), is_kafka=False, next_offset=end_of)
+
+
+def recover_beside_broker(disk: SimDisk) -> str | None:
+    """Recovery in a broker's directory."""
+    return recover(PartitionDir(disk, DIRECTORY), is_kafka=True)
+
+
+def check_refused(
+    disk: SimDisk, because: str, recovery: Callable[[SimDisk], str | None] = recover_here
+) -> None:
+    """Recovery gives this reason, and leaves everything as it is."""
+    before = disk.listing(DIRECTORY)
+    assert because in str(recovery(disk))
+    assert disk.listing(DIRECTORY) == before

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cleanerd.env.files import RealFiles
@@ -109,35 +109,16 @@ def test_c045_directories_know_nothing_of_each_other() -> None:
 # -- 2.12 -----------------------------------------------------------------------------------------------------
 
 
-def test_c043_c049_added_offset_is_read_back_and_a_second_write_replaces_the_first() -> None:
-    disk = log_dirs({})
-    update_cleaner_checkpoint(disk, A, {T0: 999})
-    assert cleaner(disk) == {T0: 999}
-    disk.mkdir(f"{A}/{T0}")
-    update_cleaner_checkpoint(disk, A, {T0: 1000, T1: 3})
-    assert cleaner(disk) == {T0: 1000, T1: 3}
-
-
-def test_c044_remove_partition_data() -> None:
-    disk = log_dirs({})
-    update_cleaner_checkpoint(disk, A, {T0: 999})
-    update_cleaner_checkpoint(disk, A, {T0: None})
-    assert cleaner(disk) == {}
-
-
-def test_c048_partition_that_is_gone_and_removed_is_no_longer_listed() -> None:
-    disk = log_dirs({T0: 5, T1: 6})
-    disk.rmdir(f"{A}/{T0}")
-    update_cleaner_checkpoint(disk, A, {T0: None})
-    assert disk.read(f"{A}/{names.CLEANER_OFFSET_CHECKPOINT}") == b"0\n1\nt 1 6\n"
-
-
 tps = st.builds(TopicPartition, st.sampled_from(["t", "u.v", "w-x"]), st.integers(0, 3))
 offsets = st.integers(0, 2**63 - 1)
 
 
 @given(st.dictionaries(tps, offsets), st.dictionaries(tps, st.none() | offsets), st.sets(tps))
-def test_2_12_in_kafkas_order(
+@example({T0: 5, T1: 6}, {T0: None}, {T0})  # C048
+@example({}, {T0: 999}, set())  # C043
+@example({T0: 999}, {T0: 1000, T1: 3}, set())  # C049
+@example({T0: 999}, {T0: None}, set())  # C044
+def test_2_12_c043_c044_c048_c049_in_kafkas_order(
     before: Entries, change: dict[TopicPartition, int | None], gone: set[TopicPartition]
 ) -> None:
     """Drop what is gone, remove, add; whatever the entries are, what is written is what is read."""
@@ -145,12 +126,8 @@ def test_2_12_in_kafkas_order(
     for tp in gone & before.keys():
         disk.rmdir(f"{A}/{tp}")
     update_cleaner_checkpoint(disk, A, change)
-    expected = {tp: offset for tp, offset in before.items() if tp not in gone}
-    for tp, offset in change.items():
-        expected.pop(tp, None)
-        if offset is not None:
-            expected[tp] = offset
-    assert cleaner(disk) == expected
+    after = {tp: offset for tp, offset in before.items() if tp not in gone} | change
+    assert cleaner(disk) == {tp: offset for tp, offset in after.items() if offset is not None}
 
 
 @pytest.mark.parametrize(
@@ -211,29 +188,16 @@ def test_the_broker_stays_owner_of_its_checkpoint(log_dir: Path) -> None:
 # -- lowering, and logs that are gone -------------------------------------------------------------------------
 
 
-def test_c046_maybe_truncate_checkpoint_should_truncate_data() -> None:
-    disk = log_dirs({T0: 999})
-    assert not lower_checkpoint(disk, A, CLEANER, T0, 1000)
-    assert cleaner(disk) == {T0: 999}
-    assert lower_checkpoint(disk, A, CLEANER, T0, 1)
-    assert cleaner(disk) == {T0: 1}
-
-
-def test_2_14_only_downwards() -> None:
-    """The default is 0: what has no entry gets none. Nothing is written where nothing changes."""
-    disk = log_dirs({T0: 999})
-    assert not lower_checkpoint(disk, A, CLEANER, T1, 0)
-    assert not lower_checkpoint(disk, A, CLEANER, T0, 999)
-    assert disk.operations == []
-    assert cleaner(disk) == {T0: 999}
-
-
 @pytest.mark.parametrize("name", LOG_DIR_CHECKPOINTS)
-def test_lowering_works_on_each_of_the_four(name: str) -> None:
+@pytest.mark.parametrize(("tp", "offset"), [(T0, 1000), (T0, 999), (T0, 1), (T1, 0)])
+def test_c046_2_14_an_entry_is_only_lowered(name: str, tp: TopicPartition, offset: int) -> None:
+    """What has no entry gets none. Nothing is written where nothing changes."""
     disk = log_dirs({U0: 7})
-    disk.put(f"{A}/{name}", b"0\n2\nt 0 5\nu 0 7\n")
-    assert lower_checkpoint(disk, A, name, T0, 3)
-    assert read_offsets(disk, f"{A}/{name}") == {T0: 3, U0: 7}
+    disk.put(f"{A}/{name}", b"0\n2\nt 0 999\nu 0 7\n")
+    is_lower = (tp, offset) == (T0, 1)
+    assert lower_checkpoint(disk, A, name, tp, offset) == is_lower
+    assert bool(disk.operations) == is_lower
+    assert read_offsets(disk, f"{A}/{name}") == {T0: 1 if is_lower else 999, U0: 7}
 
 
 def test_forgotten_partition_is_in_no_checkpoint_and_others_are_as_they_were() -> None:

@@ -20,10 +20,10 @@ from tests.storage.crashes import (
     cleanerd_recovers,
     commits_found,
     distinct,
+    exchange,
     kafka_starts,
     killed,
     names,
-    survives,
     switched_off,
     with_survivors,
 )
@@ -33,27 +33,19 @@ from tests.storage.model import (
     DIRECTORY,
     SCENARIOS,
     Scenario,
+    Segment,
     lay_out,
     live_segments,
-    read_committed,
     stage,
     staged_disk,
 )
 
 scenarios = pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
-recoverers = pytest.mark.parametrize("recoverer", [cleanerd_recovers, kafka_starts])
 
 SHORT = BY_NAME["short output: last batch below later sources"]
+EMPTY = BY_NAME["empty output, stale txnindex"]
 TWO = BY_NAME["two groups"]
 DEPENDENT = BY_NAME["two groups, tombstone in the second deletes in the first"]
-
-
-@scenarios
-def test_scenario_keeps_what_a_consumer_reads(scenario: Scenario) -> None:
-    """The scenarios themselves are right: compaction changes no newest value."""
-    expected = read_committed(scenario.after(0))
-    for commits in range(len(scenario.rewrites) + 1):
-        assert read_committed(scenario.after(commits)) == expected
 
 
 @scenarios
@@ -107,39 +99,31 @@ def test_commit_does_the_numbered_steps_in_order() -> None:
     ]
 
 
-@scenarios
-@recoverers
-def test_killed_anywhere_the_log_is_old_or_new(scenario: Scenario, recoverer: Action) -> None:
-    """Once new it stays new: the number of committed groups never falls from one operation to the next."""
-    disk, _ = staged_disk(scenario)
-    last = 0
-    for copy in killed(disk, commit_all):
-        recoverer(copy)
-        commits = commits_found(scenario, copy, by_kafka=recoverer is kafka_starts)
-        assert commits >= last
-        assert all(survives(rewrite, copy) for rewrite in scenario.rewrites)
-        last = commits
-    assert last == len(scenario.rewrites)
+def all_staged_first(scenario: Scenario) -> tuple[SimDisk, Action]:
+    """The disk, and the commits that follow."""
+    return staged_disk(scenario)[0], commit_all
 
 
-def commit_group_by_group(scenario: Scenario) -> Action:
+def group_by_group(scenario: Scenario) -> tuple[SimDisk, Action]:
     """Each group is staged when the one before it is committed, as where there is no room for both."""
 
     def act(disk: SimDisk) -> None:
         for rewrite in scenario.rewrites:
             commit_group(disk, DIRECTORY, stage(disk, rewrite))
 
-    return act
+    return lay_out(scenario), act
+
+
+Way = Callable[[Scenario], tuple[SimDisk, Action]]
 
 
 @scenarios
-@recoverers
-def test_killed_anywhere_between_groups_that_are_staged_one_by_one(
-    scenario: Scenario, recoverer: Action
-) -> None:
-    """As when all are staged first: old, or new up to a group, and what is new stays new."""
+@pytest.mark.parametrize("way", [all_staged_first, group_by_group])
+@pytest.mark.parametrize("recoverer", [cleanerd_recovers, kafka_starts])
+def test_killed_anywhere_the_log_is_old_or_new(scenario: Scenario, way: Way, recoverer: Action) -> None:
+    """Once new it stays new: the number of committed groups never falls from one operation to the next."""
     last = 0
-    for copy in killed(lay_out(scenario), commit_group_by_group(scenario)):
+    for copy in killed(*way(scenario)):
         recoverer(copy)
         commits = commits_found(scenario, copy, by_kafka=recoverer is kafka_starts)
         assert commits >= last
@@ -148,55 +132,17 @@ def test_killed_anywhere_between_groups_that_are_staged_one_by_one(
 
 
 @scenarios
-@recoverers
-def test_switched_off_anywhere_between_groups_that_are_staged_one_by_one(
-    scenario: Scenario, recoverer: Action
-) -> None:
-    cuts = (
-        cut
-        for copy in killed(lay_out(scenario), commit_group_by_group(scenario))
-        for cut in switched_off(copy)
-    )
-    for cut in distinct(cuts):
-        recoverer(cut)
-        commits_found(scenario, cut, by_kafka=recoverer is kafka_starts)
-
-
-@scenarios
-def test_killed_anywhere_cleanerd_and_kafka_agree(scenario: Scenario) -> None:
-    """The commit point is the same for both, whoever comes first; what the other leaves is no matter to either."""
-    disk, _ = staged_disk(scenario)
-    for copy in killed(disk, commit_all):
-        ours, theirs, both = copy.copy(), copy.copy(), copy.copy()
-        cleanerd_recovers(ours)
-        kafka_starts(theirs)
-        commits = commits_found(scenario, ours, by_kafka=False)
-        assert commits == commits_found(scenario, theirs, by_kafka=True)
-        kafka_starts(both)
-        started = live_segments(both)
-        cleanerd_recovers(both)
-        assert live_segments(both) == started
-        kafka_starts(ours)
-        assert commits_found(scenario, ours, by_kafka=False) == commits
-
-
-@scenarios
-@recoverers
-def test_switched_off_anywhere_the_log_is_old_or_new(scenario: Scenario, recoverer: Action) -> None:
+@pytest.mark.parametrize(
+    ("way", "seeds"),
+    [
+        (all_staged_first, 4),
+        (group_by_group, 4),
+        pytest.param(all_staged_first, 4096, marks=pytest.mark.soak),
+    ],
+)
+def test_switched_off_anywhere_the_log_is_old_or_new(scenario: Scenario, way: Way, seeds: int) -> None:
     """Of the operations since the last sync any subset may be lost (spec disk D4, A to F in `storage.commit`)."""
-    disk, _ = staged_disk(scenario)
-    cuts = (cut for copy in killed(disk, commit_all) for cut in switched_off(copy))
-    for cut in distinct(cuts):
-        recoverer(cut)
-        commits_found(scenario, cut, by_kafka=recoverer is kafka_starts)
-
-
-@pytest.mark.soak
-@scenarios
-def test_switched_off_with_thousands_of_subsets(scenario: Scenario) -> None:
-    """The same with thousands of subsets for each operation."""
-    disk, _ = staged_disk(scenario)
-    cuts = (cut for copy in killed(disk, commit_all) for cut in switched_off(copy, seeds=4096))
+    cuts = (cut for copy in killed(*way(scenario)) for cut in switched_off(copy, seeds))
     for cut in distinct(cuts):
         twin = cut.copy()
         cleanerd_recovers(cut)
@@ -208,73 +154,57 @@ def test_switched_off_with_thousands_of_subsets(scenario: Scenario) -> None:
 # -- X6: sources that a broker's range does not cover ---------------------------------------------------------
 
 
-def test_kafka_leaves_uncovered_sources_beside_a_short_segment() -> None:
-    """X6: after step 3 all of them stay, each kill in step 4 takes one more, always the oldest; nothing is lost."""
-    disk, _ = staged_disk(SHORT)
+@pytest.mark.parametrize("scenario", [SHORT, EMPTY], ids=str)
+def test_kafka_leaves_uncovered_sources_beside_the_new_segment(scenario: Scenario) -> None:
+    """X6, of an empty one X5e (rule 5.16): after step 3 all of them stay, each kill in step 4 takes the oldest."""
+    disk, _ = staged_disk(scenario)
     seen = []
     for copy in killed(disk, commit_all):
         kafka_starts(copy)
         found = live_segments(copy)
         if found not in seen:
             seen.append(found)
-    assert seen == [SHORT.after(0), *with_survivors(SHORT, 1), SHORT.after(1)]
-
-
-def test_empty_log_replaces_only_its_base_for_kafka() -> None:
-    """Rule 5.16, X5e: the range of an empty swap is empty."""
-    scenario = BY_NAME["empty output, stale txnindex"]
-    disk, _ = staged_disk(scenario)
-    seen = []
-    for copy in killed(disk, commit_all):
-        kafka_starts(copy)
-        if live_segments(copy) not in seen:
-            seen.append(live_segments(copy))
     assert seen == [scenario.after(0), *with_survivors(scenario, 1), scenario.after(1)]
 
 
 def test_blank_transaction_index_belongs_to_the_broker() -> None:
     """A swap file that the broker cannot open for writing takes its directory offline (spec disk D4.6)."""
-    disk, _ = staged_disk(BY_NAME["empty output, stale txnindex"])
+    disk, _ = staged_disk(EMPTY)
     commit_all(disk)
     blank, stale = at("00000000000000000000.txnindex.swap"), at("00000000000000000000.txnindex")
     adopted = disk.operations.index(("adopt_owner", blank, stale))
     assert adopted < disk.operations.index(("fsync", blank))
 
 
-def test_later_group_is_refused_while_sources_of_the_group_before_survive() -> None:
+@pytest.mark.parametrize(
+    ("before", "refused"),
+    [
+        ([], [DEPENDENT.after(0)]),  # it was rolled back, or never begun
+        ([kafka_starts], [DEPENDENT.after(0), *with_survivors(DEPENDENT, 1)]),
+    ],
+    ids=["recovered", "after a start of the broker"],
+)
+def test_later_group_is_refused_unless_the_group_before_is_wholly_committed(
+    before: list[Action], refused: list[tuple[Segment, ...]]
+) -> None:
     """(E): the tombstone in the second group still has a value of the first to delete, so it must stay."""
     disk, _ = staged_disk(DEPENDENT)
     first, second = read_manifests(PartitionDir(disk, DIRECTORY))
-    refused = 0
+    seen = []
     for copy in killed(disk, lambda d: commit_group(d, DIRECTORY, first)):
-        kafka_starts(copy)
-        cleanerd_recovers(copy)
-        if live_segments(copy) in with_survivors(DEPENDENT, 1):
-            with pytest.raises(SourceChanged, match="relies"):
-                commit_group(copy, DIRECTORY, second)
-            assert live_segments(copy) in with_survivors(DEPENDENT, 1)
-            refused += 1
-    assert refused
-
-
-def test_later_group_is_refused_after_the_group_before_was_rolled_back() -> None:
-    """(E) The same when recovery undid the first group, or it was discarded or never begun."""
-    disk, _ = staged_disk(DEPENDENT)
-    first, second = read_manifests(PartitionDir(disk, DIRECTORY))
-    refused = committed = 0
-    for copy in killed(disk, lambda d: commit_group(d, DIRECTORY, first)):
-        cleanerd_recovers(copy)
+        for recoverer in (*before, cleanerd_recovers):
+            recoverer(copy)
+        found = live_segments(copy)
+        seen += [found] if found not in seen else []
         assert second in read_manifests(PartitionDir(copy, DIRECTORY))
-        if live_segments(copy) == DEPENDENT.after(0):
+        if found in refused:
             with pytest.raises(SourceChanged, match="relies"):
                 commit_group(copy, DIRECTORY, second)
-            refused += 1
+            assert live_segments(copy) == found
         else:
             commit_group(copy, DIRECTORY, second)
             assert live_segments(copy) == DEPENDENT.after(2)
-            committed += 1
-    assert refused
-    assert committed
+    assert seen == [*refused, DEPENDENT.after(1)]
 
 
 def test_later_group_is_committed_when_retention_took_the_group_before() -> None:
@@ -328,15 +258,6 @@ def test_commit_on_a_real_file_system(scenario: Scenario, tmp_path: Path) -> Non
 THREE = BY_NAME["three sources"]
 
 
-def _replace_source(disk: SimDisk) -> None:
-    """Same bytes, same time, another inode."""
-    path = at("00000000000000000010.log")
-    content, mtime_ns = disk.read(path), disk.stat(path).mtime_ns
-    disk.unlink(path)
-    disk.put(path, content)
-    disk.set_mtime_ns(path, mtime_ns)
-
-
 def _append_to_source(disk: SimDisk) -> None:
     path = at("00000000000000000010.log")
     mtime_ns = disk.stat(path).mtime_ns
@@ -357,7 +278,7 @@ def _epochs(text: str) -> Callable[[SimDisk], None]:
 
 
 CHANGES = {
-    "source has another inode": (_replace_source, "the .log of 10 was"),
+    "source has another inode": (lambda d: exchange(d, at("00000000000000000010.log")), "the .log of 10 was"),
     "source has another size": (_append_to_source, "the .log of 10 was"),
     "source has another time": (
         lambda d: d.set_mtime_ns(at("00000000000000000030.log"), 7),

@@ -3,18 +3,20 @@
 import pytest
 
 from cleanerd.errors import LogUncleanable
-from cleanerd.format.names import FileKind, SegmentFileName, Suffix
+from cleanerd.format.names import SEGMENT_KINDS, FileKind, SegmentFileName, Suffix
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from cleanerd.storage.staged import read_manifests
 from tests.sim.disk import SimDisk
 from tests.sim.kafka_startup import start
-from tests.storage.committing import commit_all, recover_here
+from tests.storage.committing import check_refused, commit_all, recover_beside_broker, recover_here
 from tests.storage.crashes import (
+    Action,
     at,
     cleanerd_recovers,
     commits_found,
     distinct,
+    exchange,
     kafka_starts,
     killed,
     names,
@@ -51,7 +53,7 @@ def test_second_recovery_changes_nothing(scenario: Scenario) -> None:
         cleanerd_recovers(copy)
         assert copy.listing(DIRECTORY) == after
         copy.restart()
-        recover(PartitionDir(copy, DIRECTORY), is_kafka=True)
+        recover_beside_broker(copy)
         assert {op[0] for op in copy.operations} <= {"fsync_dir"}
         assert bool(copy.operations) == bool(names(copy, ".cleanerd"))
 
@@ -100,31 +102,18 @@ def test_recovery_switched_off_anywhere_leaves_the_log_old_or_new(scenario: Scen
 
 @scenarios
 def test_what_waits_can_be_committed_after_recovery(scenario: Scenario) -> None:
-    """A group not begun stays whole beside one that was finished."""
+    """A group not begun stays whole beside one that was finished; of one that was taken back nothing is left."""
     disk, _ = staged_disk(scenario)
     for copy in killed(disk, commit_all):
         cleanerd_recovers(copy)
         done = commits_found(scenario, copy, by_kafka=False)
         waiting = read_manifests(PartitionDir(copy, DIRECTORY))
+        assert len(names(copy, ".cleanerd")) == sum(1 + len(group.sizes) for group in waiting)
         if done + len(waiting) == len(scenario.rewrites):
             commit_all(copy)
             assert live_segments(copy) == scenario.after(len(scenario.rewrites))
         else:
             assert len(waiting) == len(scenario.rewrites) - done - 1, "only the one rolled back is gone"
-
-
-def test_no_staged_file_outlives_a_rollback() -> None:
-    """Killed between 1 and 3: old log, and the staged files of the group are gone."""
-    disk, _ = staged_disk(THREE)
-    rolled_back = 0
-    for copy in killed(disk, commit_all):
-        has_guard = bool(names(copy, ".cleaned"))
-        cleanerd_recovers(copy)
-        if has_guard:
-            assert names(copy, ".cleanerd") == []
-            assert live_segments(copy) == THREE.after(0)
-            rolled_back += 1
-    assert rolled_back
 
 
 def test_staged_files_without_manifest_are_leftovers() -> None:
@@ -146,25 +135,21 @@ def test_staged_files_without_manifest_are_leftovers() -> None:
     ]
 
 
-def test_damaged_waiting_group_is_discarded() -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda disk: disk.unlink(at("00000000000000000000.timeindex.cleanerd")),
+        lambda disk: exchange(disk, at("00000000000000000000.log.cleanerd")),  # of a later cleaning
+    ],
+    ids=["index gone", "log of another inode"],
+)
+def test_waiting_group_that_is_not_what_its_manifest_says_is_discarded(damage: Action) -> None:
     """A group is whole or worth nothing."""
     disk, _ = staged_disk(THREE)
-    disk.unlink(at("00000000000000000000.timeindex.cleanerd"))
+    damage(disk)
     cleanerd_recovers(disk)
     assert names(disk, ".cleanerd") == []
     assert live_segments(disk) == THREE.after(0)
-
-
-def test_old_manifest_beside_new_staged_files_declares_nothing() -> None:
-    """Equal in size and time, but another inode: a later cleaning wrote it and did not get as far as its manifest."""
-    disk, _ = staged_disk(THREE)
-    path = at("00000000000000000000.log.cleanerd")
-    content, mtime_ns = disk.read(path), disk.stat(path).mtime_ns
-    disk.unlink(path)
-    disk.put(path, content)
-    disk.set_mtime_ns(path, mtime_ns)
-    cleanerd_recovers(disk)
-    assert names(disk, ".cleanerd") == []
 
 
 def past_the_commit_point() -> SimDisk:
@@ -178,34 +163,30 @@ def test_source_changed_under_a_commit_stops_recovery_before_it_moves_anything()
     disk.set_mtime_ns(at("00000000000000000030.log"), 7)
     before = disk.listing(DIRECTORY)
     with pytest.raises(LogUncleanable, match=r"30\.log: is not the segment"):
-        recover(PartitionDir(disk, DIRECTORY), is_kafka=True)
+        recover_beside_broker(disk)
     assert disk.listing(DIRECTORY) == before
 
 
-def _restored(disk: SimDisk) -> SimDisk:
-    """The same files with other inodes."""
-    for name, content in disk.listing(DIRECTORY).items():
-        mtime_ns = disk.stat(at(name)).mtime_ns
-        disk.unlink(at(name))
-        disk.put(at(name), content)
-        disk.set_mtime_ns(at(name), mtime_ns)
+def restored() -> SimDisk:
+    """A copy of a commit past its commit point: the same files with other inodes."""
+    disk = past_the_commit_point()
+    for name in disk.list_names(DIRECTORY):
+        exchange(disk, at(name))
     disk.restart()
     return disk
 
 
 def test_restored_copy_without_broker_is_finished() -> None:
     """Inodes do not survive a copy; size and time do."""
-    disk = _restored(past_the_commit_point())
+    disk = restored()
     assert recover(PartitionDir(disk, DIRECTORY), is_kafka=False) is None
     assert live_segments(disk) == THREE.after(1)
 
 
 def test_restored_copy_of_a_broker_waits_for_the_broker() -> None:
     """There the swap may as well be the broker's own; the broker comes to the new log."""
-    disk = _restored(past_the_commit_point())
-    reason = recover(PartitionDir(disk, DIRECTORY), is_kafka=True)
-    assert reason is not None
-    assert REASON in reason
+    disk = restored()
+    assert REASON in str(recover_beside_broker(disk))
     kafka_starts(disk)
     assert live_segments(disk) == THREE.after(1)
 
@@ -234,17 +215,18 @@ def broker_left(rewrite: Rewrite, new: dict[FileKind, Suffix], sources: Suffix |
     return disk
 
 
-def _all(log: Suffix, index: Suffix, time_index: Suffix) -> dict[FileKind, Suffix]:
-    return {FileKind.LOG: log, FileKind.OFFSET_INDEX: index, FileKind.TIME_INDEX: time_index}
+def kinds_in(*suffixes: Suffix) -> dict[FileKind, Suffix]:
+    """Of `.log`, `.index` and `.timeindex`."""
+    return dict(zip(SEGMENT_KINDS, suffixes, strict=False))
 
 
 C107 = {
-    "1 all .cleaned": (_all(Suffix.CLEANED, Suffix.CLEANED, Suffix.CLEANED), Suffix.LIVE, 0),
-    "2 log .swap, indexes .cleaned": (_all(Suffix.SWAP, Suffix.CLEANED, Suffix.CLEANED), Suffix.LIVE, 0),
-    "3 all .swap, sources there": (_all(Suffix.SWAP, Suffix.SWAP, Suffix.SWAP), Suffix.LIVE, 1),
-    "4 all .swap, sources .deleted": (_all(Suffix.SWAP, Suffix.SWAP, Suffix.SWAP), Suffix.DELETED, 1),
-    "5 only .timeindex.swap left": (_all(Suffix.LIVE, Suffix.LIVE, Suffix.SWAP), None, 1),
-    "6 done, .deleted left": (_all(Suffix.LIVE, Suffix.LIVE, Suffix.LIVE), Suffix.DELETED, 1),
+    "1 all .cleaned": (kinds_in(Suffix.CLEANED, Suffix.CLEANED, Suffix.CLEANED), Suffix.LIVE, 0),
+    "2 log .swap, indexes .cleaned": (kinds_in(Suffix.SWAP, Suffix.CLEANED, Suffix.CLEANED), Suffix.LIVE, 0),
+    "3 all .swap, sources there": (kinds_in(Suffix.SWAP, Suffix.SWAP, Suffix.SWAP), Suffix.LIVE, 1),
+    "4 all .swap, sources .deleted": (kinds_in(Suffix.SWAP, Suffix.SWAP, Suffix.SWAP), Suffix.DELETED, 1),
+    "5 only .timeindex.swap left": (kinds_in(Suffix.LIVE, Suffix.LIVE, Suffix.SWAP), None, 1),
+    "6 done, .deleted left": (kinds_in(Suffix.LIVE, Suffix.LIVE, Suffix.LIVE), Suffix.DELETED, 1),
 }
 
 
@@ -266,7 +248,7 @@ def test_c107_recovery_after_crash_where_no_broker_will_start(case: str) -> None
 
 
 def _done_with_deleted() -> SimDisk:
-    disk = broker_left(THREE.rewrites[0], _all(Suffix.LIVE, Suffix.LIVE, Suffix.LIVE), None)
+    disk = broker_left(THREE.rewrites[0], kinds_in(Suffix.LIVE, Suffix.LIVE, Suffix.LIVE), None)
     for source in THREE.rewrites[0].sources:
         disk.put(_path(source.base, FileKind.LOG, Suffix.DELETED), source.log)
     return disk
@@ -277,13 +259,9 @@ def test_leftovers_of_a_broker_are_left_to_it(case: str) -> None:
     """Nothing is touched; the reason says what to do; afterwards the partition is in order."""
     suffixes, sources, commits = C107[case]
     disk = broker_left(THREE.rewrites[0], suffixes, sources)
-    before = disk.listing(DIRECTORY)
-    reason = recover(PartitionDir(disk, DIRECTORY), is_kafka=True)
-    assert reason is not None
-    assert REASON in reason
-    assert disk.listing(DIRECTORY) == before
+    check_refused(disk, REASON, recover_beside_broker)
     start(disk, DIRECTORY, next_offset)
-    assert recover(PartitionDir(disk, DIRECTORY), is_kafka=True) is None
+    assert recover_beside_broker(disk) is None
     assert live_segments(disk) == THREE.after(commits)
 
 
@@ -291,7 +269,7 @@ def test_deleted_files_of_a_broker_are_no_reason_to_skip_a_log() -> None:
     """Every kill -9 leaves some; the broker removes them."""
     disk = _done_with_deleted()
     before = disk.listing(DIRECTORY)
-    assert recover(PartitionDir(disk, DIRECTORY), is_kafka=True) is None
+    assert recover_beside_broker(disk) is None
     assert disk.listing(DIRECTORY) == before
 
 
@@ -299,11 +277,7 @@ def test_stale_cleaned_file_does_not_cost_an_interrupted_swap() -> None:
     """Rule 5.19b: Kafka's rules would remove swap and `.deleted`, both copies. Not here: nothing is touched."""
     disk = broker_left(THREE.rewrites[0], *C107["4 all .swap, sources .deleted"][:2])
     disk.put(_path(0, FileKind.TIME_INDEX, Suffix.CLEANED), b"stale")
-    before = disk.listing(DIRECTORY)
-    reason = recover_here(disk)
-    assert reason is not None
-    assert "by hand" in reason
-    assert disk.listing(DIRECTORY) == before
+    check_refused(disk, "by hand")
 
 
 def test_staged_group_is_discarded_when_a_foreign_swap_replaced_its_sources() -> None:
@@ -325,9 +299,7 @@ def test_foreign_file_under_the_name_of_ours_is_not_taken_for_ours(suffix: Suffi
     assert names(begun, ".manifest.cleanerd"), "the manifest outlives a broker's rollback"
     theirs = Segment(0, THREE.rewrites[0].sources[0].records[:1])
     begun.put(_path(0, FileKind.LOG, suffix), theirs.log)
-    reason = recover(PartitionDir(begun, DIRECTORY), is_kafka=True)
-    assert reason is not None
-    assert REASON in reason
+    assert REASON in str(recover_beside_broker(begun))
     assert live_segments(begun) == THREE.after(0)
     assert begun.read(_path(0, FileKind.LOG, suffix)) == theirs.log
     assert names(begun, ".cleanerd") == []

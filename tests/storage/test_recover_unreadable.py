@@ -5,6 +5,7 @@ nothing is touched.
 """
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,8 +22,8 @@ from cleanerd.storage.swap_end import swap_end
 from cleanerd.tools.client.producer import Producer, ProducerRecord
 from cleanerd.tools.client.writer import LogWriter
 from tests.sim.disk import SimDisk
-from tests.storage.committing import commit_all, recover_here
-from tests.storage.crashes import at, distinct, killed, names, switched_off, with_survivors
+from tests.storage.committing import check_refused, commit_all, recover_beside_broker, recover_here
+from tests.storage.crashes import Action, at, distinct, killed, names, switched_off, with_survivors
 from tests.storage.model import (
     BY_NAME,
     DIRECTORY,
@@ -96,10 +97,7 @@ def test_empty_new_log_is_not_taken_on_trust(scenario: Scenario) -> None:
         if not names(disk, ".log.swap"):
             assert recover_here(disk) is None
             continue
-        reason = recover_here(disk)
-        assert reason is not None
-        assert "is empty" in reason
-        assert "by hand" in reason
+        assert re.search("by hand: .* is empty", str(recover_here(disk)))
         kept = {name for name in before if not name.endswith(".cleanerd") or name.startswith(f"{0:020d}")}
         assert set(disk.list_names(DIRECTORY)) == kept
         assert names(disk, ".manifest.cleanerd")
@@ -112,54 +110,40 @@ def past_the_commit_point(scenario: Scenario = THREE) -> SimDisk:
     return next(d for d in begun(scenario) if names(d, ".log.swap") and names(d, ".log.deleted"))
 
 
-def refused(disk: SimDisk, because: str) -> None:
-    before = disk.listing(DIRECTORY)
-    reason = recover_here(disk)
-    assert reason is not None
-    assert because in reason
-    assert disk.listing(DIRECTORY) == before
+DOUBTS: dict[str, tuple[Action, str]] = {
+    # a broker would make an index full of zeros (spec disk D4)
+    "no offset index": (lambda d: d.unlink(at(f"{0:020d}.index.swap")), "is without its .index"),
+    "no time index": (lambda d: d.unlink(at(f"{0:020d}.timeindex.swap")), "is without its .timeindex"),
+    # it would delete everything between them (D4.2)
+    "two swaps": (lambda d: d.put(at(f"{40:020d}.log.swap"), b"40 x 1 - d\n"), "2 segments wait"),
+    # the active segment must never be taken for a source (D4.4)
+    "reaches the active one": (
+        lambda d: d.put(at(f"{0:020d}.log.swap"), b"100 x 1 - d\n"),
+        "no segment follows",
+    ),
+}
+
+
+@pytest.mark.parametrize("doubt", DOUBTS)
+def test_swap_in_doubt_is_refused_and_nothing_is_touched(doubt: str) -> None:
+    disk = past_the_commit_point()
+    damage, because = DOUBTS[doubt]
+    damage(disk)
+    check_refused(disk, because)
 
 
 def test_damaged_swap_is_refused_and_nothing_is_touched() -> None:
-    disk = past_the_commit_point()
-    before = disk.listing(DIRECTORY)
-
     def damaged(path: str) -> int:
         raise CorruptFile(path, 17, "CRC 0x1", "0x2")
 
-    reason = recover(PartitionDir(disk, DIRECTORY), is_kafka=False, next_offset=damaged)
-    assert reason is not None
-    assert "at byte 17" in reason
-    assert disk.listing(DIRECTORY) == before
+    def recovery(disk: SimDisk) -> str | None:
+        return recover(PartitionDir(disk, DIRECTORY), is_kafka=False, next_offset=damaged)
 
-
-@pytest.mark.parametrize("suffix", [".index.swap", ".timeindex.swap"])
-def test_swap_without_its_indexes_is_refused(suffix: str) -> None:
-    """A broker would make an index full of zeros (spec disk D4)."""
-    disk = past_the_commit_point()
-    disk.unlink(at(f"{0:020d}{suffix}"))
-    refused(disk, "is without its")
-
-
-def test_two_swaps_are_refused() -> None:
-    """A broker would delete everything between them (spec disk D4.2)."""
-    disk = past_the_commit_point()
-    disk.put(at(f"{40:020d}.log.swap"), b"40 x 1 - d\n")
-    refused(disk, "2 segments wait")
-
-
-def test_swap_that_reaches_the_active_segment_is_refused() -> None:
-    """The active segment must never be taken for a source (spec disk D4.4)."""
-    disk = past_the_commit_point()
-    disk.put(at(f"{0:020d}.log.swap"), b"100 x 1 - d\n")
-    refused(disk, "no segment follows")
+    check_refused(past_the_commit_point(), "at byte 17", recovery)
 
 
 def test_broker_is_left_to_finish_it() -> None:
-    disk = past_the_commit_point()
-    before = disk.listing(DIRECTORY)
-    assert "start the broker once" in (recover(PartitionDir(disk, DIRECTORY), is_kafka=True) or "")
-    assert disk.listing(DIRECTORY) == before
+    check_refused(past_the_commit_point(), "start the broker once", recover_beside_broker)
 
 
 def test_unreadable_manifest_of_a_group_not_begun_is_swept() -> None:
