@@ -14,19 +14,110 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
 from cleanerd import __version__
-from cleanerd.cli import options
 from cleanerd.cli.completion import autocomplete, script
+from cleanerd.cli.options import CONFIGURATION, LOG_DIRS, NOW, SELECTION, output, repeated
 from cleanerd.cli.output import INTERRUPTED, prepare_streams, say, write
-from cleanerd.cli.parser import SHELLS, Parser, add_command
+from cleanerd.cli.parser import SHELLS, Command, Parser, add_commands
 from cleanerd.cli.tables import fitted
+from cleanerd.daemon.api.arguments import argument, option
 from cleanerd.env.host import search_host_last
 from cleanerd.errors import BadConfiguration, BadUsage, CleanerdError, Fatal
 
 if TYPE_CHECKING:
     from cleanerd.cli.clean import CleanOnce
 
+_COMMANDS = (
+    Command(
+        "run",
+        "cleanerd.cli.run:run",
+        "run the daemon, in the foreground; SIGHUP reloads, SIGTERM stops",
+        (
+            "cleanerd run --config /etc/kafka/server.properties",
+            "cleanerd run --log-dir /data/logs --topic-set orders:cleanup.policy=compact",
+        ),
+        configuration=CONFIGURATION,
+    ),
+    Command(
+        "clean",
+        "cleanerd.cli.clean:run",
+        "apply compaction and retention once, then exit",
+        (
+            "cleanerd clean --config /etc/kafka/server.properties --dry-run",
+            "cleanerd clean --config server.properties --topic orders --partition 3 --force",
+            "cleanerd clean --log-dir /restored/kafka-logs --topic-set orders:cleanup.policy=compact -o json",
+        ),
+        configuration=CONFIGURATION,
+        arguments=(
+            *SELECTION,
+            option("--force", "ignore the dirty ratio (never the safety bounds)"),
+            NOW,
+            output(),
+        ),
+        exclusive=(
+            option("--roll", "first close the active segments, which are never cleaned"),
+            option("--dry-run", "only show what would be removed, and why"),
+        ),
+    ),
+)
 _TOOLS = "cleanerd.tools.cli.parsers"
 """The commands that are no part of the cleaner, which imports none of them."""
+_BROKER_CHECK = Command(
+    "check",
+    "cleanerd.cli.broker:check",
+    "attach to the broker of each log directory, and change nothing; exit 1 if one cannot swap segments",
+    (
+        "cleanerd broker check --config /etc/kafka/server.properties",
+        "cleanerd broker check --log-dir /data/kafka-logs -o json",
+    ),
+    arguments=(*LOG_DIRS, output()),
+)
+_CONFIG_VERBS = (
+    Command(
+        "show",
+        "cleanerd.cli.config:show",
+        "print every key with its value",
+        (
+            "cleanerd config show --config server.properties --origin",
+            "cleanerd config show --config server.properties --topic orders -o json",
+        ),
+        configuration=CONFIGURATION,
+        arguments=(
+            repeated("--topic", "T", "all values of this topic; default: overrides of all"),
+            option("--origin", "also show where each value comes from"),
+            output(),
+        ),
+    ),
+    Command(
+        "check",
+        "cleanerd.cli.config:check",
+        "validate everything and list all problems; exit 78 if there are any",
+        ("cleanerd config check --config /etc/kafka/server.properties",),
+        configuration=CONFIGURATION,
+    ),
+    Command(
+        "reference",
+        "cleanerd.cli.config:reference",
+        "print the reference of all keys as Markdown",
+        ("cleanerd config reference | less",),
+    ),
+)
+_MORE_COMMANDS = (
+    Command(
+        "broker",
+        "",
+        "ask running brokers whether they can swap segments",
+        _BROKER_CHECK.examples[:1],
+        verbs=(_BROKER_CHECK,),
+    ),
+    Command("config", "", "show, check or document the configuration", verbs=_CONFIG_VERBS),
+    Command(
+        "completion",
+        "",
+        "print a script that completes commands and options in a shell",
+        ("cleanerd completion bash > /etc/bash_completion.d/cleanerd",),
+        arguments=(argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS)),),
+    ),
+)
 _EXAMPLES = (
     "cleanerd demo",
     "cleanerd clean --config /etc/kafka/server.properties --dry-run",
@@ -97,95 +188,8 @@ def make_parser() -> Parser:
         more=_EXIT_CODES,
     )
     parser.add_argument("--version", action="version", version=f"cleanerd {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    _add_run(commands)
-    _add_clean(commands)
-    import_module(_TOOLS).add_commands(commands)
-    _add_broker(commands)
-    _add_config(commands)
-    completion = add_command(
-        commands,
-        "completion",
-        "",
-        "print a script that completes commands and options in a shell",
-        "cleanerd completion bash > /etc/bash_completion.d/cleanerd",
-    )
-    completion.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
+    add_commands(parser, (*_COMMANDS, *import_module(_TOOLS).COMMANDS, *_MORE_COMMANDS))
     return parser
-
-
-def _add_run(commands: "argparse._SubParsersAction[Parser]") -> None:
-    run = add_command(
-        commands,
-        "run",
-        "cleanerd.cli.run:run",
-        "run the daemon, in the foreground; SIGHUP reloads, SIGTERM stops",
-        "cleanerd run --config /etc/kafka/server.properties",
-        "cleanerd run --log-dir /data/logs --topic-set orders:cleanup.policy=compact",
-    )
-    options.add_configuration_options(run)
-
-
-def _add_clean(commands: "argparse._SubParsersAction[Parser]") -> None:
-    clean = add_command(
-        commands,
-        "clean",
-        "cleanerd.cli.clean:run",
-        "apply compaction and retention once, then exit",
-        "cleanerd clean --config /etc/kafka/server.properties --dry-run",
-        "cleanerd clean --config server.properties --topic orders --partition 3 --force",
-        "cleanerd clean --log-dir /restored/kafka-logs --topic-set orders:cleanup.policy=compact -o json",
-    )
-    options.add_configuration_options(clean)
-    options.add_clean_options(clean)
-
-
-def _add_broker(commands: "argparse._SubParsersAction[Parser]") -> None:
-    example = "cleanerd broker check --config /etc/kafka/server.properties"
-    broker = add_command(
-        commands, "broker", "", "ask running brokers whether they can swap segments", example
-    )
-    verbs = broker.add_subparsers(dest="verb", metavar="VERB", required=True)
-    check = add_command(
-        verbs,
-        "check",
-        "cleanerd.cli.broker:check",
-        "attach to the broker of each log directory, and change nothing; exit 1 if one cannot swap segments",
-        example,
-        "cleanerd broker check --log-dir /data/kafka-logs -o json",
-    )
-    options.add_log_dir_options(check)
-    options.add_output_option(check)
-
-
-def _add_config(commands: "argparse._SubParsersAction[Parser]") -> None:
-    config = add_command(commands, "config", "", "show, check or document the configuration")
-    verbs = config.add_subparsers(dest="verb", metavar="VERB", required=True)
-    show = add_command(
-        verbs,
-        "show",
-        "cleanerd.cli.config:show",
-        "print every key with its value",
-        "cleanerd config show --config server.properties --origin",
-        "cleanerd config show --config server.properties --topic orders -o json",
-    )
-    check = add_command(
-        verbs,
-        "check",
-        "cleanerd.cli.config:check",
-        "validate everything and list all problems; exit 78 if there are any",
-        "cleanerd config check --config /etc/kafka/server.properties",
-    )
-    add_command(
-        verbs,
-        "reference",
-        "cleanerd.cli.config:reference",
-        "print the reference of all keys as Markdown",
-        "cleanerd config reference | less",
-    )
-    for verb in (show, check):
-        options.add_configuration_options(verb)
-    options.add_show_options(show)
 
 
 if __name__ == "__main__":

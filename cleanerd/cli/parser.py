@@ -3,10 +3,11 @@
 import argparse
 import re
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 from cleanerd.cli.output import write
+from cleanerd.daemon.api.verb import Argument
 
 SHELLS = ("bash", "zsh", "fish")
 """Those that `cleanerd.cli.completion` knows."""
@@ -115,16 +116,49 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
             self._action_max_length += self._indent_increment
 
 
-def add_command(
-    commands: "argparse._SubParsersAction[Parser]", name: str, run: str, text: str, *examples: str
-) -> Parser:
-    """A command, or a verb of one. `run` is the function that carries it out, `module:name`, imported when it is called."""
-    command = commands.add_parser(name, help=text, description=sentence(text), examples=examples)
-    command.set_defaults(run=run)
-    return command
+class Command(NamedTuple):
+    """A command of `cleanerd`, or a verb of one. `run`: the function that carries it out, `module:name`.
+
+    `configuration`: arguments that help shows under that heading; of `exclusive` ones no two go together. `defaults`: of
+    what it takes no argument for. `verbs`: one of which follows it.
+    """
+
+    name: str
+    run: str
+    text: str
+    examples: tuple[str, ...] = ()
+    configuration: tuple[Argument, ...] = ()
+    arguments: tuple[Argument, ...] = ()
+    exclusive: tuple[Argument, ...] = ()
+    defaults: Mapping[str, object] = {}
+    verbs: "tuple[Command, ...]" = ()
 
 
-def sentence(text: str) -> str:
+def add_commands(parser: Parser, commands: Iterable[Command], metavar: str = "COMMAND") -> None:
+    """Have a parser take one of these."""
+    below = parser.add_subparsers(dest=metavar.lower(), metavar=metavar, required=True)
+    for command in commands:
+        text = command.text
+        made = below.add_parser(
+            command.name, help=text, description=_sentence(text), examples=command.examples
+        )
+        made.set_defaults(run=command.run, **command.defaults)
+        if command.configuration:
+            add_arguments(made.add_argument_group("configuration"), command.configuration)
+        add_arguments(made, command.arguments)
+        if command.exclusive:
+            add_arguments(made.add_mutually_exclusive_group(), command.exclusive)
+        if command.verbs:
+            add_commands(made, command.verbs, "VERB")
+
+
+def add_arguments(parser: argparse._ActionsContainer, arguments: Iterable[Argument]) -> None:
+    """Have a parser take all of these."""
+    for argument in arguments:
+        parser.add_argument(*argument.names, **argument.settings)
+
+
+def _sentence(text: str) -> str:
     """With a capital and a full stop."""
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 

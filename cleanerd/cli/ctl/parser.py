@@ -6,7 +6,7 @@ import os
 from cleanerd import __version__
 from cleanerd.cli.ctl.own_verbs import COMPLETION, TOP
 from cleanerd.cli.options import FORMATS, OUTPUT_HELP
-from cleanerd.cli.parser import Parser
+from cleanerd.cli.parser import Parser, add_arguments
 from cleanerd.daemon.api.arguments import duration
 from cleanerd.daemon.api.verbs import VERBS
 
@@ -56,8 +56,7 @@ def make_parser(first: str = "") -> Parser:
         _add_common(made, is_top=False)
         if verb.is_look:
             made.add_argument("--watch", metavar="TIME", type=duration, help="repeat every TIME, like 2s")
-        for argument in verb.arguments:
-            made.add_argument(*argument.names, **argument.settings)
+        add_arguments(made, verb.arguments)
         made.set_defaults(run=verb)
     return parser
 
