@@ -1,6 +1,6 @@
 """Columns to batches of magic 2 (spec disk C1): the way back from `columns`."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,7 @@ _RECORD_GROWTH = 1 + 4 + 10 + 5 + 3 * 5  # attributes, length, deltas, lengths a
 _HEADER_GROWTH = 2 * 5
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Strings:
+class Strings(NamedTuple):
     """Byte strings: the i-th is `data[starts[i]:starts[i] + lengths[i]]`, null where the length is -1."""
 
     data: Bytes
@@ -26,8 +25,7 @@ class Strings:
     lengths: npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RecordColumns:
+class RecordColumns(NamedTuple):
     """Records in offset order. Headers of record i are those from `header_ends[i]` to below `header_ends[i + 1]`."""
 
     offsets: npt.NDArray[np.int64]
@@ -55,49 +53,45 @@ def _cut(sizes, offsets, batch_bytes, firsts):
 
 
 @njit(**JIT)
-def _write_records(
-    first, end, base_offset, base_timestamp, offsets, timestamps,
-    keys, key_starts, key_lengths, values, value_starts, value_lengths,
-    header_ends, names, name_starts, name_lengths, contents, content_starts, content_lengths, out, at,
-):  # fmt: skip
+def _size_of(strings, i):
+    return varint_size(strings.lengths[i]) + max(strings.lengths[i], 0)
+
+
+@njit(**JIT)
+def _write(out, at, strings, i):
+    return write_field(out, at, strings.data, strings.starts[i], strings.lengths[i])
+
+
+@njit(**JIT)
+def _write_records(records, first, end, out, at):
+    base_offset, base_timestamp = records.offsets[first], records.timestamps_ms[first]
     for i in range(first, end):
-        timestamp_delta = timestamps[i] - base_timestamp
-        offset_delta = offsets[i] - base_offset
-        size = 1 + varint_size(timestamp_delta) + varint_size(offset_delta)
-        size += varint_size(key_lengths[i]) + max(key_lengths[i], 0)
-        size += varint_size(value_lengths[i]) + max(value_lengths[i], 0)
-        size += varint_size(header_ends[i + 1] - header_ends[i])
-        for h in range(header_ends[i], header_ends[i + 1]):
-            size += varint_size(name_lengths[h]) + name_lengths[h]
-            size += varint_size(content_lengths[h]) + max(content_lengths[h], 0)
+        timestamp_delta = records.timestamps_ms[i] - base_timestamp
+        offset_delta = records.offsets[i] - base_offset
+        headers = range(records.header_ends[i], records.header_ends[i + 1])
+        size = 1 + varint_size(timestamp_delta) + varint_size(offset_delta) + varint_size(len(headers))
+        size += _size_of(records.keys, i) + _size_of(records.values, i)
+        for h in headers:
+            size += _size_of(records.header_keys, h) + _size_of(records.header_values, h)
         at = write_varint(out, at, size)
         out[at] = 0
         at = write_varint(out, at + 1, timestamp_delta)
         at = write_varint(out, at, offset_delta)
-        at = write_field(out, at, keys, key_starts[i], key_lengths[i])
-        at = write_field(out, at, values, value_starts[i], value_lengths[i])
-        at = write_varint(out, at, header_ends[i + 1] - header_ends[i])
-        for h in range(header_ends[i], header_ends[i + 1]):
-            at = write_field(out, at, names, name_starts[h], name_lengths[h])
-            at = write_field(out, at, contents, content_starts[h], content_lengths[h])
+        at = _write(out, at, records.keys, i)
+        at = _write(out, at, records.values, i)
+        at = write_varint(out, at, len(headers))
+        for h in headers:
+            at = _write(out, at, records.header_keys, h)
+            at = _write(out, at, records.header_values, h)
     return at
 
 
 @njit(**JIT)
-def _write_bodies(
-    firsts, offsets, timestamps,
-    keys, key_starts, key_lengths, values, value_starts, value_lengths,
-    header_ends, names, name_starts, name_lengths, contents, content_starts, content_lengths, out, spans,
-):  # fmt: skip
+def _write_bodies(records, firsts, out, spans):
     at = np.int64(0)
     for j in range(len(firsts) - 1):
-        first = firsts[j]
         spans[j, 0] = at
-        at = _write_records(
-            first, firsts[j + 1], offsets[first], timestamps[first], offsets, timestamps,
-            keys, key_starts, key_lengths, values, value_starts, value_lengths,
-            header_ends, names, name_starts, name_lengths, contents, content_starts, content_lengths, out, at,
-        )  # fmt: skip
+        at = _write_records(records, firsts[j], firsts[j + 1], out, at)
         spans[j, 1] = at
 
 
@@ -112,12 +106,7 @@ def encode_columns(records: RecordColumns, codec: Codec, batch_bytes: int) -> tu
     firsts[batches] = len(sizes)
     firsts = firsts[: batches + 1]
     bodies, spans = np.empty(int(sizes.sum()), np.uint8), np.empty((batches, 2), np.int64)
-    keys, values, names, contents = records.keys, records.values, records.header_keys, records.header_values
-    _write_bodies(
-        firsts, records.offsets, records.timestamps_ms,
-        keys.data, keys.starts, keys.lengths, values.data, values.starts, values.lengths, records.header_ends,
-        names.data, names.starts, names.lengths, contents.data, contents.starts, contents.lengths, bodies, spans,
-    )  # fmt: skip
+    _write_bodies(records, firsts, bodies, spans)
     all_of_them = np.ones(batches, np.bool_)
     codecs = np.full(batches, int(codec), np.uint8)
     if codec != Codec.NONE:
