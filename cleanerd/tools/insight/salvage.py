@@ -15,7 +15,9 @@ Until all of it is written and synced the new files have a suffix that brokers i
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +44,7 @@ from cleanerd.format.names import (
     segment_path,
 )
 from cleanerd.format.offset_index import INDEX_INTERVAL_BYTES
-from cleanerd.format.partition_metadata import parse_partition_metadata
+from cleanerd.format.partition_metadata import parse_partition_metadata, render_partition_metadata
 from cleanerd.format.producer_snapshot import render_producer_snapshot
 from cleanerd.format.txn_index import AbortedTxn
 from cleanerd.kernels.tables import Bytes, Table
@@ -54,6 +56,8 @@ from .new_segment import NewSegment, check_stopped
 from .regular_files import CarefulFiles, file_size, read_around_bad_sectors
 from .waiting import waiting_swaps
 from .walk import Bounds, Damage, Sound, walk_log
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,13 +306,16 @@ class _Salvage:
         self._write_aborted()
         last = self._written[-1]
         if len(self._written) > 1:
-            self._write(SegmentFileName(last.base_offset, FileKind.PRODUCER_SNAPSHOT), self._last_snapshot)
+            snapshot = SegmentFileName(last.base_offset, FileKind.PRODUCER_SNAPSHOT)
+            self._write(str(snapshot), self._last_snapshot)
         end = self._report.end_offset
         if end > last.base_offset:
             content = render_producer_snapshot(self._producers.entries)
-            self._write(SegmentFileName(end, FileKind.PRODUCER_SNAPSHOT), content)
-        self._write_small(names.LEADER_EPOCH_CHECKPOINT, self._leader_epochs(end))
-        self._write_small(names.PARTITION_METADATA, self._partition_metadata())
+            self._write(str(SegmentFileName(end, FileKind.PRODUCER_SNAPSHOT)), content)
+        self._write(names.LEADER_EPOCH_CHECKPOINT, self._leader_epochs(end))
+        topic_id = _parsed(os.path.join(self._source, names.PARTITION_METADATA), parse_partition_metadata)
+        if topic_id is not None:
+            self._write(names.PARTITION_METADATA, render_partition_metadata(topic_id))
         self._files.fsync_dir(self._output)
         for segment in self._written:
             segment.publish()
@@ -330,44 +337,29 @@ class _Salvage:
         for segment in self._written:
             segment.write_aborted()
 
-    def _leader_epochs(self, end: int) -> bytes | None:
+    def _leader_epochs(self, end: int) -> bytes:
         """Those of the original up to the end of the copy; where they cannot be read, those of the batches."""
-        try:
-            entries = parse_leader_epochs(
-                CarefulFiles().read(os.path.join(self._source, names.LEADER_EPOCH_CHECKPOINT))
-            )
-        except (FormatError, OSError):
-            entries = tuple(self._epochs)
-        return render_leader_epochs(entry for entry in entries if entry.start_offset <= end)
+        path = os.path.join(self._source, names.LEADER_EPOCH_CHECKPOINT)
+        entries = _parsed(path, parse_leader_epochs)
+        return render_leader_epochs(
+            entry for entry in (self._epochs if entries is None else entries) if entry.start_offset <= end
+        )
 
     def _log_start_offset(self) -> int:
         log_dir, name = os.path.split(self._source)
-        try:
-            offsets = parse_offset_checkpoint(
-                CarefulFiles().read(os.path.join(log_dir, names.LOG_START_CHECKPOINT))
-            )
-        except (FormatError, OSError):
-            return 0
+        offsets = _parsed(os.path.join(log_dir, names.LOG_START_CHECKPOINT), parse_offset_checkpoint) or {}
         return next((offset for tp, offset in offsets.items() if str(tp) == name), 0)
 
-    def _partition_metadata(self) -> bytes | None:
-        try:
-            content = CarefulFiles().read(os.path.join(self._source, names.PARTITION_METADATA))
-            parse_partition_metadata(content)
-        except (FormatError, OSError):
-            return None
-        return content
+    def _write(self, name: str, content: bytes) -> None:
+        path = os.path.join(self._output, name)
+        self._files.write(path, content)
+        self._files.adopt_owner(path, self._written[0].like)
+        self._files.fsync(path)
 
-    def _write_small(self, name: str, content: bytes | None) -> None:
-        if content is not None:
-            path = os.path.join(self._output, name)
-            self._files.write(path, content)
-            self._files.adopt_owner(path, self._source_file)
-            self._files.fsync(path)
 
-    def _write(self, name: SegmentFileName, content: bytes) -> None:
-        self._write_small(str(name), content)
-
-    @property
-    def _source_file(self) -> str:
-        return self._written[0].like
+def _parsed(path: str, parse: Callable[[bytes], _T]) -> _T | None:
+    """What is in a small file of the original; None where it cannot be read."""
+    try:
+        return parse(CarefulFiles().read(path))
+    except (FormatError, OSError):
+        return None
