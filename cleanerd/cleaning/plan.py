@@ -17,7 +17,6 @@ from cleanerd.errors import CorruptFile
 from cleanerd.format.errors import FormatError
 from cleanerd.format.names import FileKind
 from cleanerd.format.offset_index import OffsetIndex, parse_offset_index
-from cleanerd.format.txn_index import AbortedTxn
 from cleanerd.kernels.tables import AbortedTxns
 from cleanerd.pipeline.values import ChunkWork, IndexedLog, LogWork, Source, TopicCodec
 from cleanerd.policy.cleanable import range_query
@@ -107,7 +106,7 @@ def plan_cleaning(
         new_horizon_ms=horizon if horizon <= _MAX_MS else -1,
         index_interval_bytes=config.index_interval_bytes,
         producers=candidate.stability.producers,
-        aborted=_columns(aborted),
+        aborted=AbortedTxns.of(aborted),
         aborted_txns=aborted,
         least_free_bytes=least_free_bytes,
         log_start_offset=snapshot.log_start_offset,
@@ -225,12 +224,6 @@ def _legacy_horizon_ms(candidate: Candidate) -> int:
         return 0
     last = next(s for s in segments if s.base_offset == clean[-1].base_offset)
     return last.identity.mtime_ms - candidate.config.delete_retention_ms
-
-
-def _columns(aborted: tuple[AbortedTxn, ...]) -> AbortedTxns:
-    rows = sorted((txn.producer_id, txn.first_offset, txn.last_offset) for txn in aborted)
-    columns = np.array(rows, np.int64).reshape(-1, 3)
-    return AbortedTxns(*(np.ascontiguousarray(columns[:, i]) for i in range(3)))
 
 
 def _cold_ranges(segment: SegmentOnDisk) -> Ranges:

@@ -43,6 +43,8 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
+from cleanerd.format.txn_index import AbortedTxn
+
 BATCH = np.dtype(
     [
         ("position", "i8"),
@@ -136,6 +138,13 @@ class AbortedTxns:
     producer_ids: npt.NDArray[np.int64]
     first_offsets: npt.NDArray[np.int64]
     last_offsets: npt.NDArray[np.int64]  # offset of the ABORT marker
+
+    @classmethod
+    def of(cls, txns: Iterable[AbortedTxn]) -> "AbortedTxns":
+        """Those of transaction indexes, in any order."""
+        rows = sorted((txn.producer_id, txn.first_offset, txn.last_offset) for txn in txns)
+        columns = np.array(rows, np.int64).reshape(-1, 3)
+        return cls(*(np.ascontiguousarray(columns[:, i]) for i in range(3)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from cleanerd.format.txn_index import Isolation
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.scan import high_watermark, is_kafka_dir, read_bounds
 
-from .records import Columns, LogRange, open_log, read_columns
+from .records import Columns, LogRange, check_watermark, open_log, read_columns
 
 _T = TypeVar("_T")
 _ATTEMPTS, _PAUSE_S = 50, 0.1
@@ -55,6 +55,8 @@ def _readable_offsets(partition_dir: str, isolation: Isolation) -> tuple[int, in
     bounds = read_bounds(files, log_dir, tp, checkpoints)
     if bounds is None:
         return 0, 0, 0
+    if is_kafka and bounds.end > bounds.start:
+        check_watermark(checkpoints, tp)
     end = high_watermark(checkpoints, tp, bounds.start, bounds.end) if is_kafka else bounds.end
     if isolation == "read_committed":
         end = open_log(partition_dir, isolation=isolation).readable_end

@@ -26,10 +26,18 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from cleanerd.env.files import Files, open_regular
+from cleanerd.env.files import open_regular
 from cleanerd.errors import BadUsage, SourceChanged
 from cleanerd.format.head import CONTROL, LOG_APPEND_TIME
-from cleanerd.format.names import MAX_OFFSET, FileKind, parse_partition_dir, segment_path
+from cleanerd.format.names import (
+    CLUSTER_METADATA_TOPIC,
+    MAX_OFFSET,
+    REPLICATION_CHECKPOINT,
+    FileKind,
+    TopicPartition,
+    parse_partition_dir,
+    segment_path,
+)
 from cleanerd.format.offset_index import OffsetIndex, parse_offset_index
 from cleanerd.format.txn_index import Isolation
 from cleanerd.kernels.judge import mark_aborted
@@ -39,8 +47,14 @@ from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.file_bytes import read_at
 from cleanerd.storage.index_files import read_offset_index, read_time_index
 from cleanerd.storage.partition_dir import PartitionDir
-from cleanerd.storage.scan import PartitionSnapshot, is_kafka_dir, read_aborted_txns, scan_partition
-from cleanerd.storage.stability import read_stability
+from cleanerd.storage.scan import (
+    Checkpoints,
+    PartitionSnapshot,
+    is_kafka_dir,
+    read_aborted_txns,
+    scan_partition,
+)
+from cleanerd.storage.stability import check_aborted, read_stability
 from cleanerd.tools.kernels.columns import gather, header_fields, key_fields, value_fields
 
 from .regular_files import CarefulFiles
@@ -159,8 +173,9 @@ def open_log(
     A timestamp stands for the offset of the first record that has it or a later one, as Kafka looks it up; where none has,
     for the end. Each bound that is given holds.
 
-    Raises: `BadUsage` for no partition directory; `CorruptFile` for checkpoints or indexes that cannot be read;
-    `SourceChanged` while a commit is under way; `OSError`.
+    Raises: `BadUsage` for no partition directory; `CorruptFile` for checkpoints or indexes that cannot be read, or, with
+    read_committed, lack an aborted transaction; `SourceChanged` while a commit is under way, or as `check_watermark`;
+    `OSError`.
     """
     files = CarefulFiles()
     log_dir, name = os.path.split(os.path.abspath(partition_dir))
@@ -169,14 +184,21 @@ def open_log(
         raise BadUsage(f"{partition_dir}: expected a partition directory, named TOPIC-PARTITION")
     tp = parsed[0]
     is_kafka = is_kafka_dir(files, log_dir)
-    partition = PartitionDir.of(files, log_dir, tp)
-    snapshot = scan_partition(partition, tp, read_checkpoints(files, log_dir), is_kafka=is_kafka)
+    partition, checkpoints = PartitionDir.of(files, log_dir, tp), read_checkpoints(files, log_dir)
+    snapshot = scan_partition(partition, tp, checkpoints, is_kafka=is_kafka)
+    aborted = AbortedTxns.of(())
     if snapshot is None:
-        return LogRange(tp.topic, tp.partition, start_offset, start_offset, start_offset, _no_txns(), ())
-    readable_end, aborted = snapshot.high_watermark, _no_txns()
+        return LogRange(tp.topic, tp.partition, start_offset, start_offset, start_offset, aborted, ())
+    if is_kafka and snapshot.log_end_offset > snapshot.log_start_offset:
+        check_watermark(checkpoints, tp)
+    readable_end = snapshot.high_watermark
     if isolation == "read_committed":
-        readable_end = read_stability(files, snapshot, now_ms=0, expiration_ms=0).last_stable_offset
-        aborted = _aborted(files, snapshot)
+        stability, txns = (
+            read_stability(files, snapshot, now_ms=0, expiration_ms=0),
+            read_aborted_txns(files, snapshot),
+        )
+        check_aborted(snapshot, stability, txns)
+        readable_end, aborted = stability.last_stable_offset, AbortedTxns.of(txns)
     start, end = snapshot.log_start_offset, min(end_offset, readable_end)
     log = LogRange(tp.topic, tp.partition, start, end, readable_end, aborted, _segments(snapshot))
     if end_timestamp_ms is not None:
@@ -186,16 +208,15 @@ def open_log(
     return _narrowed(log, max(start, start_offset), end)
 
 
-def _no_txns() -> AbortedTxns:
-    nothing = np.zeros(0, np.int64)
-    return AbortedTxns(nothing, nothing, nothing)
+def check_watermark(checkpoints: Checkpoints, tp: TopicPartition) -> None:
+    """Raise `SourceChanged` unless the broker of a log has written down how far it is committed: each few seconds it does.
 
-
-def _aborted(files: Files, snapshot: PartitionSnapshot) -> AbortedTxns:
-    txns = read_aborted_txns(files, snapshot)
-    rows = sorted((txn.producer_id, txn.first_offset, txn.last_offset) for txn in txns)
-    columns = np.array(rows, np.int64).reshape(-1, 3)
-    return AbortedTxns(*(np.ascontiguousarray(columns[:, i]) for i in range(3)))
+    Of the metadata log it never does, and nothing can be read of it.
+    """
+    if tp not in checkpoints.high_watermark and tp.topic != CLUSTER_METADATA_TOPIC:
+        raise SourceChanged(
+            f"{tp}: {REPLICATION_CHECKPOINT} has no entry for it: what is committed is not known"
+        )
 
 
 def _segments(snapshot: PartitionSnapshot) -> tuple[SegmentRange, ...]:

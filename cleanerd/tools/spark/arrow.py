@@ -17,6 +17,8 @@ from cleanerd.tools.insight.records import BATCH, HEADERS, KEY, VALUE, Binary, C
 from .options import COLUMN_TYPES, HEADERS_TYPE, Options
 
 _US_PER_MS = 1000
+_TIME_MAX_MS = (2**63 - 1) // _US_PER_MS
+"""The latest time that Spark can hold; a record may claim any."""
 _CODECS = pa.array([codec.name.lower() for codec in Codec])
 _HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 TYPES: Mapping[str, pa.DataType] = {
@@ -77,7 +79,8 @@ def _array(name: str, columns: Columns, topic: str, partition: int) -> pa.Array:
         case "offset":
             return pa.array(columns.offsets)
         case "timestamp":
-            return pa.array(columns.timestamps_ms * _US_PER_MS).cast(TYPES["timestamp"])
+            times_us = np.clip(columns.timestamps_ms, -_TIME_MAX_MS, _TIME_MAX_MS) * _US_PER_MS
+            return pa.array(times_us).cast(TYPES["timestamp"])
         case "timestampType":
             return pa.array(columns.timestamp_types)
         case _:

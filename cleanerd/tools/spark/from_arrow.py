@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cleanerd.errors import BadUsage
+from cleanerd.format.batch import NO_TIMESTAMP
 from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
 from cleanerd.tools.kernels.encode import RecordColumns, Strings
 
@@ -37,13 +38,15 @@ def by_partition(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[Top
 def record_columns(rows: pa.RecordBatch, offsets: npt.NDArray[np.int64], now_ms: int) -> RecordColumns:
     """Rows of one partition as records with these offsets; `now_ms` for those without a timestamp.
 
-    Raises `BadUsage` for a header without a key.
+    Raises `BadUsage` for a header without a key, or a time before 1970.
     """
     names = rows.schema.names
     timestamps = np.full(rows.num_rows, now_ms, np.int64)
     if "timestamp" in names:
         found = rows.column("timestamp").cast(pa.int64()).fill_null(now_ms * _US_PER_MS)
         timestamps = found.to_numpy() // _US_PER_MS
+        if (timestamps < NO_TIMESTAMP).any():
+            raise BadUsage("column timestamp: a time before 1970, which no broker takes")
     ends, header_keys, header_values = _headers(
         rows.column("headers") if "headers" in names else None, rows.num_rows
     )

@@ -20,7 +20,8 @@ option                     default         meaning
 `includeBatch`             `false`         columns of the batch that a record lies in, and of its file (below)
 `columns`                  all             only these columns, separated by commas; what is left out is not decoded
 `onCorrupt`                `fail`          `skip`: leave damaged batches out
-`failOnDataLoss`           `true`          `false`: go on without segments that are deleted while the query runs
+`failOnDataLoss`           `true`          `false`: go on without segments that are deleted while the query runs, and
+                                           without offsets below `endingOffsets` that cannot be read yet
 `maxBytesPerPartition`     `67108864`      split a segment at entries of its index into parts of about this
 `maxOffsetsPerTrigger`                     how many offsets a batch of a stream may span, over all partitions
 =========================  ==============  ================================================================================

@@ -6,7 +6,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from cleanerd.errors import BadUsage
+from cleanerd.errors import BadUsage, SourceChanged
+from cleanerd.format.names import MAX_OFFSET
 from cleanerd.tools.insight.live import open_settled
 from cleanerd.tools.insight.records import LogRange, split
 
@@ -76,6 +77,10 @@ class SegmentsReader(DataSourceReader):
                 start_timestamp_ms=options.starting.timestamp_of(tp),
                 end_timestamp_ms=options.ending.timestamp_of(tp),
             )
+            if log.readable_end < end < MAX_OFFSET and options.fail_on_data_loss:
+                raise SourceChanged(
+                    f"{directory}: can be read up to offset {log.readable_end}, not up to {end}"
+                )
             parts += split(log, options.max_bytes)
         return [InputPartition(part) for part in parts]
 

@@ -171,6 +171,26 @@ def test_nothing_above_the_high_watermark(tmp_path: Path) -> None:
     assert records(open_log(str(partition))) == expected
 
 
+def test_a_log_whose_high_watermark_is_not_written_down_is_not_empty(tmp_path: Path) -> None:
+    log_dir = broker_log_dir(tmp_path / "logs")
+    (log_dir / names.REPLICATION_CHECKPOINT).write_text("0\n0\n")
+    for isolation in ISOLATIONS:
+        with pytest.raises(SourceChanged, match="plain-0: replication-offset-checkpoint has no entry"):
+            open_log(str(log_dir / "plain-0"), isolation=isolation)
+    assert records(open_log(str(log_dir / "__cluster_metadata-0"))) == []
+
+
+def test_a_lost_transaction_index_is_no_reason_to_show_aborted_records(tmp_path: Path) -> None:
+    path = broker_log_dir(tmp_path / "logs") / "transactions-0"
+    for index in path.glob("*.txnindex"):
+        index.unlink()
+    for snapshot in path.glob("*.snapshot"):
+        snapshot.unlink()
+    with pytest.raises(CorruptFile, match="the transaction of producer 1 that was aborted at offset"):
+        open_log(str(path), isolation="read_committed")
+    assert records(open_log(str(path)))
+
+
 def test_slices_have_the_positions_of_everything() -> None:
     """Batches and records as the kernels know them, control batches too."""
     log = open_log(str(GOLDEN / "transactions-0"))

@@ -9,9 +9,13 @@ from typing import Any
 
 import pytest
 
+from cleanerd.errors import SourceChanged
+from cleanerd.format import names
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.segments import log_batches
+from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.reader import read_records
+from cleanerd.tools.client.writer import LogWriter
 from tests.tools.insight import damage
 from tests.tools.insight.logdirs import GOLDEN, broker_log_dir
 from tests.tools.spark.sessions import session_of
@@ -83,6 +87,26 @@ def test_rows_of_its_parts(isolation: str) -> None:
     for row in rows:
         row.headers = row.headers and [SimpleNamespace(**header) for header in row.headers]
     assert tuples_of(row for row in rows if not row.topic.startswith("__")) == expected(f"read_{isolation}")
+
+
+def test_ending_offsets_that_cannot_be_read_yet(tmp_path: Path) -> None:
+    log_dir = broker_log_dir(tmp_path / "logs")
+    (log_dir / names.REPLICATION_CHECKPOINT).write_text("0\n1\nplain 0 5\n")
+    options = {"path": str(log_dir), "subscribe": "plain", "endingOffsets": '{"plain": {"0": 7}}'}
+    for more in ({"failOnDataLoss": "false"}, {"endingTimestamp": "1"}):
+        assert KafkaSegments(options | more).reader(schema("offset bigint")).partitions() is not None
+    with pytest.raises(SourceChanged, match="can be read up to offset 5, not up to 7"):
+        KafkaSegments(options).reader(schema("offset bigint")).partitions()
+
+
+@pytest.mark.parametrize("time_ms", [2**62, 2**63 - 1, -(2**62)])
+def test_a_time_that_spark_cannot_hold_is_the_last_one_or_the_first(time_ms: int, tmp_path: Path) -> None:
+    with LogWriter(str(tmp_path), "t", 0, segment_bytes=1000) as writer:
+        Producer(writer).put(b"k", b"v", time_ms)
+    reader = KafkaSegments({"path": str(tmp_path)}).reader(schema("timestamp timestamp"))
+    (batch,) = reader.read(reader.partitions()[0])
+    (found,) = batch.column("timestamp").cast("int64").to_pylist()
+    assert found == (9223372036854775000 if time_ms > 0 else -9223372036854775000)
 
 
 @pytest.mark.soak

@@ -345,6 +345,7 @@ def test_what_makes_no_sense(ddl: str, options: dict[str, str], told: str, tmp_p
         ({"partition": -1}, "no name for a partition"),
         ({"partition": None}, "column partition"),
         ({"headers": [{"key": None, "value": b"x"}]}, "header without a key"),
+        ({"timestamp": -1001}, "before 1970"),
     ],
 )
 def test_rows_that_make_no_sense(change: dict, told: str, tmp_path: Path) -> None:
