@@ -1,12 +1,12 @@
 """`cleanerd inspect`: what is in logs, and why they are as large as they are.
 
-========  ====================================================================
+========  =====================================================================================================
 exit      when
-========  ====================================================================
+========  =====================================================================================================
 0         every log was read
-1         some log could not be read; the others are shown
+1         some log could not be read, and the others are shown; or none of the logs that were named was found
 2, 78     the command line or the configuration is wrong
-========  ====================================================================
+========  =====================================================================================================
 
 JSON and YAML are `{"apiVersion": "cleanerd/v1", "logs": [...], "failed": [...]}`, a log with the fields of
 `insight.inspect.Inspection` and its `log_dir`; an estimate is `{"value": ..., "error": ...}`, and keys that are no text are
@@ -24,13 +24,14 @@ from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cleanerd.cli import output
 from cleanerd.cli.configuration import log_dirs, no_log_dirs, topic_configs
 from cleanerd.cli.progress import bytes_on
 from cleanerd.env.clock import SystemClock
-from cleanerd.errors import CleanerdError
+from cleanerd.errors import CleanerdError, guarded
 from cleanerd.tools.cli.inspect_tables import estimate_text, write_coordinator, write_details, write_overview
 from cleanerd.tools.insight.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from cleanerd.units import key_text, size
@@ -48,7 +49,7 @@ def run(arguments: Namespace) -> int:
     """Look, report; returns the exit code."""
     from cleanerd.pipeline.values import TopicCodec  # noqa: PLC0415
     from cleanerd.tools.insight.inspect import KEYS_MAX, Inspection  # noqa: PLC0415 - loads the compiled loops
-    from cleanerd.tools.insight.inspect_logs import Failed, InspectTask, inspect_logs, size_of_log  # noqa: PLC0415
+    from cleanerd.tools.insight.inspect_logs import InspectTask, inspect_logs, size_of_log  # noqa: PLC0415
     from cleanerd.tools.insight.log_dir_check import list_log_dir  # noqa: PLC0415
 
     now_ms = arguments.now_ms if arguments.now_ms is not None else SystemClock().now_ms()
@@ -73,10 +74,21 @@ def run(arguments: Namespace) -> int:
     ]
     with bytes_on(sys.stderr, "inspect") as read:
         answers = inspect_logs(tasks, arguments.processes, read)
-    failed = [one for one in answers.values() if isinstance(one, Failed)]
-    for one in failed:
-        output.say(f"{one.topic}-{one.partition}: {one.reason}")
-    found = [(task, one, _entries(task)) for task, one in answers.items() if isinstance(one, Inspection)]
+    found: list[tuple[InspectTask, Inspection, Sequence[CoordinatorEntry]]] = []
+    failed: list[dict[str, object]] = []
+    for task, answer in answers.items():
+        entries = guarded(partial(_entries, task), task.directory) if isinstance(answer, Inspection) else ()
+        if isinstance(answer, Inspection) and not isinstance(entries, CleanerdError):
+            found.append((task, answer, entries))
+        else:
+            tp, reason = task.topic_partition, str(entries or answer)
+            output.say(f"{tp}: {reason}")
+            failed.append(
+                {"log_dir": task.log_dir, "topic": tp.topic, "partition": tp.partition, "reason": reason}
+            )
+    is_nothing_found = not tasks and bool(arguments.topic or arguments.partition)
+    if is_nothing_found:
+        output.say("none of the partitions that were named was found")
     documents = [log_document(task.log_dir, one, entries) for task, one, entries in found]
     logs = [one for _, one, _ in found]
     if arguments.parquet:
@@ -90,7 +102,7 @@ def run(arguments: Namespace) -> int:
         _write_plan(arguments.repair_plan, [task for task, _, _ in found])
     match arguments.output:
         case "json" | "yaml":
-            output.write_document(arguments.output, logs=documents, failed=[asdict(one) for one in failed])
+            output.write_document(arguments.output, logs=documents, failed=failed)
         case "jsonl":
             output.write_document("jsonl", logs=documents)
         case "csv":
@@ -100,7 +112,7 @@ def run(arguments: Namespace) -> int:
             for _, log, entries in found if arguments.details or len(found) <= _DETAILS_MAX else ():
                 write_details(log)
                 write_coordinator(log.topic, entries)
-    return 1 if failed else 0
+    return 1 if failed or is_nothing_found else 0
 
 
 def _entries(task: "InspectTask") -> "Sequence[CoordinatorEntry]":

@@ -23,7 +23,16 @@ from typing import Self
 
 from cleanerd.env.clock import Clock, SystemClock
 from cleanerd.env.files import Files, RealFiles
-from cleanerd.format.names import LOCK, FileKind, TopicPartition, segment_path
+from cleanerd.errors import BadUsage
+from cleanerd.format.names import (
+    LOCK,
+    SEGMENT_MAX_BYTES,
+    DirKind,
+    FileKind,
+    TopicPartition,
+    parse_partition_dir,
+    segment_path,
+)
 from cleanerd.format.offset_index import INDEX_INTERVAL_BYTES
 from cleanerd.format.producer_snapshot import ProducerEntry, render_producer_snapshot
 from cleanerd.policy.grouping import MAX_RELATIVE_OFFSET
@@ -85,9 +94,9 @@ class LogWriter:
 
     `start_offset` is where a new log starts.
 
-    Raises: `CorruptFile` for a damaged tail without `options.repair`, and for a checkpoint that may speak of an
-    earlier log of this name; `LockHeld`; before anything was changed. After an `OSError` the writer takes nothing
-    more: open the log again.
+    Raises: `BadUsage` for a name that is none, or a size that no segment has; `CorruptFile` for a damaged tail without
+    `options.repair`, and for a checkpoint that may speak of an earlier log of this name; `LockHeld`; before anything was
+    changed. After an `OSError` the writer takes nothing more: open the log again.
     """
 
     def __init__(
@@ -102,6 +111,10 @@ class LogWriter:
         options: WriterOptions = _DEFAULTS,
     ) -> None:
         self._topic_partition = TopicPartition(topic, partition)
+        if parse_partition_dir(str(self._topic_partition)) != (self._topic_partition, DirKind.CURRENT):
+            raise BadUsage(f"{self._topic_partition} is no name for a partition")
+        if not 0 < segment_bytes <= SEGMENT_MAX_BYTES:
+            raise BadUsage(f"segment_bytes: expected 1 to {SEGMENT_MAX_BYTES}, found {segment_bytes}")
         self._partition = PartitionDir.of(options.files, log_dir, self._topic_partition)
         self.directory = self._partition.path
         self._log_dir = log_dir

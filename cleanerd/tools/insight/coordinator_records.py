@@ -159,7 +159,10 @@ def parse_coordinator_key(topic: str, key: bytes) -> tuple[int, Mapping[str, Any
     fields = _KEYS[topic].get(kind)
     if fields is None:
         raise FormatError(0, f"a type of key of {topic}", kind)
-    return kind, reader.whole(fields)
+    found = reader.whole(fields)
+    if None in found.values():
+        raise FormatError(0, "a key without null", found)
+    return kind, found
 
 
 class _Reader:

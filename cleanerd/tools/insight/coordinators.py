@@ -111,7 +111,7 @@ def groups(entries: Iterable[CoordinatorEntry]) -> list[ConsumerGroup]:
             commits[name][key["topic"], key["partition"]] = value["commitTimestamp"]
         elif kind in GROUPS:
             states[name] = entry.record
-            members[name] += len(value.get("members", ()))
+            members[name] += len(value.get("members") or ())
         elif kind in MEMBERS:
             members[name] += 1
     names = commits.keys() | states.keys() | members.keys()
@@ -152,7 +152,7 @@ def transactionals(entries: Iterable[CoordinatorEntry]) -> list[Transactional]:
                 state,
                 value["transactionLastUpdateTimestampMs"],
                 value["transactionStartTimestampMs"] if is_open else -1,
-                sum(len(one["partitionIds"]) for one in partitions),
+                sum(len(one["partitionIds"] or ()) for one in partitions),
             )
         )
     return sorted(found, key=lambda one: (one.since_ms < 0, one.since_ms, one.transactional_id))

@@ -3,8 +3,9 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from cleanerd.errors import CleanerdError
+from cleanerd.errors import CleanerdError, guarded
 from cleanerd.format.names import TopicPartition
 from cleanerd.pipeline.values import TopicCodec
 
@@ -26,20 +27,13 @@ class InspectTask:
     topic_codec: TopicCodec | None
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A log that could not be looked at, and why."""
-
-    log_dir: str
-    topic: str
-    partition: int
-    reason: str
-
-
 def inspect_logs(
     tasks: Sequence[InspectTask], processes: int | None, read: ReadProgress
-) -> dict[InspectTask, Inspection | Failed]:
-    """What is in some logs, the largest first. Memory is that of `keys_max` for each process; see `answers`."""
+) -> dict[InspectTask, Inspection | CleanerdError]:
+    """What is in some logs, or why one cannot be read; the largest first. Memory is that of `keys_max` for each process.
+
+    `processes`, `read`: as `answers` has them.
+    """
     found = answers(inspect_task, tasks, _killed, processes, read)
     return {
         task: found[task]
@@ -55,24 +49,18 @@ def size_of_log(directory: str) -> int:
         return 0
 
 
-def inspect_task(task: InspectTask) -> Inspection | Failed:
+def inspect_task(task: InspectTask) -> Inspection | CleanerdError:
     """Look at one log; what cannot be read is the answer."""
-    try:
-        return inspect_partition(
-            task.directory,
-            now_ms=task.now_ms,
-            keys_max=task.keys_max,
-            prefix_bytes=task.prefix_bytes,
-            topic_codec=task.topic_codec,
-        )
-    except (CleanerdError, OSError) as error:
-        return _failed(task, str(error))
+    look = partial(
+        inspect_partition,
+        task.directory,
+        now_ms=task.now_ms,
+        keys_max=task.keys_max,
+        prefix_bytes=task.prefix_bytes,
+        topic_codec=task.topic_codec,
+    )
+    return guarded(look, task.directory)
 
 
-def _killed(task: InspectTask) -> Inspection | Failed:
-    return _failed(task, "the process that read it was killed")
-
-
-def _failed(task: InspectTask, reason: str) -> Failed:
-    tp = task.topic_partition
-    return Failed(task.log_dir, tp.topic, tp.partition, reason)
+def _killed(_: InspectTask) -> Inspection | CleanerdError:
+    return CleanerdError("the process that read it was killed")

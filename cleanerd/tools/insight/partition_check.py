@@ -30,8 +30,6 @@ from .regular_files import CarefulFiles
 from .segment_check import SegmentReport, SegmentTask
 from .waiting import waiting_swaps
 
-_NUMBER = re.compile(r"[0-9]+")
-
 
 @dataclass(frozen=True, slots=True)
 class DirFacts:
@@ -127,9 +125,10 @@ def _judge_name(found: Partition, name: str) -> None:
     path = found.path(name)
     if name.endswith((".checkpoint", ".checkpoint.deleted", ".checkpoint.part")) and os.path.isfile(path):
         return
+    number, _, _ = name.partition(".")
     if not os.path.isfile(path) or _SEGMENT_END.search(name) is None:
         found.add("foreign_file", path)
-    elif _NUMBER.fullmatch(name.partition(".")[0]) is None:
+    elif not number.isdecimal() or int(number) > names.MAX_OFFSET:
         found.add("misnamed_file", path, -1, "an offset of 20 digits", name)
     else:
         found.add("short_name", path, -1, "an offset of 20 digits", name)

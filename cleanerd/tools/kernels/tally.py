@@ -21,6 +21,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
+from cleanerd.errors import BadUsage
 from cleanerd.format.head import CONTROL
 from cleanerd.kernels.fingerprint import competes, siphash128
 from cleanerd.kernels.horizons import delete_horizon
@@ -340,7 +341,11 @@ class Tally:
 
     def __init__(self, keys_max: int, key: tuple[int, int], prefix_bytes: int = 0, now_ms: int = -1) -> None:
         self._key = key
-        self.keys = np.zeros(int(keys_max / SET_LOAD) + 2, KEY)
+        slots = int(keys_max / SET_LOAD) + 2
+        try:
+            self.keys = np.zeros(slots, KEY)
+        except (MemoryError, ValueError):
+            raise BadUsage(f"there is no room for {keys_max} keys: {slots * KEY.itemsize} bytes") from None
         self.hot = TopTable(np.zeros(_HOT_SLOTS, TOP))
         self.prefixes = TopTable(np.zeros(_PREFIX_SLOTS, TOP))
         self.days = np.zeros(DAYS, DAY)

@@ -59,6 +59,18 @@ def test_parquet_without_the_extra(run: Run, tmp_path: Path, monkeypatch: pytest
     assert "pip install 'cleanerd[spark]'" in ran.err
 
 
+def test_logs_that_are_not_there(run: Run) -> None:
+    ran = run("inspect", f"--log-dir={GOLDEN}", "--topic=plian", "-o", "json")
+    assert (ran.code, json.loads(ran.out)["logs"]) == (1, [])
+    assert "none of the partitions that were named was found" in ran.err
+
+
+def test_tables_that_no_memory_holds(run: Run) -> None:
+    ran = run("inspect", f"--log-dir={GOLDEN}", "--topic=plain", f"--keys-max={10**15}")
+    assert ran.code == 1
+    assert f"plain-0: there is no room for {10**15} keys" in ran.err
+
+
 def test_one_log_is_explained(run: Run) -> None:
     """Why, which keys, since when, what would help; of several logs only with --details."""
     ran = run("inspect", f"--log-dir={GOLDEN}", "--topic=idempotent", *NOW)

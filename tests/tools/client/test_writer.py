@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cleanerd.env.clock import FixedNow
 from cleanerd.env.files import RealFiles
-from cleanerd.errors import LockHeld
+from cleanerd.errors import BadUsage, LockHeld
 from cleanerd.format.batch import Record, encode_batch, encode_empty_batch, parse_header
 from cleanerd.format.codecs import Codec
 from cleanerd.format.errors import FormatError
@@ -18,6 +18,7 @@ from cleanerd.format.producer_snapshot import ProducerEntry, parse_producer_snap
 from cleanerd.format.txn_index import AbortedTxn, parse_txn_index
 from cleanerd.storage.lock import LogDirLock, probe
 from cleanerd.tools.client.producer import Producer, ProducerRecord
+from cleanerd.tools.client.writer import LogWriter
 from tests.tools.client.logs import check_indexes, contents, open_writer
 
 
@@ -30,6 +31,13 @@ def test_new_log_directory_is_a_cooperating_one(tmp_path):
     assert sorted(os.listdir(log_dir)) == [".lock", "t-0"]
     names = ["00000000000000000000.index", "00000000000000000000.log", "00000000000000000000.timeindex"]
     assert contents(log_dir) == dict.fromkeys(names, b"")
+
+
+@pytest.mark.parametrize(("topic", "segment_bytes"), [("a/b", 1000), ("t", 2**31), ("t", 0)])
+def test_no_log_that_a_broker_refuses(tmp_path, topic, segment_bytes):
+    with pytest.raises(BadUsage):
+        LogWriter(str(tmp_path), topic, 0, segment_bytes=segment_bytes)
+    assert os.listdir(tmp_path) == []
 
 
 def test_batches_are_written_as_they_are(tmp_path):

@@ -105,6 +105,7 @@ DAMAGES: dict[Damage, str] = {
         damage: damage.name
         for damage in (*WRITTEN, checkpoint_partition, interrupted_cleaning, waiting_swap, staged_useless)
     },
+    Written("offset_too_large", "plain-0/99999999999999999999.log"): "misnamed_file",
     epochs_that_fall: "epoch_order",
     topic_id: "topic_id",
     unreadable: "unreadable",
