@@ -7,7 +7,6 @@ from pathlib import Path
 
 import zstandard
 
-from cleanerd.env.files import READ_MAX_BYTES, RealFiles
 from cleanerd.format.batch import iterate_batches
 from cleanerd.format.codecs import Codec
 from cleanerd.format.names import FileKind
@@ -166,17 +165,15 @@ def cleaned_of_a_broker(partition: Path) -> str:
 
 
 def bad_sector(partition: Path) -> str:
-    """See `BadSector`."""
+    """See `unreadable`."""
     return f"{segment(partition, 1, FileKind.OFFSET_INDEX)}: {os.strerror(errno.EIO)}"
 
 
-class BadSector(RealFiles):
-    """One index cannot be read."""
-
-    def read_to_hole(self, path: str, max_bytes: int = READ_MAX_BYTES) -> tuple[bytes, int]:
-        if "bad_sector" in path and path == str(segment(Path(path).parent, 1, FileKind.OFFSET_INDEX)):
-            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-        return super().read_to_hole(path, max_bytes)
+def unreadable(call: str, path: str) -> None:
+    """One index cannot be read: a hook of files."""
+    is_meant = call == "read_to_hole" and "bad_sector" in path
+    if is_meant and path == str(segment(Path(path).parent, 1, FileKind.OFFSET_INDEX)):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
 
 DAMAGES: tuple[Callable[[Path], str], ...] = (

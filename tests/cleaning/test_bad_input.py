@@ -15,14 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.env.files import READ_MAX_BYTES, RealFiles
 from cleanerd.env.space import space_of
 from cleanerd.format import names
 from cleanerd.format.names import FileKind, Suffix
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.checkpoints import LOG_DIR_CHECKPOINTS
 from cleanerd.tools.insight.verify import verify
-from tests.cleaning.damage import DAMAGES, HINTS, BadSector
+from tests.cleaning.damage import DAMAGES, HINTS, unreadable
 from tests.cleaning.logs import (
     GOOD,
     RECORDS,
@@ -39,7 +38,9 @@ from tests.cleaning.logs import (
     size_of,
     write_logs,
 )
+from tests.sim.hooked import HookedFiles
 
+MANIFEST = ".manifest.cleanerd"
 LEFT_ALONE = ("lost+found", "other", "other-x", "-0x", f"t-0.{'a' * 32}-delete", f"t-0.{'b' * 32}-future")
 
 
@@ -69,7 +70,7 @@ def damaged(spark: LazySpark, tmp_path_factory: pytest.TempPathFactory) -> Damag
         (log_dir / name).mkdir()
         (log_dir / name / f"{0:020d}.log").write_bytes(b"no log at all")
     before = {path.name: contents(path) for path in log_dir.iterdir() if path.is_dir()}
-    return Damaged(clean(spark, log_dir, files=BadSector()), log_dir, before, told)
+    return Damaged(clean(spark, log_dir, files=HookedFiles(unreadable)), log_dir, before, told)
 
 
 @pytest.mark.parametrize("topic", [damage.__name__ for damage in DAMAGES])
@@ -199,7 +200,7 @@ STAGING = (
     Trouble("sync_fails", "fsync", errno.EIO),
     Trouble("full_at_the_manifest", "fsync", errno.ENOSPC, ".manifest-part.cleanerd"),
     Trouble("log_not_named", "rename", errno.ENOSPC, ".log.cleanerd"),
-    Trouble("manifest_not_named", "rename", errno.EROFS, ".manifest.cleanerd"),
+    Trouble("manifest_not_named", "rename", errno.EROFS, MANIFEST),
     Trouble("guard_not_named", "rename", errno.EIO, ".log.cleaned"),
 )
 COMMITTING = tuple(
@@ -216,34 +217,21 @@ COMMITTING = tuple(
 )
 
 
-class Failing(RealFiles):
+def failing(*troubles: Trouble) -> HookedFiles:
     """Real files with troubles."""
 
-    def __init__(self, troubles: tuple[Trouble, ...]) -> None:
-        self._troubles = troubles
-
-    def _fail(self, call: str, path: str) -> None:
-        for trouble in self._troubles:
+    def before(call: str, path: str) -> None:
+        for trouble in troubles:
             if trouble.call == call and f"/{trouble.topic}-0/" in path and path.endswith(trouble.ending):
                 raise OSError(trouble.error, os.strerror(trouble.error), path)
 
-    def write(self, path: str, data: bytes) -> None:
-        self._fail("write", path)
-        super().write(path, data)
-
-    def fsync(self, path: str) -> None:
-        self._fail("fsync", path)
-        super().fsync(path)
-
-    def rename(self, source: str, target: str) -> None:
-        self._fail("rename", target)
-        super().rename(source, target)
+    return HookedFiles(before)
 
 
 def test_errors_while_staging_leave_the_log_as_it_was(spark: LazySpark, tmp_path: Path) -> None:
     log_dir = write_logs(tmp_path / "logs", GOOD, *(trouble.topic for trouble in STAGING))
     before = {trouble: contents(log_dir / f"{trouble.topic}-0") for trouble in STAGING}
-    ran = clean(spark, log_dir, files=Failing(STAGING))
+    ran = clean(spark, log_dir, files=failing(*STAGING))
     for trouble in STAGING:
         reason = ran.reason(trouble.topic)
         assert os.strerror(trouble.error) in reason
@@ -258,7 +246,7 @@ def test_errors_in_the_middle_of_a_commit_are_mended_by_the_next_run(
 ) -> None:
     """Forward or backward; no record that counts is lost, and in the end the log is clean."""
     log_dir = write_logs(tmp_path / "logs", GOOD, *(trouble.topic for trouble in COMMITTING))
-    ran = clean(spark, log_dir, files=Failing(COMMITTING))
+    ran = clean(spark, log_dir, files=failing(*COMMITTING))
     for trouble in COMMITTING:
         assert os.strerror(trouble.error) in ran.reason(trouble.topic)
     assert_cleaned(ran, log_dir / f"{GOOD}-0")
@@ -313,32 +301,25 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 }
 
 
-class Meddling(RealFiles):
-    """Somebody changes a log at the moment at which its new segment is declared complete."""
-
-    def __init__(self) -> None:
-        self.after: dict[str, Contents] = {}
-
-    def rename(self, source: str, target: str) -> None:
-        super().rename(source, target)
-        partition = Path(target).parent
-        topic = partition.name.removesuffix("-0")
-        if topic in CHANGES and target.endswith(".manifest.cleanerd") and topic not in self.after:
-            CHANGES[topic](segment(partition, 1))
-            found = contents(partition)
-            self.after[topic] = {n: f for n, f in found.items() if not n.endswith(Suffix.STAGED.value)}
-
-
 def test_source_that_changes_before_the_commit(spark: LazySpark, tmp_path: Path) -> None:
     """KAFKA-631's generation check: the work is thrown away, whoever changed the log is right."""
-    log_dir = write_logs(tmp_path / "logs", GOOD, *CHANGES)
-    files = Meddling()
-    ran = clean(spark, log_dir, files=files)
+    log_dir, changed = write_logs(tmp_path / "logs", GOOD, *CHANGES), dict[str, Contents]()
+
+    def meddle(call: str, path: str) -> None:
+        """At the moment at which the new segment of a log is declared complete."""
+        partition = Path(path).parent
+        topic = partition.name.removesuffix("-0")
+        if call == "rename" and path.endswith(MANIFEST) and topic in CHANGES.keys() - changed.keys():
+            CHANGES[topic](segment(partition, 1))
+            found = contents(partition)
+            changed[topic] = {n: f for n, f in found.items() if not n.endswith(Suffix.STAGED.value)}
+
+    ran = clean(spark, log_dir, files=HookedFiles(after=meddle))
     for topic in CHANGES:
         assert str(log_dir / f"{topic}-0") in ran.reason(topic)
         after = contents(log_dir / f"{topic}-0")
         staged = {name for name in after if name.endswith(Suffix.STAGED.value)}
-        assert {name: after[name] for name in after.keys() - staged} == files.after[topic], topic
+        assert {name: after[name] for name in after.keys() - staged} == changed[topic], topic
         # beside a foreign `.cleaned` of the same base nobody can tell whether the commit has begun: recovery can
         assert bool(staged) == (topic == "other_cleaner")
     assert ran.code == 1
@@ -351,14 +332,12 @@ def test_source_that_changes_between_plan_and_read(spark: LazySpark, tmp_path: P
     log = segment(log_dir / "bad-0", 0)
     after: list[Contents] = []
 
-    class Hasty(RealFiles):
-        def read_to_hole(self, path: str, max_bytes: int = READ_MAX_BYTES) -> tuple[bytes, int]:
-            if not after and path == str(log.with_suffix(".index")):
-                exchange(log)
-                after.append(contents(log.parent))
-            return super().read_to_hole(path, max_bytes)
+    def hasten(call: str, path: str) -> None:
+        if call == "read_to_hole" and not after and path == str(log.with_suffix(".index")):
+            exchange(log)
+            after.append(contents(log.parent))
 
-    ran = clean(spark, log_dir, files=Hasty())
+    ran = clean(spark, log_dir, files=HookedFiles(hasten))
     assert str(log) in ran.reason("bad")
     assert contents(log.parent) == after[0]
     assert_cleaned(ran, log_dir / f"{GOOD}-0")

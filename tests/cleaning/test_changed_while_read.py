@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.env.files import READ_MAX_BYTES, RealFiles
 from cleanerd.format import names
 from cleanerd.format.names import FileKind
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import GOOD, RECORDS, Ran, clean, lock_of_another, segment, write_logs
+from tests.sim.hooked import HookedFiles
 
 
 def merged_segment(directory: Path) -> Path:
@@ -30,62 +30,52 @@ def merged_segment(directory: Path) -> Path:
     return segment(directory / "bad-0", 0)
 
 
-class Swapping(RealFiles):
-    """A broker's cleaner swaps the first segment when its offset index is about to be read."""
-
-    def __init__(self, old: Path, new: Path) -> None:
-        self._old, self._new = old, new
-        self.is_done = False
-
-    def read_to_hole(self, path: str, max_bytes: int = READ_MAX_BYTES) -> tuple[bytes, int]:
-        if not self.is_done and path == str(self._old.with_suffix(FileKind.OFFSET_INDEX.value)):
-            self.is_done = True
-            for kind in (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX):
-                shutil.copy(self._new.with_suffix(kind.value), self._old.parent / "new")
-                os.replace(self._old.parent / "new", self._old.with_suffix(kind.value))
-        return super().read_to_hole(path, max_bytes)
-
-
 @pytest.mark.parametrize("is_live", [True, False])
 def test_a_segment_swapped_between_its_log_and_its_index(
     spark: LazySpark, tmp_path: Path, *, is_live: bool
 ) -> None:
     """Superseded where a live broker did it, with exit code 0; a failure that is tried again where none runs."""
     log_dir = write_logs(tmp_path / "logs", GOOD, "bad")
-    files = Swapping(segment(log_dir / "bad-0", 0), merged_segment(tmp_path / "merged"))
+    old, new = segment(log_dir / "bad-0", 0), merged_segment(tmp_path / "merged")
+    swapped = list[FileKind]()
+
+    def swap(call: str, path: str) -> None:
+        """When its offset index is about to be read."""
+        if call == "read_to_hole" and not swapped and path == str(old.with_suffix(".index")):
+            for kind in (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX):
+                shutil.copy(new.with_suffix(kind.value), old.parent / "new")
+                os.replace(old.parent / "new", old.with_suffix(kind.value))
+                swapped.append(kind)
+
     with lock_of_another(log_dir / names.LOCK) if is_live else contextlib.nullcontext():
-        ran = clean(spark, log_dir, files=files)
-    assert files.is_done
+        ran = clean(spark, log_dir, files=HookedFiles(swap))
+    assert swapped
     reason = ran.results["logs", "bad"]["reason"]
     assert "00000000000000000000.log: was planned for as" in reason
     assert (ran.code, ran.outcome("bad")) == ((0, "superseded_by_broker") if is_live else (1, "failed"))
     assert ran.outcome(GOOD) == ("staged" if is_live else "committed")
 
 
-class Rewriting(RealFiles):
-    """A checkpoint of the log is caught half written, `times` times; another process writes it again each time."""
-
-    def __init__(self, path: Path, times: int) -> None:
-        self._path, self._whole, self._times = path, path.read_bytes(), times
-
-    def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
-        if path != str(self._path) or not self._times:
-            return super().read(path, max_bytes)
-        self._times -= 1
-        self._path.write_bytes(b"0\n")
-        found = super().read(path, max_bytes)
-        twin = self._path.with_name("twin")
-        twin.write_bytes(self._whole)
-        twin.replace(self._path)
-        return found
-
-
 def look(spark: LazySpark, tmp_path: Path, times: int) -> Ran:
+    """A checkpoint of the log is caught half written so many times; another process writes it again each time."""
     log_dir = write_logs(tmp_path / "logs", GOOD, "bad")
-    path = log_dir / "bad-0" / names.LEADER_EPOCH_CHECKPOINT
-    path.write_text("0\n1\n0 0\n")
+    epochs = log_dir / "bad-0" / names.LEADER_EPOCH_CHECKPOINT
+    epochs.write_text("0\n1\n0 0\n")
+    halves = list[str]()
+
+    def write_half(call: str, path: str) -> None:
+        if (call, path) == ("read", str(epochs)) and len(halves) < times:
+            epochs.write_bytes(b"0\n")
+            halves.append(path)
+
+    def write_whole(call: str, path: str) -> None:
+        if (call, path) == ("read", str(epochs)) and epochs.read_bytes() == b"0\n":
+            twin = epochs.with_name("twin")
+            twin.write_text("0\n1\n0 0\n")
+            twin.replace(epochs)
+
     with lock_of_another(log_dir / names.LOCK):
-        return clean(spark, log_dir, files=Rewriting(path, times))
+        return clean(spark, log_dir, files=HookedFiles(write_half, write_whole))
 
 
 def test_what_looks_damaged_once_is_read_again(spark: LazySpark, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from tests.cleaning.retained import (
     stop_broker,
     write_log,
 )
+from tests.sim.hooked import HookedFiles
 
 
 def delete(
@@ -107,19 +108,10 @@ def test_delete_records_never_goes_back(tmp_path: Path) -> None:
 
 def test_delete_records_syncs_what_uses_the_offsets_up(tmp_path: Path) -> None:
     """After a power failure a log that ends below its log start would give deleted offsets to new records."""
-    calls: list[tuple[str, str]] = []
-
-    class Watched(RealFiles):
-        def fsync(self, path: str) -> None:
-            calls.append(("fsync", os.path.relpath(path, tmp_path)))
-            super().fsync(path)
-
-        def rename(self, source: str, target: str) -> None:
-            calls.append(("rename", os.path.relpath(target, tmp_path)))
-            super().rename(source, target)
-
+    calls = list[tuple[str, str]]()
+    watched = HookedFiles(lambda call, path: calls.append((call, os.path.relpath(path, tmp_path))))
     write_log(tmp_path)
-    delete(tmp_path, 9, UNLIMITED, files=Watched())
+    delete(tmp_path, 9, UNLIMITED, files=watched)
     at = calls.index(("rename", names.LOG_START_CHECKPOINT))
     assert ("fsync", f"{TP}/{SegmentFileName(5, FileKind.LOG)}") in calls[:at]
     assert ("fsync", str(TP)) in calls[:at]

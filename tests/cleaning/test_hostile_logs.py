@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cleanerd.env.files import READ_MAX_BYTES, RealFiles
 from cleanerd.format.names import FileKind
 from cleanerd.spark_runtime.lazy_spark import LazySpark, SparkFailed
 from tests.cleaning.logs import Ran, assert_cleaned, assert_settled, clean, write_logs
+from tests.sim.hooked import HookedFiles
 
 HEALTHY = ("a", "z")
 
@@ -21,39 +21,11 @@ def _assert_healthy_cleaned(ran: Ran, log_dir: Path) -> None:
         assert_cleaned(ran, log_dir / f"{topic}-0")
 
 
-class Broken(RealFiles):
-    """One call on the files of one log ends in what nobody expects of it."""
-
-    def __init__(self, call: str, ending: str) -> None:
-        self._call = call
-        self._ending = ending
-
-    def _meet(self, call: str, path: str) -> None:
-        if call == self._call and "/hostile-0" in path and path.endswith(self._ending):
-            raise MemoryError if call == "read" else RuntimeError("nobody expects this")
-
-    def read_to_hole(self, path: str, max_bytes: int = READ_MAX_BYTES) -> tuple[bytes, int]:
-        self._meet("read", path)
-        return super().read_to_hole(path, max_bytes)
-
-    def list_names(self, directory: str) -> list[str]:
-        self._meet("list_names", directory)
-        return super().list_names(directory)
-
-    def write(self, path: str, data: bytes) -> None:
-        self._meet("write", path)
-        super().write(path, data)
-
-    def rename(self, source: str, target: str) -> None:
-        self._meet("rename", target)
-        super().rename(source, target)
-
-
 @pytest.mark.parametrize(
     ("call", "ending"),
     [
         ("list_names", "-0"),  # recover
-        ("read", FileKind.OFFSET_INDEX.value),  # plan
+        ("read_to_hole", FileKind.OFFSET_INDEX.value),  # plan
         ("write", ".index.cleanerd"),  # stage
         ("rename", ".log.cleaned"),  # commit
         ("rename", ".log.swap"),  # in the middle of one
@@ -64,10 +36,15 @@ def test_an_error_that_nobody_expects_ends_the_step_of_one_log(
 ) -> None:
     """Its text is the reason, with where it was met; its traceback is told once for each log and cleaning."""
     log_dir = write_logs(tmp_path / "logs", "a", "hostile", "z")
-    ran = clean(spark, log_dir, files=Broken(call, ending))
+
+    def meet(met: str, path: str) -> None:
+        if met == call and "/hostile-0" in path and path.endswith(ending):
+            raise MemoryError if call == "read_to_hole" else RuntimeError("nobody expects this")
+
+    ran = clean(spark, log_dir, files=HookedFiles(meet))
     assert ran.code == 1
-    assert f"{log_dir}/hostile-0: internal error at _meet:" in ran.reason("hostile")
-    assert ran.told.count("in _meet") == 1, ran.told
+    assert f"{log_dir}/hostile-0: internal error at meet:" in ran.reason("hostile")
+    assert ran.told.count("in meet") == 1, ran.told
     _assert_healthy_cleaned(ran, log_dir)
     ran = clean(spark, log_dir)
     assert_settled(log_dir / "hostile-0")

@@ -31,7 +31,6 @@ from cleanerd.cleaning import retain as retain_module
 from cleanerd.cleaning.delete_records import delete_records
 from cleanerd.cleaning.retain import retain, retain_log
 from cleanerd.env.clock import FixedNow, SystemClock
-from cleanerd.env.files import RealFiles
 from cleanerd.errors import CorruptFile, LockHeld, LogUncleanable, SourceChanged
 from cleanerd.format import names
 from cleanerd.format.checkpoint import render_leader_epochs, render_offset_checkpoint
@@ -64,6 +63,7 @@ from tests.cleaning.retained import (
     stop_broker,
     write_log,
 )
+from tests.sim.hooked import HookedFiles
 
 # -- cases ------------------------------------------------------------------------------------------------
 
@@ -429,14 +429,9 @@ def test_a_log_that_can_lose_nothing_is_not_looked_at(
     if log_start:
         update_checkpoint(FILES, str(log_dir), names.LOG_START_CHECKPOINT, {TP: log_start})
     looked = list[str]()
-
-    class Watched(RealFiles):
-        def list_names(self, path: str) -> list[str]:
-            looked.append(path)
-            return super().list_names(path)
-
+    files = HookedFiles(lambda call, path: looked.append(path) if call == "list_names" else None)
     done = retain_log(
-        LogDir(Watched(), str(log_dir), FixedNow(NOW_MS), is_kafka=False), TP, read_checkpoints(FILES, str(log_dir)),
+        LogDir(files, str(log_dir), FixedNow(NOW_MS), is_kafka=False), TP, read_checkpoints(FILES, str(log_dir)),
         EXPIRED.but(cleanup_policy=(policy,)), dry_run=True,
     )  # fmt: skip
     assert (done[1].segments if isinstance(done, tuple) else 0) == goes

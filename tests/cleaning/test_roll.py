@@ -19,6 +19,7 @@ from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import clean, lock_of_another, newest
 from tests.cleaning.retained import NOW_MS, TP, bases, offsets, segment_path, stop_broker, write_log
 from tests.sim.counted import StoppingFiles
+from tests.sim.hooked import HookedFiles
 
 
 def roll(log_dir: Path, files: Files | None = None) -> None:
@@ -127,21 +128,19 @@ def test_stopped_anywhere_the_log_is_as_it_was_or_rolled_and_can_be_rolled_again
 
 
 def test_what_is_closed_is_on_disk_before_its_follower_can_be_seen(tmp_path: Path) -> None:
-    synced: list[str] = []
+    synced = set[str]()
 
-    class Syncing(RealFiles):
-        def fsync(self, path: str) -> None:
-            synced.append(os.path.basename(path))
-            super().fsync(path)
-
-        def rename(self, source: str, target: str) -> None:
-            old = {segment_path(tmp_path, 10, kind).name for kind in (FileKind.LOG, FileKind.OFFSET_INDEX)}
-            assert old <= set(synced)
-            super().rename(source, target)
+    def sync(call: str, path: str) -> None:
+        if call == "fsync":
+            synced.add(os.path.basename(path))
+        if call == "rename":
+            assert {
+                segment_path(tmp_path, 10, k).name for k in (FileKind.LOG, FileKind.OFFSET_INDEX)
+            } <= synced
 
     write_log(tmp_path)
     stop_broker(tmp_path, 15)
-    roll(tmp_path, Syncing())
+    roll(tmp_path, HookedFiles(sync))
     assert bases(tmp_path) == [0, 5, 10, 15]
 
 

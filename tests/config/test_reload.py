@@ -115,6 +115,7 @@ def test_c150_consecutive_changes_keep_topic_overrides() -> None:
     for old, new in ((first, second), (second, third)):
         plan = plan_reload(old, new)
         assert old.topic_settings("t") == new.topic_settings("t")
+        assert new.topic("t").min_cleanable_dirty_ratio == 0.3
         assert not plan.topics
         before, after = old.topic_settings("other"), new.topic_settings("other")
         assert [key for key in after if before[key] != after[key]] == ["min.cleanable.dirty.ratio"]
