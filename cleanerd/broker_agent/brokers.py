@@ -13,12 +13,9 @@ from cleanerd.errors import DirOffline, LockHeld, NoWayIn
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.lock import other_holder
 from cleanerd.storage.log_dir import LogDir
-from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints
 
-from .leases import lease
-from .live_logs import LiveLog, Rolled, describe, live_checkpoints, roll
-from .request_queue import RequestQueue
+from .live_logs import LiveLog, describe, live_checkpoints
 from .session import Session
 from .swap import Swap, Swapped
 
@@ -61,45 +58,25 @@ class LiveBrokers:
 
         Its cleaner takes every compacted log for a moment, each log.cleaner.backoff.ms: it is asked again, for a while.
         """
-        answer = swap.by(self._session(log_dir))
+        answer = swap.by(self.session(log_dir))
         for _ in range(_BUSY_TRIES):
             if answer.outcome != "busy" or answer.lock_s:
                 break
             threading.Event().wait(_BUSY_S)
-            answer = swap.by(self._session(log_dir))
+            answer = swap.by(self.session(log_dir))
         return answer
-
-    def describe(self, log_dir: str, wanted: Iterable[TopicPartition] | None = None) -> tuple[LiveLog, ...]:
-        """What the broker that lives in a log directory knows of its logs there. Raises NoWayIn, DirOffline."""
-        return describe(self._session(log_dir), log_dir, wanted)
 
     def describe_if_live(
         self, log_dir: str, wanted: Iterable[TopicPartition] | None = None
     ) -> tuple[LiveLog, ...] | None:
-        """The same, None where no broker lives or it cannot be asked."""
+        """What the broker that lives in a log directory knows of its logs there, None where none can be asked."""
         try:
-            return self.describe(log_dir, wanted)
+            return describe(self.session(log_dir), log_dir, wanted)
         except (NoWayIn, DirOffline):
             return None
 
-    def roll(self, partition: PartitionDir, tp: TopicPartition) -> Rolled:
-        """Have the broker close the active segment of a log. Raises NoWayIn, DirOffline, SourceChanged, OSError."""
-        return roll(self._session(os.path.dirname(partition.path)), partition, tp)
-
-    def lease(
-        self, log_dir: str, holder: str, logs: Sequence[tuple[PartitionDir, TopicPartition]], lease_ms: int
-    ) -> dict[TopicPartition, str]:
-        """Keep the cleaner of the broker that lives in a log directory from these logs there, and from no others that
-        `holder` had there: `leases.lease`. Raises NoWayIn, DirOffline.
-        """
-        return lease(self._session(log_dir), f"{holder} {log_dir}", logs, lease_ms)
-
-    def request_queue(self, log_dir: str) -> RequestQueue:
-        """Of the broker that lives in a log directory. Raises NoWayIn, DirOffline."""
-        return RequestQueue.of(self._session(log_dir))
-
-    def _session(self, log_dir: str) -> Session:
-        """Raises NoWayIn, DirOffline."""
+    def session(self, log_dir: str) -> Session:
+        """With the broker that lives in a log directory. Raises NoWayIn, DirOffline."""
         if self._config().commit_live == "off":
             raise NoWayIn(_OFF)
         pid = other_holder(log_dir)
@@ -129,7 +106,7 @@ class LiveBrokers:
     def report(self, log_dir: str) -> BrokerReport:
         """The broker in a log directory, and whether it can be asked."""
         try:
-            session = self._session(log_dir)
+            session = self.session(log_dir)
         except (NoWayIn, DirOffline) as error:
             return BrokerReport(log_dir, reason=str(error))
         hello = session.hello

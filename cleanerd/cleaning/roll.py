@@ -27,6 +27,7 @@ was closed behind its back would be lost, so it is asked of the kernel whether t
 import os
 import threading
 
+from cleanerd.broker_agent import live_logs
 from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.env.files import Files
 from cleanerd.errors import CorruptFile, LockHeld, LogUncleanable, NoWayIn
@@ -58,14 +59,13 @@ def _roll_live(log_dir: LogDir, tp: TopicPartition, brokers: LiveBrokers) -> Non
     """The broker flushes the segment in a thread of its own: until then it is not cleanable, so that is waited for."""
     partition = log_dir.partition(tp)
     try:
-        rolled = brokers.roll(partition, tp)
+        rolled = live_logs.roll(brokers.session(log_dir.path), partition, tp)
         error = rolled.error(partition.path)
         if error is not None:
             raise error
         for _ in range(_FLUSH_TRIES):
-            flushed = [
-                log.recovery_point for log in brokers.describe(log_dir.path, [tp]) if not log.is_future
-            ]
+            described = live_logs.describe(brokers.session(log_dir.path), log_dir.path, [tp])
+            flushed = [log.recovery_point for log in described if not log.is_future]
             if rolled.active_base_offset is None or min(flushed, default=0) >= rolled.active_base_offset:
                 return
             threading.Event().wait(_FLUSH_S)

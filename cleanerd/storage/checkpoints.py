@@ -27,10 +27,10 @@ from cleanerd.format.checkpoint import (
     render_offset_checkpoint,
 )
 from cleanerd.format.errors import corruption_in
-from cleanerd.format.names import FileKind, Suffix, TopicPartition
+from cleanerd.format.names import FileKind, SegmentFileName, TopicPartition
 from cleanerd.policy.cleanable import is_written_since, lowered_checkpoint
 
-from .partition_dir import PartitionDir
+from .partition_dir import PartitionDir, bases_of
 from .replace import replace_file
 from .scan import Checkpoints
 
@@ -158,12 +158,10 @@ def clean_up_to(
     Where no name in the directory is newer there is no new log, and none that was truncated: that deletes the segment which
     begins at the checkpoint. `now_ms`: what was written later than that counts as old.
     """
-    files = partition.files
-    if written_ms is None or not is_written_since(written_ms, files.stat(partition.path).mtime_ms):
+    if written_ms is None or not is_written_since(written_ms, partition.files.stat(partition.path).mtime_ms):
         return checkpoint
-    logs = [n for n in partition.names() if n.kind is FileKind.LOG and n.suffix is Suffix.LIVE]
-    logs.sort(key=lambda name: name.base_offset)
-    modified = ((name.base_offset, files.stat(partition.path_of(name)).mtime_ms) for name in logs)
+    bases = bases_of(partition.list_names())
+    modified = ((base, partition.stat(SegmentFileName(base, FileKind.LOG)).mtime_ms) for base in bases)
     return lowered_checkpoint(checkpoint, written_ms, modified, now_ms)
 
 

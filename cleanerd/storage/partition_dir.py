@@ -2,10 +2,19 @@
 
 import contextlib
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cleanerd.env.files import Files, FileStat
-from cleanerd.format.names import SegmentFileName, TopicPartition, parse_segment_file
+from cleanerd.format.names import FileKind, SegmentFileName, Suffix, TopicPartition, parse_segment_file
+
+
+def bases_of(
+    listing: Iterable[str], kind: FileKind = FileKind.LOG, suffix: Suffix = Suffix.LIVE
+) -> list[int]:
+    """Base offsets of the files of a kind among the names of a directory, ascending."""
+    parsed = filter(None, map(parse_segment_file, listing))
+    return sorted(name.base_offset for name in parsed if name.kind is kind and name.suffix is suffix)
 
 
 @dataclass(frozen=True, slots=True)

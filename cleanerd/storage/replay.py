@@ -4,8 +4,9 @@ import os
 
 from cleanerd.env.files import READ_MAX_BYTES, NotRegular, read_regular
 from cleanerd.format.errors import FormatError, corruption_in
-from cleanerd.format.names import FileKind, Suffix, parse_segment_file, segment_path
+from cleanerd.format.names import FileKind, segment_path
 from cleanerd.format.producer_snapshot import parse_producer_snapshot
+from cleanerd.storage.partition_dir import bases_of
 from cleanerd.storage.producer_state import ProducerState
 from cleanerd.storage.segments import LogBatch, live_bases, log_batches
 
@@ -47,12 +48,7 @@ def last_stable_offset(directory: str) -> int:
 
 def snapshot_offsets(directory: str) -> list[int]:
     """Offsets of the producer snapshots, ascending."""
-    parsed = (parse_segment_file(name) for name in os.listdir(directory))
-    return sorted(
-        name.base_offset
-        for name in parsed
-        if name is not None and name.kind is FileKind.PRODUCER_SNAPSHOT and name.suffix is Suffix.LIVE
-    )
+    return bases_of(os.listdir(directory), FileKind.PRODUCER_SNAPSHOT)
 
 
 def _newest_snapshot(directory: str, limit: int) -> tuple[int, ProducerState]:

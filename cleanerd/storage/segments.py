@@ -21,7 +21,9 @@ from cleanerd.format.batch import BatchHeader, Record, decode_batch, iterate_bat
 from cleanerd.format.errors import corruption_in
 from cleanerd.format.head import peek_batch
 from cleanerd.format.legacy import decode_entry
-from cleanerd.format.names import FileKind, Suffix, parse_segment_file, segment_path
+from cleanerd.format.names import FileKind, Suffix, segment_path
+
+from .partition_dir import bases_of
 
 READ_BYTES = 1 << 20
 LIST_ATTEMPTS_MAX = 250
@@ -54,9 +56,9 @@ class LogBatch:
 class OpenSegment:
     """A `.log` file by its descriptor: renaming or unlinking it does not disturb the reader."""
 
-    def __init__(self, directory: str, base_offset: int) -> None:
+    def __init__(self, directory: str, base_offset: int, suffix: Suffix = Suffix.LIVE) -> None:
         self.base_offset = base_offset
-        self.path = segment_path(directory, base_offset, FileKind.LOG)
+        self.path = segment_path(directory, base_offset, FileKind.LOG, suffix)
         self._file = regular_file(self.path, buffering=0)  # closed by __exit__
         self.inode = os.fstat(self._file.fileno()).st_ino
         self.position = 0
@@ -152,7 +154,7 @@ def log_batches(directory: str, start_offset: int) -> Iterator[LogBatch]:
 
 def live_bases(directory: str) -> list[int]:
     """Base offsets of the segments, ascending."""
-    return _bases(os.listdir(directory), Suffix.LIVE)
+    return bases_of(os.listdir(directory))
 
 
 def settled_bases(directory: str) -> list[int]:
@@ -162,16 +164,7 @@ def settled_bases(directory: str) -> list[int]:
     """
     for _ in range(LIST_ATTEMPTS_MAX):
         file_names = os.listdir(directory)
-        if not _bases(file_names, Suffix.SWAP):
-            return _bases(file_names, Suffix.LIVE)
+        if not bases_of(file_names, suffix=Suffix.SWAP):
+            return bases_of(file_names)
         threading.Event().wait(LIST_PAUSE_S)
     raise SourceChanged(f"{directory}: a commit was begun and not finished")
-
-
-def _bases(file_names: list[str], suffix: Suffix) -> list[int]:
-    parsed = (parse_segment_file(name) for name in file_names)
-    return sorted(
-        name.base_offset
-        for name in parsed
-        if name is not None and name.kind is FileKind.LOG and name.suffix is suffix
-    )

@@ -2,14 +2,14 @@
 
 import os
 
-from cleanerd.env.files import regular_file
 from cleanerd.errors import CorruptFile
-from cleanerd.format.batch import checksum, iterate_batches, parse_header
+from cleanerd.format.batch import checksum
 from cleanerd.format.errors import FormatError, corruption_in
 from cleanerd.format.head import CRC_AT
 from cleanerd.format.legacy import decode_entry
+from cleanerd.format.names import Suffix
 
-_READ_BYTES = 1 << 20
+from .segments import LogBatch, OpenSegment
 
 
 def swap_end(path: str) -> int:
@@ -17,41 +17,25 @@ def swap_end(path: str) -> int:
 
     Raises CorruptFile unless the whole file is sound batches whose offsets rise from the base on; OSError.
     """
-    end = int(os.path.basename(path).partition(".")[0])
-    position, want = 0, _READ_BYTES
-    with regular_file(path, buffering=0) as file:
-        size_bytes = os.fstat(file.fileno()).st_size
-        while position < size_bytes:
-            data = os.pread(file.fileno(), want, position)
-            with corruption_in(path, position):
-                done, end = _walk(data, end)
-            if not done and position + len(data) == size_bytes:
-                raise CorruptFile(path, position, "a whole batch", f"{len(data)} bytes of a torn one")
-            want = _READ_BYTES if done else want * 2
-            position += done
+    directory, name = os.path.split(path)
+    end = int(name.partition(".")[0])
+    with OpenSegment(directory, end, Suffix.SWAP) as segment:
+        for batch in segment.batches():
+            with corruption_in(path, batch.position):
+                first, last = _offsets(batch)
+                if not end <= first <= last:
+                    raise FormatError(0, f"an offset of {end} or more", f"{first} to {last}")
+            end = last + 1
+        if segment.position < segment.size_bytes:
+            raise CorruptFile(path, segment.position, "a whole batch", "a torn one")
     return end
 
 
-def _walk(data: bytes, end: int) -> tuple[int, int]:
-    """Bytes of whole batches at the beginning of `data`, and the offset after the last of them."""
-    done = 0
-    for position, size, magic in iterate_batches(data):
-        first, last = _offsets(data[position : position + size], magic, position)
-        if not end <= first <= last:
-            raise FormatError(position, f"an offset of {end} or more", f"{first} to {last}")
-        done, end = position + size, last + 1
-    return done, end
-
-
-def _offsets(batch: bytes, magic: int, position: int) -> tuple[int, int]:
+def _offsets(batch: LogBatch) -> tuple[int, int]:
     """First and last offset of a batch whose CRC is right."""
-    try:
-        if magic < 2:
-            entry = decode_entry(batch)
-            return entry.base_offset, entry.last_offset
-        header = parse_header(batch)
-    except FormatError as error:
-        raise FormatError(position + error.position, error.expected, error.found) from error
-    if header.crc != checksum(batch):
-        raise FormatError(position + CRC_AT, f"CRC {header.crc:#010x}", f"{checksum(batch):#010x}")
-    return header.base_offset, header.last_offset
+    if batch.header is None:
+        entry = decode_entry(batch.data)
+        return entry.base_offset, entry.last_offset
+    if batch.header.crc != checksum(batch.data):
+        raise FormatError(CRC_AT, f"CRC {batch.header.crc:#010x}", f"{checksum(batch.data):#010x}")
+    return batch.header.base_offset, batch.header.last_offset

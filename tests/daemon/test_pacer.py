@@ -212,7 +212,8 @@ def test_requests_that_wait_in_a_brokers_queue_slow_cleaning_down(
             raise NoWayIn("it does not answer")
         return queues[log_dir]
 
-    monkeypatch.setattr(parts.brokers, "request_queue", answer)
+    monkeypatch.setattr(parts.brokers, "session", lambda log_dir: log_dir)
+    monkeypatch.setattr(RequestQueue, "of", answer)
     monkeypatch.setattr(parts.ownership, "owner", lambda _: Owner.LIVE_BROKER)
     paced.world.configure(cleanerd_throttle_pressure_max_percent=0, cleanerd_throttle_request_queue_max_ms=10)
     paced.steps(2, moved_bytes=80 * MB, io=100)

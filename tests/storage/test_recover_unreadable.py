@@ -176,7 +176,7 @@ def test_end_of_a_real_segment(tmp_path: Path, magic: int, codec: Codec) -> None
 
 
 def test_end_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cleanerd.storage.swap_end._READ_BYTES", 64)
+    monkeypatch.setattr("cleanerd.storage.segments.READ_BYTES", 64)
     assert swap_end(write_swap(tmp_path)) == 80
 
 

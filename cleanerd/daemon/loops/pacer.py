@@ -112,7 +112,7 @@ class Pacer:
         for log_dir in parts.log_dirs:
             if parts.ownership.owner(log_dir) is Owner.LIVE_BROKER:
                 with contextlib.suppress(NoWayIn, DirOffline):
-                    found[log_dir] = parts.brokers.request_queue(log_dir)
+                    found[log_dir] = RequestQueue.of(parts.brokers.session(log_dir))
         return found
 
     def _follow(self, before: _Counters, now: _Counters, config: CleanerdConfig) -> None:

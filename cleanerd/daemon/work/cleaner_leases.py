@@ -8,14 +8,15 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from functools import partial
 
 from cleanerd.broker_agent.brokers import LiveBrokers
+from cleanerd.broker_agent.leases import lease
 from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError, attempt
+from cleanerd.format.names import TopicPartition
 from cleanerd.storage.partition_dir import PartitionDir
 
 LEASE_MS = 60_000
@@ -56,7 +57,11 @@ class CleanerLeases:
 
     def _lease(self, log_dir: str, logs: Sequence[LogId]) -> dict[LogId, str]:
         named = [(PartitionDir(self._files, log.directory), log.topic_partition) for log in logs]
-        found = attempt(partial(self._brokers.lease, log_dir, self._holder, named, LEASE_MS), log_dir)
+
+        def leased() -> dict[TopicPartition, str]:
+            return lease(self._brokers.session(log_dir), f"{self._holder} {log_dir}", named, LEASE_MS)
+
+        found = attempt(leased, log_dir)
         if isinstance(found, CleanerdError):
             return dict.fromkeys(logs, str(found))
         return {LogId(log_dir, tp): reason for tp, reason in found.items()}

@@ -38,9 +38,7 @@ from cleanerd.format.names import (
     SEGMENT_MAX_BYTES,
     FileKind,
     SegmentFileName,
-    Suffix,
     parse_partition_dir,
-    parse_segment_file,
     segment_path,
 )
 from cleanerd.format.offset_index import INDEX_INTERVAL_BYTES
@@ -50,6 +48,7 @@ from cleanerd.format.txn_index import AbortedTxn
 from cleanerd.kernels.tables import Bytes, Table
 from cleanerd.policy.grouping import MAX_RELATIVE_OFFSET
 from cleanerd.storage.index_files import read_txn_index
+from cleanerd.storage.partition_dir import bases_of
 from cleanerd.storage.producer_state import ProducerState
 
 from .new_segment import NewSegment, check_stopped
@@ -173,7 +172,7 @@ class _Salvage:
         self._last_snapshot: bytes = b""
 
     def run(self) -> SalvageReport:
-        bases = self._bases()
+        bases = bases_of(os.listdir(self._source))
         if not bases:
             raise BadUsage(f"{self._source}: no segment lies there")
         try:
@@ -184,14 +183,6 @@ class _Salvage:
             if self._segment is not None:
                 self._segment.abandon()
         return self._report
-
-    def _bases(self) -> list[int]:
-        parsed = [parse_segment_file(name) for name in os.listdir(self._source)]
-        return sorted(
-            name.base_offset
-            for name in parsed
-            if name is not None and name.kind is FileKind.LOG and name.suffix is Suffix.LIVE
-        )
 
     def _copy_segment(self, base: int, next_base: int | None) -> None:
         """Sound batches of one segment, into as many as they need."""
