@@ -117,7 +117,7 @@ def told_outcomes() -> Iterator[tuple[str, str]]:
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
                 case ast.Call(
-                    func=ast.Attribute(attr="record" | "record_log"),
+                    func=ast.Attribute(attr="record"),
                     args=[ast.Constant(value=str(kind)), outcome, *_],
                 ):
                     constants = (part for part in ast.walk(outcome) if isinstance(part, ast.Constant))

@@ -144,7 +144,7 @@ class Cleanings:
         parts, config = self.parts, self.parts.configuration().broker
         failure = parts.failures.failed(log, result, parts.stamp(log), config, parts.clock.now_ms())
         if failure.is_uncleanable:
-            parts.events.record_log("cleaning", "uncleanable", log, failure.reason, failures=failure.failures)
+            parts.events.record("cleaning", "uncleanable", failure.reason, log, failures=failure.failures)
 
     def _note_examined(self, job: Job, log: LogId, result: LogResult) -> None:
         parts, now_ms = self.parts, self.parts.clock.now_ms()

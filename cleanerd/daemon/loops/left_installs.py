@@ -211,7 +211,7 @@ class LeftInstalls:
 
     def _end(self, area: "_Area", left: LeftInstall, outcome: str, reason: str) -> None:
         replicas = list(left.replicas)
-        self._parts.events.record_log("install", outcome, area.log(left), reason, replicas=replicas)
+        self._parts.events.record("install", outcome, reason, area.log(left), replicas=replicas)
         area.delete()
         del self._since_s[area.log_dir]
 

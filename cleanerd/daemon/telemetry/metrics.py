@@ -64,7 +64,6 @@ class Metrics:
         self._mutex = threading.Lock()
         self._waiting: Tally[str] = Tally()
         self._cleaned_at: dict[LogId, float] = {}
-        self.dedupe_ratio = 0.0
 
     def read_with(self, read: ReadSamples) -> None:
         """Ask this, too, at every scrape."""
@@ -123,16 +122,17 @@ class Metrics:
 
     def staged(self, results: Sequence[LogResult], config: CleanerdConfig) -> None:
         """The engine is done with a job."""
-        common: dict[str, float] = {}
+        of_job: dict[str, float] = {}
         for result in results:
-            of_job, own = _phases_of(result)
-            common |= of_job
-            self.phases_took(own)
-        self.phases_took(common)
+            for phase, seconds in result.phase_seconds.items():
+                if phase in JOB_PHASES:
+                    of_job[phase] = seconds
+                else:
+                    self.phases_took({phase: seconds})
+        self.phases_took(of_job)
         cleaned = [result for result in results if result.outcome not in ("skipped", "planned")]
         if cleaned:
-            self.dedupe_ratio = dedupe_ratio(cleaned, config)
-            self._gauges[table.DEDUPE_RATIO].set(self.dedupe_ratio)
+            self._gauges[table.DEDUPE_RATIO].set(dedupe_ratio(cleaned, config))
 
     def swapped(self, log_dir: str, group: StagedGroup) -> None:
         """A cleaned group took the place of its sources."""
@@ -226,12 +226,6 @@ def dedupe_ratio(results: Iterable[LogResult], config: CleanerdConfig) -> float:
     ranges = [(result.first_dirty_offset, result.end_offset) for result in results]
     offsets = sum(max(end - start, 0) for start, end in ranges if start is not None and end is not None)
     return offsets * KEY_BYTES / (config.dedupe_buffer_size_bytes * config.io_buffer_load_factor)
-
-
-def _phases_of(result: LogResult) -> tuple[dict[str, float], dict[str, float]]:
-    """Seconds by phase: those of the whole job, those of this log alone."""
-    found = result.phase_seconds.items()
-    return {n: s for n, s in found if n in JOB_PHASES}, {n: s for n, s in found if n not in JOB_PHASES}
 
 
 def cause_of(error: str | None) -> str:

@@ -140,14 +140,14 @@ class Commits:
         if isinstance(done, int):
             reason = f"cleaned up to offset {done}"
             self.metrics.settled(log, "committed")
-            self.events.record_log("commit", "committed", log, reason, committed_by=committed_by)
+            self.events.record("commit", "committed", reason, log, committed_by=committed_by)
             return _view(log, "committed", None)
         is_stale = isinstance(done, SourceChanged | CorruptFile)  # or not wanted any more
         if is_stale:
             self.metrics.wasted(log.log_dir, self.inventory.staged_bytes(log))
         outcome = "dropped" if is_stale else "failed"
         self.metrics.settled(log, outcome)
-        self.events.record_log("commit", outcome, log, str(done))
+        self.events.record("commit", outcome, str(done), log)
         return _view(log, outcome, str(done))
 
     def _already(self, log: LogId) -> CommitView:

@@ -283,9 +283,9 @@ class RetentionPasses:
         self.inventory.touch_log(log)
         self.metrics.retained(log, retained)
         if retained is None:
-            self.events.record_log("retention", "failed", log, reason)
+            self.events.record("retention", "failed", reason, log)
         else:
-            self.events.record_log("retention", "deleted", log, str(retained), bytes=retained.bytes)
+            self.events.record("retention", "deleted", str(retained), log, bytes=retained.bytes)
 
     def _dispose(self, config: TopicConfig, paths: tuple[str, ...]) -> None:
         self.deletions.add(paths, self.clock.now_ms() + config.file_delete_delay_ms)
