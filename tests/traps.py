@@ -33,7 +33,7 @@ TRAPS: dict[str, tuple[str, ...]] = {
         "kernels/test_agreement.py::test_a_first_dirty_offset_inside_a_batch",
     ),
     "a log start above the base of the active segment": (
-        "daemon/test_due_logs.py::test_c019_c020_nothing_but_an_active_segment",
+        "daemon/test_due_logs.py::test_what_may_be_cleaned_of_a_log_on_disk",
         "cleaning/test_retain.py::test_c141_the_entry_of_the_log_start_goes_when_the_first_segment_says_it",
     ),
     "tombstones that go too early": (

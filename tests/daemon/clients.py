@@ -38,6 +38,9 @@ class Waiter:
         except (CleanerdError, IllegalTransition) as error:
             self.error = error
 
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
     def is_waiting(self) -> bool:
         """Still blocked a little later."""
         self._thread.join(0.02)
@@ -58,10 +61,13 @@ def until(condition: Callable[[], bool]) -> None:
         threading.Event().wait(0.001)
 
 
-def waiting(states: PartitionStates, log: LogId = LOG) -> Waiter:
-    """A client that has asked for abort-and-pause of a log in progress, and waits."""
-    client = Waiter(lambda: states.abort_and_pause(log))
+def waiting(
+    states: PartitionStates, log: LogId = LOG, ask: Callable[[LogId], object] | None = None
+) -> Waiter:
+    """A client that has asked for abort-and-pause of a log in progress, or for what `ask` does, and waits."""
+    client = Waiter(lambda: (ask or states.abort_and_pause)(log))
     until(lambda: states.state(log) == ABORTED and log in states._claims)
+    assert client.is_alive()
     return client
 
 

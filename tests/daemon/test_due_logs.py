@@ -11,10 +11,7 @@ import pytest
 
 from cleanerd.daemon.inventory.urgency import FOREVER_MS, DueReason
 from cleanerd.format import names
-from cleanerd.format.names import TopicPartition
-from cleanerd.policy.cleanable import (
-    RangeLimit,
-)
+from cleanerd.policy.cleanable import RangeLimit
 from tests.daemon.inventories import (
     CONFIG,
     HOUR_MS,
@@ -27,8 +24,8 @@ from tests.daemon.inventories import (
     write_log,
 )
 
-NOW_MS = 1_700_000_000_000
-TP = TopicPartition("t", 0)
+CLEANER, START = names.CLEANER_OFFSET_CHECKPOINT, names.LOG_START_CHECKPOINT
+WATERMARK, RECOVERY = names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT
 
 # -- the cases of Kafka's tests, as far as they choose among logs ---------------------------------------------
 
@@ -96,43 +93,39 @@ def test_1_6_checkpoint_in_the_active_segment_is_left_alone(fixture: Fixture) ->
     assert fixture.due_names() == []
 
 
-@pytest.mark.parametrize("checkpoint", [0, 3])
-def test_c019_c020_nothing_but_an_active_segment(fixture: Fixture, checkpoint: int) -> None:
-    """Log start or checkpoint inside of it: nothing is selected."""
-    write_log(fixture.root / "log20-0", {0: 450})
-    write_cleaner_checkpoint(fixture.root, {"log20-0": checkpoint})
-    write_checkpoint(fixture.root, names.LOG_START_CHECKPOINT, {"log20-0": 2})
+NINE = dict.fromkeys(range(0, 90, 10), 100)
+GROWING = {base: 100 + base for base in range(6)}
+
+
+@pytest.mark.parametrize(
+    ("segments", "checkpoints", "expected"),
+    [
+        pytest.param({0: 450}, {CLEANER: 0, START: 2}, None, id="C019: only an active segment"),
+        pytest.param({0: 450}, {CLEANER: 3, START: 2}, None, id="C020: the checkpoint in it"),
+        pytest.param({20: 0}, {CLEANER: 15, START: 20}, None, id="C021: deleted up to its end"),
+        pytest.param(NINE, {WATERMARK: 50, RECOVERY: 90}, (0, 500, 50), id="C023: the high watermark"),
+        pytest.param(NINE, {WATERMARK: 50, RECOVERY: 30}, (0, 300, 30), id="rule 1.9: the recovery point"),
+        pytest.param(NINE, {}, (0, 800, 80), id="C024: the active segment"),
+        pytest.param(GROWING, {CLEANER: 2}, (201, 102 + 103 + 104, 5), id="C029, C030: sizes of the files"),
+        pytest.param(GROWING, {CLEANER: 5}, None, id="all clean"),
+    ],
+)
+def test_what_may_be_cleaned_of_a_log_on_disk(
+    fixture: Fixture,
+    segments: dict[int, int],
+    checkpoints: dict[str, int],
+    expected: tuple[int, int, int] | None,
+) -> None:
+    """Clean and cleanable bytes and the bound; None: the log is not due. C023: as a broker checkpointed it."""
+    if WATERMARK in checkpoints:
+        (fixture.root / names.META_PROPERTIES).touch()
+    write_log(fixture.root / "log30-0", segments)
+    for name, offset in checkpoints.items():
+        write_checkpoint(fixture.root, name, {"log30-0": offset})
     fixture.scan()
-    assert fixture.due_names() == []
-
-
-def test_c021_log_that_was_deleted_up_to_its_end(fixture: Fixture) -> None:
-    write_log(fixture.root / "log20-0", {20: 0})
-    write_cleaner_checkpoint(fixture.root, {"log20-0": 15})
-    write_checkpoint(fixture.root, names.LOG_START_CHECKPOINT, {"log20-0": 20})
-    fixture.scan()
-    assert fixture.due_names() == []
-
-
-def test_c023_high_watermark_that_a_broker_checkpointed_is_the_bound(fixture: Fixture) -> None:
-    (fixture.root / names.META_PROPERTIES).touch()
-    write_log(fixture.root / "log30-0", dict.fromkeys(range(0, 90, 10), 100))
-    write_checkpoint(fixture.root, names.REPLICATION_CHECKPOINT, {"log30-0": 50})
-    write_checkpoint(fixture.root, names.RECOVERY_POINT_CHECKPOINT, {"log30-0": 90})
-    fixture.scan()
-    (due,) = fixture.due()
-    assert (due.range.first_uncleanable_offset, due.range.cleanable_bytes) == (50, 500)
-    write_checkpoint(fixture.root, names.RECOVERY_POINT_CHECKPOINT, {"log30-0": 30})
-    fixture.scan()
-    (due,) = fixture.due()
-    assert due.range.first_uncleanable_offset == 30
-
-
-def test_c024_active_segment_is_the_bound(fixture: Fixture) -> None:
-    write_log(fixture.root / "log30-0", dict.fromkeys(range(0, 90, 10), 100))
-    fixture.scan()
-    (due,) = fixture.due()
-    assert (due.range.first_uncleanable_offset, due.range.cleanable_bytes) == (80, 800)
+    ranges = [due.range for due in fixture.due()]
+    found = [(one.clean_bytes, one.cleanable_bytes, one.first_uncleanable_offset) for one in ranges]
+    assert found == ([] if expected is None else [expected])
 
 
 def test_c025_min_lag_makes_a_log_due_by_the_mere_passing_of_time(fixture: Fixture) -> None:
@@ -153,20 +146,6 @@ def test_c025_min_lag_makes_a_log_due_by_the_mere_passing_of_time(fixture: Fixtu
     fixture.clock.advance(5)
     (due,) = fixture.due()
     assert due.range.first_uncleanable_offset == 40
-
-
-def test_c029_c030_sizes_are_those_of_the_files(fixture: Fixture) -> None:
-    write_log(fixture.root / "log30-0", {base: 100 + base for base in range(6)})
-    write_cleaner_checkpoint(fixture.root, {"log30-0": 2})
-    fixture.scan()
-    (due,) = fixture.due()
-    assert (due.range.clean_bytes, due.range.cleanable_bytes) == (201, 102 + 103 + 104)
-    write_cleaner_checkpoint(fixture.root, {"log30-0": 5})
-    fixture.scan()
-    assert fixture.due_names() == []
-    known = fixture.inventory.facts(fixture.log("log30-0"))
-    assert known is not None
-    assert known.contents.size_bytes == sum(range(100, 106))
 
 
 def overdue_log(fixture: Fixture, name: str, first_batch_ms: int, *, clean: int, dirty: int) -> None:

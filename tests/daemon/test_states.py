@@ -1,47 +1,29 @@
-"""States of logs under many threads: conformance cases, time limits, vanished logs.
+"""States of logs under many threads: conformance cases, time limits, holds, the end.
 
-The table of spec behaviour 2A is in `tests/policy/test_lifecycle.py`; that it is kept to is in `test_states_model.py`.
+The table of spec behaviour 2A is in `tests/policy/test_lifecycle.py`; that it is kept to by any sequence of calls, waits,
+vanished logs and holds among them, is in `test_states_model.py`.
 """
 
 from collections.abc import Callable
 
 import pytest
 
-from cleanerd.daemon.work.states import LogVanished, PartitionStates, StillRunning
+from cleanerd.daemon.work.states import PartitionStates, StillRunning
 from cleanerd.env.clock import SystemClock
 from cleanerd.errors import Aborted
 from cleanerd.policy.lifecycle import ABORTED, IN_PROGRESS, NONE, IllegalTransition, paused
-from tests.daemon.clients import LOG, OTHER, THIRD, Waiter, hold, in_state, log_of, until, waiting
-
-
-def test_2_1_abort_and_pause_blocks_until_the_worker_has_stopped(states: PartitionStates) -> None:
-    """in-progress -> aborted -> paused(1)."""
-    assert states.try_start_all([LOG])
-    assert not states.is_aborted(LOG)
-    client = waiting(states)
-    assert states.is_aborted(LOG)
-    assert client.is_waiting()
-    assert not states.done_cleaning(LOG)
-    assert client.result() is None
-    assert states.state(LOG) == paused(1)
-
-
-@pytest.mark.parametrize("pauses", [0, 1, 3])
-def test_2_2_abort_leaves_none_and_paused_as_they_are(pauses: int, states: PartitionStates) -> None:
-    """abortCleaning is abortAndPause and one resume."""
-    in_state(states, paused(pauses)).abort(LOG)
-    assert states.state(LOG) == paused(pauses)
-
-
-def test_2_2_abort_of_a_cleaning(states: PartitionStates) -> None:
-    """Blocks, and leaves none."""
-    assert states.try_start_all([LOG])
-    client = Waiter(lambda: states.abort(LOG))
-    until(lambda: states.is_aborted(LOG))
-    assert client.is_waiting()
-    assert not states.done_cleaning(LOG)
-    assert client.result() is None
-    assert states.state(LOG) == NONE
+from tests.daemon.clients import (
+    LOG,
+    OTHER,
+    PATIENCE_S,
+    THIRD,
+    Waiter,
+    hold,
+    in_state,
+    log_of,
+    until,
+    waiting,
+)
 
 
 def test_2_3_and_2_6_an_error_leaves_no_log_stuck(states: PartitionStates) -> None:
@@ -147,22 +129,6 @@ def test_d13_resume_of_a_log_in_progress(states: PartitionStates) -> None:
 # Time limits: what remains when a client gives up
 
 
-@pytest.mark.parametrize("ask", ["abort_and_pause", "abort"])
-@pytest.mark.parametrize("timeout_s", [0, 0.03])
-def test_a_client_that_gives_up_leaves_no_pause(ask: str, timeout_s: float, states: PartitionStates) -> None:
-    """The worker is still told to stop; when it does, the log is free."""
-    assert states.try_start_all([LOG])
-    with pytest.raises(StillRunning, match="orders-3"):
-        getattr(states, ask)(LOG, timeout_s)
-    assert states.state(LOG) == ABORTED
-    assert states.is_aborted(LOG)
-    with pytest.raises(IllegalTransition):
-        states.resume(LOG)
-    assert states.done_cleaning(LOG) is False
-    assert states.state(LOG) == NONE
-    assert states.try_start_all([LOG])
-
-
 def test_a_client_that_comes_back_takes_the_abort_over(states: PartitionStates) -> None:
     """Nobody else waits, so nothing stacks; the pause is its own."""
     assert states.try_start_all([LOG])
@@ -203,19 +169,35 @@ def test_a_client_that_is_interrupted_leaves_no_pause() -> None:
         assert states._states == {}
 
 
-# Vanished logs, end of the daemon
+# Holds, end of the daemon
 
 
-def test_waiters_for_a_vanished_log_are_sent_away(states: PartitionStates) -> None:
-    """And nobody else starts before its worker has noticed: the log may come back."""
-    in_state(states, IN_PROGRESS)
-    client = waiting(states)
-    states.forget(LOG)
-    assert isinstance(client.result(), LogVanished)
-    assert states.is_aborted(LOG)
-    assert not states.try_start_all([LOG])
-    assert states.done_cleaning(LOG) is False
-    assert states._states == {}
+def test_a_hold_waits_for_all_that_it_aborts(states: PartitionStates) -> None:
+    """One time limit for all; then the logs are paused, once per hold."""
+    assert states.try_start_all([LOG, OTHER, THIRD]) == [LOG, OTHER, THIRD]
+    holder = Waiter(lambda: states.hold(hold("1", "orders-*"), PATIENCE_S))
+    until(lambda: states.is_aborted(LOG))
+    assert states.is_aborted(OTHER)
+    assert not states.is_aborted(THIRD)
+    states.done_cleaning(LOG)
+    assert holder.is_waiting()
+    states.done_deleting([OTHER])
+    assert holder.result() is None
+    assert holder.answer == []
+    assert (states.state(LOG), states.state(OTHER)) == (paused(1), paused(1))
+    assert states.done_cleaning(THIRD)
+
+
+def test_a_hold_stays_in_force_after_its_time_limit(states: PartitionStates) -> None:
+    assert states.try_start_all([LOG, THIRD]) == [LOG, THIRD]
+    assert states.hold(hold("1", "*"), 0.03) == [LOG, THIRD]
+    assert not states.done_cleaning(LOG)
+    assert states.state(LOG) == paused(1)
+
+
+def test_holds_of_an_earlier_life_are_in_force_from_the_first_moment() -> None:
+    states = PartitionStates(SystemClock(), [hold("1", "orders-*")])
+    assert states.try_start_all([LOG, THIRD]) == [THIRD]
 
 
 def test_close_stops_everything(states: PartitionStates) -> None:

@@ -27,7 +27,7 @@ class Model(RuleBasedStateMachine):
         self.real = PartitionStates(SystemClock())
         self.busy: dict[LogId, bool] = {}  # in progress: False, aborted: True
         self.pauses = dict.fromkeys([LOG, OTHER, THIRD], 0)
-        self.waiters: dict[LogId, Waiter] = {}
+        self.waiters: dict[LogId, tuple[Waiter, int]] = {}  # and how often it pauses its log
         self.holds: dict[str, Hold] = {}
 
     def expected(self, log: LogId) -> CleaningState:
@@ -49,17 +49,18 @@ class Model(RuleBasedStateMachine):
         assert self.real.pause_non_compacted([log]) == ([log] if is_free else [])
         self.pauses[log] += is_free
 
-    @rule(log=logs)
-    def wait_for_pause(self, log: LogId) -> None:
+    @rule(log=logs, pauses=st.booleans())
+    def wait(self, log: LogId, pauses: bool) -> None:
+        ask = self.real.abort_and_pause if pauses else self.real.abort
         if log in self.waiters:
-            with pytest.raises(IllegalTransition):
-                self.real.abort_and_pause(log)
+            with pytest.raises(IllegalTransition, match=f"{log}: abort_and_pause .* aborted"):
+                ask(log)
         elif log in self.busy:
-            self.waiters[log] = waiting(self.real, log)
+            self.waiters[log] = waiting(self.real, log, ask), int(pauses)
             self.busy[log] = True
         else:
-            self.real.abort_and_pause(log)
-            self.pauses[log] += 1
+            ask(log)
+            self.pauses[log] += pauses
 
     @rule(log=logs, pauses=st.booleans())
     def give_up(self, log: LogId, pauses: bool) -> None:
@@ -68,7 +69,7 @@ class Model(RuleBasedStateMachine):
             with pytest.raises(IllegalTransition):
                 ask(log, 0)
         elif log in self.busy:
-            with pytest.raises(StillRunning):
+            with pytest.raises(StillRunning, match=str(log)):
                 ask(log, 0)
             self.busy[log] = True
         else:
@@ -96,8 +97,8 @@ class Model(RuleBasedStateMachine):
         was_aborted = self.busy.pop(log)
         assert call() in (None, not was_aborted)
         if log in self.waiters:
-            assert self.waiters.pop(log).result() is None
-            self.pauses[log] = 1
+            waiter, self.pauses[log] = self.waiters.pop(log)
+            assert waiter.result() is None
 
     @rule(log=logs)
     def commit(self, log: LogId) -> None:
@@ -114,7 +115,7 @@ class Model(RuleBasedStateMachine):
         if log in self.busy:
             self.busy[log] = True
         if log in self.waiters:
-            assert isinstance(self.waiters.pop(log).result(), LogVanished)
+            assert isinstance(self.waiters.pop(log)[0].result(), LogVanished)
 
     @rule(hold_id=st.sampled_from("abc"), pattern=patterns, expires_ms=st.sampled_from([None, 10, 20]))
     def hold(self, hold_id: str, pattern: str, expires_ms: int | None) -> None:
