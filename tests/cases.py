@@ -195,10 +195,7 @@ CASES: dict[str, tuple[str, ...]] = {
         "cleaning/test_retain.py::test_c134_a_moved_log_start_takes_snapshots_along",
     ),
     "C135": ("policy/test_retention.py::test_c128_c129_c130_c131_c135_c139_what_goes_by_a_limit",),
-    "C136": (
-        "cleaning/test_retain.py::test_c136_leader_epochs",
-        "policy/test_retention.py::test_c124_c136_leader_epochs_are_trimmed_from_the_start",
-    ),
+    "C136": ("policy/test_retention.py::test_c124_c136_leader_epochs_are_trimmed_from_the_start",),
     "C137": ("cleaning/test_retain.py::test_c137_producers_outlive_their_segments",),
     "C138": (
         "cleaning/test_retain.py::test_c138_expired_segments",

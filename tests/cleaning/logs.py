@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from cleanerd.cleaning.one_shot import clean_once
 from cleanerd.cli.main import main
 from cleanerd.env.files import Files
 from cleanerd.format import names
+from cleanerd.format.codecs import Codec
 from cleanerd.format.names import FileKind, Suffix, parse_segment_file
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.tools.client.producer import Producer
@@ -71,19 +72,32 @@ def clean(
     return Ran(code, by_log, err.getvalue())
 
 
+def put(
+    log_dir: Path,
+    topic: str,
+    records: Iterable[tuple[bytes, bytes | None]],
+    *,
+    segment_bytes: int = 1 << 20,
+    index_interval_bytes: int = 4096,
+    magic: int = 2,
+    codec: Codec = Codec.NONE,
+) -> int:
+    """Append records to a log, one each millisecond from 1000 on; returns the log end offset."""
+    with LogWriter(
+        str(log_dir), topic, 0, segment_bytes=segment_bytes, index_interval_bytes=index_interval_bytes
+    ) as writer:
+        producer = Producer(writer, magic=magic, codec=codec)
+        for number, (key, value) in enumerate(records):
+            producer.put(key, value, 1000 + number)
+        return writer.log_end_offset
+
+
 def write_logs(log_dir: Path, *topics: str) -> Path:
     """Equal logs of several closed segments each, in a directory of a broker that stopped."""
     log_dir.mkdir(exist_ok=True)
-    ends = {}
-    for topic in topics:
-        with LogWriter(
-            str(log_dir), topic, 0, segment_bytes=SEGMENT_BYTES, index_interval_bytes=300
-        ) as writer:
-            producer = Producer(writer)
-            for number in range(RECORDS):
-                producer.put(b"key %d" % (number % KEYS), b"value %d" % number * 3, 1000 + number)
-            ends[topic] = writer.log_end_offset
-    stop_broker(log_dir, ends)
+    records = [(b"key %d" % (number % KEYS), b"value %d" % number * 3) for number in range(RECORDS)]
+    sizes = {"segment_bytes": SEGMENT_BYTES, "index_interval_bytes": 300}
+    stop_broker(log_dir, {topic: put(log_dir, topic, records, **sizes) for topic in topics})
     return log_dir
 
 

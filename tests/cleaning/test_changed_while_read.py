@@ -14,19 +14,15 @@ import pytest
 from cleanerd.format import names
 from cleanerd.format.names import FileKind
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from cleanerd.tools.client.producer import Producer
-from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.logs import GOOD, RECORDS, Ran, clean, lock_of_another, segment, write_logs
+from tests.cleaning.logs import GOOD, RECORDS, Ran, clean, lock_of_another, put, segment, write_logs
 from tests.sim.hooked import HookedFiles
 
 
 def merged_segment(directory: Path) -> Path:
     """The first segment of a log with the records of "bad" in a single one, as the broker's cleaner merges them."""
     directory.mkdir()
-    with LogWriter(str(directory), "bad", 0, segment_bytes=1 << 20, index_interval_bytes=300) as writer:
-        producer = Producer(writer)
-        for number in range(RECORDS):
-            producer.put(b"key %d" % number, b"value %d" % number * 3, 1000 + number)
+    records = [(b"key %d" % number, b"value %d" % number * 3) for number in range(RECORDS)]
+    put(directory, "bad", records, index_interval_bytes=300)
     return segment(directory / "bad-0", 0)
 
 

@@ -9,8 +9,6 @@ import pytest
 from cleanerd.env.space import space_of
 from cleanerd.format import names
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from cleanerd.tools.client.producer import Producer
-from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import (
     GOOD,
     Ran,
@@ -18,6 +16,7 @@ from tests.cleaning.logs import (
     clean,
     contents,
     lock_of_another,
+    put,
     size_of,
     stop_broker,
     write_logs,
@@ -35,12 +34,9 @@ FORESEEN = (
 def write_records(log_dir: Path, records: int, *, value_bytes: int, segment_bytes: int) -> None:
     """A log of a stopped broker, a third of whose records is superseded."""
     log_dir.mkdir(exist_ok=True)
-    with LogWriter(str(log_dir), "t", 0, segment_bytes=segment_bytes) as writer:
-        producer = Producer(writer)
-        for number in range(records):
-            key = b"hot" if number % 3 == 0 else b"key %d" % number
-            producer.put(key, os.urandom(value_bytes), 1000 + number)
-        stop_broker(log_dir, {"t": writer.log_end_offset})
+    keys = (b"hot" if number % 3 == 0 else b"key %d" % number for number in range(records))
+    found = ((key, os.urandom(value_bytes)) for key in keys)
+    stop_broker(log_dir, {"t": put(log_dir, "t", found, segment_bytes=segment_bytes)})
 
 
 @pytest.fixture
@@ -116,11 +112,8 @@ def test_what_is_staged_is_foreseen_as_committed(spark: LazySpark, tmp_path: Pat
     with lock_of_another(log_dir / names.LOCK):
         assert clean(spark, log_dir).outcome("more") == "staged"
         assert dry(spark, log_dir).outcome("more") == "planned", "it cannot be committed, and is made again"
-    with LogWriter(str(log_dir), "more", 0, segment_bytes=4000) as writer:
-        producer = Producer(writer)
-        for number in range(160):
-            producer.put(b"key %d" % (number % 5), b"newer %d" % number * 3, 2000 + number)
-        stop_broker(log_dir, {"more": writer.log_end_offset, GOOD: 160})
+    newer = [(b"key %d" % (number % 5), b"newer %d" % number * 3) for number in range(160)]
+    stop_broker(log_dir, {"more": put(log_dir, "more", newer, segment_bytes=4000), GOOD: 160})
     plan, ran = dry(spark, log_dir), clean(spark, log_dir)
     for topic in (GOOD, "more"):
         assert (plan.outcome(topic), ran.outcome(topic)) == ("planned", "committed")

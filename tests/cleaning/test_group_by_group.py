@@ -14,9 +14,7 @@ from cleanerd.cleaning.clean import Cleaner, CleaningJob
 from cleanerd.env.space import space_of
 from cleanerd.format import names
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from cleanerd.tools.client.producer import Producer
-from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.logs import assert_settled, clean, contents, lock_of_another, newest, stop_broker
+from tests.cleaning.logs import assert_settled, clean, contents, lock_of_another, newest, put, stop_broker
 from tests.cleaning.test_bad_input import mounted
 
 SEGMENT_BYTES = 1_000_000
@@ -36,18 +34,13 @@ def tight(log_dir: Path, topics: str = "t", size: str = "14m") -> Iterator[Path]
     """Logs of twelve segments together, half of whose records are superseded, that nearly fill their file system."""
     log_dir.mkdir()
     with mounted(log_dir, "-t", "tmpfs", "-o", f"size={size}", "none"):
-        stop_broker(log_dir, {topic: fill(log_dir, topic, RECORDS // len(topics)) for topic in topics})
+        ends = {}
+        for topic in topics:
+            keys = (b"hot" if number % 2 else b"key %d" % number for number in range(RECORDS // len(topics)))
+            records = ((key, os.urandom(900)) for key in keys)
+            ends[topic] = put(log_dir, topic, records, segment_bytes=SEGMENT_BYTES)
+        stop_broker(log_dir, ends)
         yield log_dir
-
-
-def fill(log_dir: Path, topic: str, records: int) -> int:
-    """Returns the log end offset."""
-    with LogWriter(str(log_dir), topic, 0, segment_bytes=SEGMENT_BYTES) as writer:
-        producer = Producer(writer)
-        for number in range(records):
-            key = b"hot" if number % 2 else b"key %d" % number
-            producer.put(key, os.urandom(900), 1000 + number)
-        return writer.log_end_offset
 
 
 def test_what_does_not_fit_at_once_is_committed_group_by_group(

@@ -12,10 +12,8 @@ from cleanerd.format.legacy import encode_message
 from cleanerd.format.record import Record
 from cleanerd.pipeline import whole_log
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.reader import read_records
-from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.logs import GOOD, assert_cleaned, assert_settled, clean, contents, write_logs
+from tests.cleaning.logs import GOOD, assert_cleaned, assert_settled, clean, contents, put, write_logs
 
 RECORDS = 1000
 
@@ -23,11 +21,9 @@ RECORDS = 1000
 def write(log_dir: Path, magic: int, codec: Codec) -> Path:
     """Small records of unique keys, every third a tombstone: all of them stay, and none is worth a batch of its own."""
     log_dir.mkdir()
-    with LogWriter(str(log_dir), "t", 0, segment_bytes=9000, index_interval_bytes=300) as writer:
-        producer = Producer(writer, magic=magic, codec=codec)
-        for number in range(RECORDS):
-            producer.put(b"%d" % number, None if number % 3 == 0 else b"v", 1000 + number)
-        return Path(writer.directory)
+    records = [(b"%d" % number, None if number % 3 == 0 else b"v") for number in range(RECORDS)]
+    put(log_dir, "t", records, segment_bytes=9000, index_interval_bytes=300, magic=magic, codec=codec)
+    return log_dir / "t-0"
 
 
 def magics(partition: Path) -> list[set[int]]:

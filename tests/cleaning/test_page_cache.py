@@ -6,11 +6,8 @@ from pathlib import Path
 import pytest
 
 from cleanerd.env.page_cache import Ranges, cold_ranges, drop, size_bytes
-from cleanerd.format import names
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from cleanerd.tools.client.producer import Producer
-from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.logs import META_PROPERTIES, clean
+from tests.cleaning.logs import clean, put
 
 BLOCK = 2 << 20
 SEGMENT_BYTES = 3 * BLOCK
@@ -20,16 +17,9 @@ VALUE_BYTES = 64 << 10
 def write_cold(log_dir: Path, topic: str, *, keys: int) -> Path:
     """Two closed segments of three blocks and an active one, none of them cached."""
     log_dir.mkdir(exist_ok=True)
-    with LogWriter(str(log_dir), topic, 0, segment_bytes=SEGMENT_BYTES) as writer:
-        producer = Producer(writer)
-        for number in range(2 * SEGMENT_BYTES // VALUE_BYTES):
-            producer.put(b"key %d" % (number % keys), os.urandom(VALUE_BYTES), 1000 + number)
-        end = writer.log_end_offset
-    for name in (names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT):
-        entries = (log_dir / name).read_text().splitlines()[2:] if (log_dir / name).exists() else []
-        entries.append(f"{topic} 0 {end}")
-        (log_dir / name).write_text("\n".join(["0", str(len(entries)), *entries, ""]))
-    (log_dir / names.META_PROPERTIES).write_text(META_PROPERTIES)
+    numbers = range(2 * SEGMENT_BYTES // VALUE_BYTES)
+    records = ((b"key %d" % (number % keys), os.urandom(VALUE_BYTES)) for number in numbers)
+    put(log_dir, topic, records, segment_bytes=SEGMENT_BYTES)
     partition = log_dir / f"{topic}-0"
     for path in partition.glob("*.log"):
         with path.open("rb") as file:

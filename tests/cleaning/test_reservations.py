@@ -14,9 +14,7 @@ from cleanerd.env.files import RealFiles
 from cleanerd.env.space import Space, floor_bytes, room, space_of
 from cleanerd.errors import NoSpace
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from cleanerd.tools.client.producer import Producer
-from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.logs import GOOD, assert_cleaned, clean, contents, stop_broker, write_logs
+from tests.cleaning.logs import GOOD, assert_cleaned, clean, contents, put, stop_broker, write_logs
 from tests.cleaning.test_bad_input import mounted
 
 GIB = 1 << 30
@@ -98,19 +96,11 @@ def test_a_write_that_would_cross_the_floor_fails_its_log_alone(
     small.mkdir()
     with mounted(small, "-t", "tmpfs", "-o", "size=24m", "none"):
         write_logs(small, "bad")
-        _grow(small / "bad-0")
+        unique = ((b"key %d" % (number % 2_000), os.urandom(60)) for number in range(3_000))  # most stay
+        stop_broker(small, {"bad": put(small, "bad", unique, segment_bytes=100_000)})
         before = contents(small / "bad-0")
         ran = clean(spark, small, good)
         assert contents(small / "bad-0") == before
         assert space_of(str(small)).free_bytes >= floor_bytes(space_of(str(small)), 0.0)
     assert "bytes are free on its file system" in ran.reason("bad", "small")
     assert_cleaned(ran, good / f"{GOOD}-0")
-
-
-def _grow(partition: Path) -> None:
-    """Records of unique keys, which all stay."""
-    with LogWriter(str(partition.parent), "bad", 0, segment_bytes=100_000) as writer:
-        producer = Producer(writer)
-        for number in range(3_000):
-            producer.put(b"key %d" % (number % 2_000), os.urandom(60), 2000 + number)
-        stop_broker(partition.parent, {"bad": writer.log_end_offset})

@@ -1,24 +1,7 @@
 """Retention on real files (rules 5.6-5.8, 6.7-6.12); accidents are in test_retain_accidents.py.
 
-Which segments go is in tests/policy/test_retention.py. Cases of the specification that are tested elsewhere or not:
-
-==============  ====================================================================================================
-case            where, or why not
-==============  ====================================================================================================
-C034-C036       tests/daemon/test_retention.py: which logs get a pass, and from whom
-C037            the supervisor names the logs of a pass, and none that is uncleanable
-C125, C128,     policy alone: nothing happens on disk that C124 and C134 do not show
-C129-C131,
-C133, C135,
-C139
-C126, C127      tests/cleaning/test_delete_records.py
-C138 (reading)  "out of range" is the answer of a broker to a fetch; here the old offsets are just not there any more
-C140            tests/daemon/test_retention.py
-6.8 by a        a live broker raises its log start itself; cleanerd is refused by `.lock` (below)
-broker
-1.32            `-future` logs exist only while a broker moves them; cleanerd leaves them alone (spec disk A5)
-6.16, 6.17      rolling on append and tiered storage are the broker's
-==============  ====================================================================================================
+Which segments go is in tests/policy/test_retention.py; which logs get a pass, and from whom, in
+tests/daemon/test_retention.py.
 """
 
 import os
@@ -102,23 +85,6 @@ def test_c134_a_moved_log_start_takes_snapshots_along(tmp_path: Path) -> None:
     segment_path(tmp_path, 3, FileKind.PRODUCER_SNAPSHOT).unlink()
     delete_records(LogDir.at(FILES, str(tmp_path), SystemClock()), TP, 3, UNLIMITED)
     assert bases(tmp_path, FileKind.PRODUCER_SNAPSHOT) == [2]
-
-
-@pytest.mark.parametrize(
-    ("epochs", "expected"),
-    [
-        (((1, 0), (2, 10)), ((1, 5), (2, 10))),
-        (((0, 0), (1, 7), (2, 10)), ((0, 5), (1, 7), (2, 10))),
-    ],
-)
-def test_c136_leader_epochs(
-    tmp_path: Path, epochs: tuple[tuple[int, int], ...], expected: tuple[tuple[int, int], ...]
-) -> None:
-    directory = write_log(tmp_path)
-    (directory / names.LEADER_EPOCH_CHECKPOINT).write_bytes(render_leader_epochs(epochs))
-    stop_broker(tmp_path, 15)
-    delete_records(LogDir.at(FILES, str(tmp_path), SystemClock()), TP, 5, UNLIMITED)
-    assert read_leader_epochs(PartitionDir(FILES, str(directory))) == expected
 
 
 @pytest.mark.parametrize("snapshots", ["as the broker left them", "none", "damaged"])

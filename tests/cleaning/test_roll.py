@@ -16,7 +16,7 @@ from cleanerd.storage.log_dir import LogDir
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.logs import clean, lock_of_another, newest
+from tests.cleaning.logs import clean, lock_of_another, newest, put
 from tests.cleaning.retained import NOW_MS, TP, bases, offsets, segment_path, stop_broker, write_log
 from tests.sim.counted import StoppingFiles
 from tests.sim.hooked import HookedFiles
@@ -146,10 +146,7 @@ def test_what_is_closed_is_on_disk_before_its_follower_can_be_seen(tmp_path: Pat
 
 def test_clean_roll_cleans_what_lies_in_the_active_segment(tmp_path: Path, spark: LazySpark) -> None:
     """Without it there is nothing to clean, and the reason says what would help."""
-    with LogWriter(str(tmp_path / "logs"), "t", 0, segment_bytes=1 << 20) as writer:
-        producer = Producer(writer)
-        for number in range(100):
-            producer.put(b"k%d" % (number % 3), b"%d" % number, 1000 + number)
+    put(tmp_path / "logs", "t", [(b"k%d" % (number % 3), b"%d" % number) for number in range(100)])
     directory = tmp_path / "logs" / str(TP)
     truth, size_bytes = newest(directory), (directory / f"{0:020d}.log").stat().st_size
     without = clean(spark, tmp_path / "logs").results["logs", "t"]

@@ -1,11 +1,12 @@
 """One I/O budget for everybody: rates, bursts, order, live changes; in simulated time, and once in real time."""
 
+import itertools
 import math
 import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -411,12 +412,6 @@ def test_nobody_waits_under_the_lock() -> None:
     assert time.monotonic() - started_s < 1
 
 
-def chunks_of(mixed: tuple[int, int]) -> Iterator[int]:
-    """Large and small charges in turn, for ever."""
-    while True:
-        yield from mixed
-
-
 REAL_S = 1.5
 
 
@@ -429,7 +424,7 @@ def test_real_time() -> None:
     totals = [0] * 4
 
     def caller(number: int) -> None:
-        for size in chunks_of((MIB, 64 * KIB)):
+        for size in itertools.cycle((MIB, 64 * KIB)):
             throttle.charge(size, 0, never)
             if time.monotonic() - started_s > REAL_S:
                 return
