@@ -6,13 +6,18 @@ import os
 import subprocess
 from unittest import mock
 
+from structlog.testing import capture_logs
+
 from cleanerd.cli.ctl.main import main
 
 
 def ctl(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    """As a process would end. For the main thread only: what other threads print meanwhile would be among its output."""
+    """As a process would end. For the main thread only: what other threads print meanwhile would be among its output; what a
+    daemon in this process logs is not.
+    """
     out, err = io.StringIO(), io.StringIO()
     with (
+        capture_logs(),
         mock.patch.dict(os.environ, environment),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cli import main as cleanerd_main
@@ -98,7 +99,7 @@ def has_formats(parser: argparse.ArgumentParser) -> bool:
 def test_cleanerctl(verb: str, form: str, plain: Streams, daemon: Daemon) -> None:
     if verb == "explain":
         pause.pause(daemon.control, "orders-3", "me", "1 \u2265 2 \u4e2d")
-    with plain:
+    with plain, capture_logs():  # the daemon logs in this process
         code = ctl_main.main(["--socket", str(daemon.path), verb, *VERBS.get(verb, []), "-o", form])
     assert code == 0, plain.text()
     assert plain.text() or form == "jsonl", "no holds are no lines"

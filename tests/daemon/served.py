@@ -4,9 +4,8 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from cleanerd.daemon.api.control_server import AuditEntry, ControlServer
+from cleanerd.daemon.api.control_server import ControlServer
 from cleanerd.daemon.api.control_socket import listen
 from cleanerd.daemon.api.http import Page, RequestLimits
 from cleanerd.daemon.api.verb import Verb
@@ -16,17 +15,6 @@ from cleanerd.env.clock import SystemClock
 from cleanerd.format.names import TopicPartition
 from tests.daemon.inventories import HandClock
 from tests.operate.world import World
-
-
-class Audited(ControlServer):
-    """Keeps the entries instead: the log would be among what cleanerctl prints in this process."""
-
-    def __init__(self, entries: list[AuditEntry], *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._entries = entries
-
-    def audit(self, entry: AuditEntry) -> None:
-        self._entries.append(entry)
 
 
 class RealClock(HandClock):
@@ -59,14 +47,12 @@ class Served(World):
         self.configure(log_cleanup_policy="compact,delete", log_retention_ms=-1)
         self.scan()
         self.path = path or root / "control.sock"
-        self.audit: list[AuditEntry] = []
         self.own, self._limits, self._pages = own, limits, pages
         self.serve()
 
     def serve(self) -> None:
         """Answer on the socket."""
-        self.server = Audited(
-            self.audit,
+        self.server = ControlServer(
             listen(str(self.path), os.environ),
             self.control,
             (*VERBS, *self.own),
@@ -92,6 +78,11 @@ class Served(World):
         """As if a cleaning had come that far."""
         (self.a / "cleaner-offset-checkpoint").write_text(f"0\n2\norders 0 {offset}\norders 3 {offset}\n")
         self.scan()
+
+    def audit(self) -> list[tuple[str, str | None]]:
+        """Requests for a change: outcome and words, the oldest first."""
+        found = self.parts.store.events(None, 100, None, ("control",))
+        return [(event.outcome, event.reason) for event in reversed(found)]
 
     def close(self) -> None:
         """Nobody answers any more."""

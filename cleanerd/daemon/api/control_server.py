@@ -16,7 +16,6 @@ would change something is recorded, whatever became of it.
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 from urllib.parse import parse_qsl, unquote
@@ -35,27 +34,6 @@ from cleanerd.daemon.api.verb import Verb
 
 _log = structlog.get_logger("cleanerd")
 _MAX_QUERY_FIELDS = 16
-
-
-@dataclass(frozen=True, slots=True)
-class AuditEntry:
-    """A request to change something: who, what, and what became of it: `ok`, or the code of an error with its message."""
-
-    peer: Peer
-    verb: str
-    parameters: Mapping[str, Any]
-    outcome: str
-    problem: str | None = None
-
-    def __str__(self) -> str:
-        """One line: the verb, its parameters as words of a shell, then the message of the error."""
-        words = [self.verb]
-        for name, value in self.parameters.items():
-            if value is True:
-                words.append(name)
-            elif value is not None and value is not False:
-                words.append(f"{name}={shlex.quote(str(value))}")
-        return " ".join(words) + (f": {self.problem}" if self.problem else "")
 
 
 class ControlServer(HttpServer):
@@ -138,7 +116,7 @@ class ControlServer(HttpServer):
         return Answer(head + route.call(self._control, parameters) + b"}\n")
 
     def _change(self, route: Route, request: Request) -> Answer:
-        """Like `_call` where something may change: only for those who may, and never without an audit entry."""
+        """Like `_call` where something may change: only for those who may, and never without a record of it."""
         assert request.connection is not None
         peer, socket_gid = peer_of(request.connection), group_of(self._listening.socket)
         parameters: Mapping[str, Any] = {}
@@ -164,7 +142,7 @@ class ControlServer(HttpServer):
             outcome, problem = "internal", type(error).__name__
             raise
         finally:
-            self._record(AuditEntry(peer, route.verb, parameters, outcome, problem))
+            self._audit(peer, _as_words(route.verb, parameters, problem), outcome)
 
     def _body(self, request: Request) -> bytes:
         if "transfer-encoding" in request.headers:
@@ -179,18 +157,25 @@ class ControlServer(HttpServer):
             raise UnreadableRequest(None)
         return body
 
-    def audit(self, entry: AuditEntry) -> None:
-        """Record it in the history and the log."""
-        peer = entry.peer
-        self._control.parts.events.record(
-            "control", entry.outcome, str(entry), pid=peer.pid, uid=peer.uid, gid=peer.gid
-        )
-
-    def _record(self, entry: AuditEntry) -> None:
+    def _audit(self, peer: Peer, request: str, outcome: str) -> None:
+        """Record in history and log who asked for what, and what became of it: `ok`, or the code of an error."""
         try:
-            self.audit(entry)
+            self._control.parts.events.record(
+                "control", outcome, request, pid=peer.pid, uid=peer.uid, gid=peer.gid
+            )
         except Exception:  # noqa: BLE001  # the request is answered all the same
-            _log.exception("audit_lost", entry=str(entry))
+            _log.exception("audit_lost", entry=request)
+
+
+def _as_words(verb: str, parameters: Mapping[str, Any], problem: str | None) -> str:
+    """One line: the verb, its parameters as words of a shell, then the message of the error."""
+    words = [verb]
+    for name, value in parameters.items():
+        if value is True:
+            words.append(name)
+        elif value is not None and value is not False:
+            words.append(f"{name}={shlex.quote(str(value))}")
+    return " ".join(words) + (f": {problem}" if problem else "")
 
 
 def _refuse(status: int, code: str, message: str) -> NoReturn:
