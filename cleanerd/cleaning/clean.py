@@ -103,12 +103,22 @@ class Cleaner:
         """Clean candidates as common Spark jobs and stage the results: `plan`, `write` and `end`."""
         return self.end(self.write(self.plan(candidates, is_owned=is_owned), reporter))
 
-    def plan(self, candidates: Sequence[Candidate], *, is_owned: bool = False) -> CleaningJob:
-        """What to do to candidates, of any log directories. What an earlier cleaning left staged is dropped.
+    def plan(
+        self, candidates: Sequence[Candidate], *, is_owned: bool = False, drops_staged: bool = True
+    ) -> CleaningJob:
+        """What to do to candidates, of any log directories. What an earlier cleaning left staged goes first, if it may.
 
         It may wait for its turn. `is_owned`: a broker lives in all of these, and cleanerd.staged.min.free.ratio holds.
         """
-        job = self._plan(candidates, is_owned=is_owned, drops_staged=True)
+        plan_one = partial(self._plan_one, is_owned=is_owned, drops_staged=drops_staged)
+        job = CleaningJob(candidates, is_owned, Stopwatch(self._clock), [], [])
+        with job.watch.phase("plan"):
+            for candidate in candidates:
+                plan = attempt(partial(plan_one, candidate), candidate.snapshot.directory)
+                if isinstance(plan, CleanerdError):
+                    job.results.append(self._failed(candidate, plan, job.watch))
+                else:
+                    job.logs.append(_Log(replace(plan, work=replace(plan.work, number=len(job.logs)))))
         job.watch.pause()
         return job
 
@@ -168,7 +178,8 @@ class Cleaner:
 
         A log that would have no room has failed. What the others would take is taken from `space`.
         """
-        job = self._plan(candidates, is_owned=is_owned, drops_staged=False)
+        job = self.plan(candidates, is_owned=is_owned, drops_staged=False)
+        job.watch.resume()
         self._run(job, None, None, write=False)
         self._foresee(job.logs, space, is_owned=is_owned)
         return job.results + [self._outcome(log, "planned", job.watch) for log in job.logs]
@@ -198,19 +209,6 @@ class Cleaner:
             taken += extra.taken(is_committed=not is_owned)
         for log in logs[:1]:
             space.take(log.candidate.snapshot.directory, taken)
-
-    def _plan(self, candidates: Sequence[Candidate], *, is_owned: bool, drops_staged: bool) -> CleaningJob:
-        """`drops_staged`: what an earlier run staged goes first, this one is newer."""
-        plan_one = partial(self._plan_one, is_owned=is_owned, drops_staged=drops_staged)
-        job = CleaningJob(candidates, is_owned, Stopwatch(self._clock), [], [])
-        with job.watch.phase("plan"):
-            for candidate in candidates:
-                plan = attempt(partial(plan_one, candidate), candidate.snapshot.directory)
-                if isinstance(plan, CleanerdError):
-                    job.results.append(self._failed(candidate, plan, job.watch))
-                else:
-                    job.logs.append(_Log(replace(plan, work=replace(plan.work, number=len(job.logs)))))
-        return job
 
     def _plan_one(self, candidate: Candidate, *, is_owned: bool, drops_staged: bool) -> CleaningPlan:
         if drops_staged:

@@ -16,6 +16,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 
 from cleanerd.config.model import CleanerdConfig
@@ -129,15 +130,13 @@ class Throttle:
         return True
 
 
+@dataclass(slots=True)
 class _Charge:
     """Bytes to be paid; `mark` is how many must have been paid in all for these to be among them."""
 
-    __slots__ = ("is_urgent", "mark", "size")
-
-    def __init__(self, size: int, mark: float, is_urgent: bool) -> None:
-        self.size = size
-        self.mark = mark
-        self.is_urgent = is_urgent
+    size: int
+    mark: float
+    is_urgent: bool
 
 
 class _Account:

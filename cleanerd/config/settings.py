@@ -25,15 +25,8 @@ Rate = Annotated[float, ValueType.RATE]
 Str = Annotated[str, ValueType.STRING]
 Words = Annotated[tuple[str, ...], ValueType.LIST]
 Paths = Annotated[tuple[str, ...], ValueType.PATHS]
-_UNITS = {
-    "ms": "ms",
-    "minutes": "minutes",
-    "hours": "hours",
-    "bytes": "bytes",
-    "ratio": "ratio",
-    "percent": "percent",
-    "second": "bytes/s",
-}
+_UNITS = {unit: unit for unit in ("ms", "minutes", "hours", "bytes", "ratio", "percent")}
+_UNITS["second"] = "bytes/s"
 
 
 class Layer(Enum):
