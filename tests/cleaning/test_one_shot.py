@@ -22,7 +22,7 @@ from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.scan import Checkpoints
 from tests.cleaning.logs import assert_cleaned, clean, contents, lock_of_another, size_of, write_logs
-from tests.storage.test_metadata_log import SAMPLE_ID, TOPIC, batch, config, log, topic
+from tests.storage.metadata import SAMPLE_ID, TOPIC, batch, config, log, topic
 
 BURST_S = 0.3
 

@@ -17,7 +17,7 @@ from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.metadata_log import find_metadata
 from tests.cleaning.logs import RECORDS, write_logs
 from tests.sim.hooked import HookedFiles
-from tests.storage.test_metadata_log import SAMPLE_ID, TOPIC, batch, config, log, topic
+from tests.storage.metadata import SAMPLE_ID, TOPIC, batch, config, log, topic
 
 CONFIG = TopicConfig(
     cleanup_policy=("compact",), broker_min_cleanable_dirty_ratio=0.5,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cleanerd.config.model import ClusterMetadata
 from cleanerd.errors import CleanerdError
-from tests.storage.test_metadata_log import (
+from tests.storage.metadata import (
     OTHER_ID,
     SAMPLE_ID,
     TOPIC,

@@ -34,7 +34,7 @@ from cleanerd.tools.insight.coordinator_records import (
 from tests.fuzz.mutate import batches_mutated, mutated
 from tests.fuzz.targets import Target
 from tests.kernels.random_log import RandomLog
-from tests.storage.test_metadata_log import SAMPLE_CONFIG, SAMPLE_TOPIC, remove
+from tests.storage.metadata import SAMPLE_CONFIG, SAMPLE_TOPIC, remove
 from tests.tools.insight.test_coordinator_records import OLD, WRITTEN
 
 _PRODUCER = ProducerEntry(5, 1, 9, 100, 3, 1_700_000_000_000, 0, 90)

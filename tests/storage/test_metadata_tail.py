@@ -12,15 +12,14 @@ from hypothesis import strategies as st
 
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import CorruptFile
-from cleanerd.format.batch import Record, encode_batch
 from cleanerd.format.control import ControlType
 from cleanerd.format.offset_index import OffsetIndex, render_offset_index
 from cleanerd.storage.metadata_log import read_metadata
 from cleanerd.storage.metadata_seek import index_position
 from cleanerd.storage.metadata_tail import MetadataTail
-from tests.storage.test_metadata_log import SAMPLE_CONFIG as POLICY
-from tests.storage.test_metadata_log import SAMPLE_ID, control, remove, voters
-from tests.storage.test_metadata_log import SAMPLE_TOPIC as TOPIC
+from tests.storage.metadata import SAMPLE_CONFIG as POLICY
+from tests.storage.metadata import SAMPLE_ID, batch, control, remove, voters
+from tests.storage.metadata import SAMPLE_TOPIC as TOPIC
 
 NO_OP = bytes((1, 20, 0, 0))
 REMOVED = remove(SAMPLE_ID)
@@ -39,8 +38,7 @@ class Log:
     def append(self, *frames: bytes, epoch: int = 1) -> int:
         """One batch; the position at which it starts."""
         position = self.path.stat().st_size
-        records = [Record(self.next_offset + index, 1000, None, frame) for index, frame in enumerate(frames)]
-        data = encode_batch(records, base_offset=self.next_offset, leader_epoch=epoch)
+        data = batch(self.next_offset, frames, leader_epoch=epoch)
         with self.path.open("ab") as file:
             file.write(data)
         self.next_offset += len(frames)
