@@ -11,14 +11,15 @@ import os
 import shlex
 import tempfile
 import threading
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 from cleanerd.cleaning.one_shot import clean_once
 from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
-from cleanerd.cli import clean, options, output
+from cleanerd.cli import clean, output
+from cleanerd.cli.main import make_parser
 from cleanerd.cli.progress import NoProgress
 from cleanerd.env.clock import Clock, SystemClock
 from cleanerd.errors import BadUsage
@@ -179,10 +180,7 @@ def _options(log_dir: str) -> list[str]:
 
 def _parsed(arguments: list[str]) -> Namespace:
     """The options of `cleanerd clean`, as its command line has them."""
-    parser = ArgumentParser()
-    options.add_configuration_options(parser)
-    options.add_clean_options(parser)
-    return parser.parse_args(arguments)
+    return make_parser().parse_args(["clean", *arguments])
 
 
 def _tell(text: str) -> None:
