@@ -16,7 +16,7 @@ from cleanerd.tools.insight.inspect import inspect_partition
 from cleanerd.units import key_text
 from tests.cli.conftest import Run
 from tests.tools.insight import damage
-from tests.tools.insight.logdirs import GOLDEN, broker_log_dir
+from tests.tools.insight.logdirs import GOLDEN
 
 NOW = ("--now-ms", "1795237300000")
 
@@ -83,8 +83,7 @@ def test_one_log_is_explained(run: Run) -> None:
     assert run("inspect", f"--log-dir={GOLDEN}", *NOW, "--details").out.count("HOT KEY") > 5
 
 
-def test_a_damaged_log_does_not_hide_the_others(run: Run, tmp_path: Path) -> None:
-    log_dir = broker_log_dir(tmp_path / "logs")
+def test_a_damaged_log_does_not_hide_the_others(run: Run, log_dir: Path) -> None:
     path, position = damage.bad_crc(log_dir)
     ran = run("inspect", f"--log-dir={log_dir}", *NOW, "-o", "json")
     document = json.loads(ran.out)

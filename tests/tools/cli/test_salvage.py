@@ -7,19 +7,17 @@ from cleanerd.format.names import LOCK, LOG_START_CHECKPOINT
 from tests.cleaning.logs import lock_of_another
 from tests.cli.conftest import Run
 from tests.tools.insight import damage
-from tests.tools.insight.logdirs import broker_log_dir
 
 
-def test_a_whole_copy(run: Run, tmp_path: Path) -> None:
-    source = broker_log_dir(tmp_path / "logs") / "plain-0"
+def test_a_whole_copy(run: Run, log_dir: Path, tmp_path: Path) -> None:
+    source = log_dir / "plain-0"
     ran = run("salvage", str(source), "--output", str(tmp_path / "plain-0"), "-o", "json")
     document = json.loads(ran.out)
     assert (ran.code, ran.err, document["damage"], document["end_offset"]) == (0, "", [], 16)
 
 
-def test_what_is_lost_is_listed(run: Run, tmp_path: Path) -> None:
+def test_what_is_lost_is_listed(run: Run, log_dir: Path, tmp_path: Path) -> None:
     """Exit 1, each range with its bytes; as a table too."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     log, start = damage.bad_crc(log_dir)
     source = str(log_dir / "plain-0")
     ran = run("salvage", source, "--output", str(tmp_path / "a-0"), "-o", "json")
@@ -36,18 +34,16 @@ def test_what_is_lost_is_listed(run: Run, tmp_path: Path) -> None:
     assert "in 1 ranges" in ran.err
 
 
-def test_a_transaction_without_an_end_is_told(run: Run, tmp_path: Path) -> None:
+def test_a_transaction_without_an_end_is_told(run: Run, log_dir: Path, tmp_path: Path) -> None:
     """On stderr: what to look for when consumers wait."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     log = max((log_dir / "transactions-0").glob("*.log"))
     log.write_bytes(log.read_bytes()[:-5])
     ran = run("salvage", str(log.parent), "--output", str(tmp_path / "t-0"), "-o", "json")
     assert "the transaction of producer 1 has no end" in ran.err
 
 
-def test_refusals(run: Run, tmp_path: Path) -> None:
+def test_refusals(run: Run, log_dir: Path, tmp_path: Path) -> None:
     """2 for directories that make no sense, 1 while a broker runs."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     assert run("salvage", str(log_dir), "--output", str(tmp_path / "a-0")).code == 2
     with lock_of_another(log_dir / LOCK) as pid:
         ran = run("salvage", str(log_dir / "plain-0"), "--output", str(tmp_path / "a-0"))
@@ -55,17 +51,17 @@ def test_refusals(run: Run, tmp_path: Path) -> None:
     assert f"in use by process {pid}" in ran.err
 
 
-def test_an_output_that_cannot_be_written(run: Run, tmp_path: Path) -> None:
+def test_an_output_that_cannot_be_written(run: Run, log_dir: Path, tmp_path: Path) -> None:
     """1, and one line."""
-    source = broker_log_dir(tmp_path / "logs") / "plain-0"
+    source = log_dir / "plain-0"
     (tmp_path / "file").touch()
     ran = run("salvage", str(source), "--output", str(tmp_path / "file" / "plain-0"))
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == f"cleanerd: {tmp_path / 'file' / 'plain-0'}: Not a directory\n"
 
 
-def test_records_below_the_log_start_are_told(run: Run, tmp_path: Path) -> None:
-    source = broker_log_dir(tmp_path / "logs") / "plain-0"
+def test_records_below_the_log_start_are_told(run: Run, log_dir: Path, tmp_path: Path) -> None:
+    source = log_dir / "plain-0"
     (source.parent / LOG_START_CHECKPOINT).write_text("0\n1\nplain 0 8\n")
     ran = run("salvage", str(source), "--output", str(tmp_path / "plain-0"), "-o", "json")
     assert (ran.code, json.loads(ran.out)["log_start_offset"]) == (0, 8)

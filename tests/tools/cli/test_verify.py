@@ -10,9 +10,8 @@ from tests.tools.insight import damage, damage_beside
 from tests.tools.insight.logdirs import broker_log_dir
 
 
-def test_a_healthy_directory(run: Run, tmp_path: Path) -> None:
+def test_a_healthy_directory(run: Run, log_dir: Path) -> None:
     """Exit 0, nothing on stdout but the document."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     ran = run("verify", "--log-dir", str(log_dir), "-o", "json")
     document = json.loads(ran.out)
     assert (ran.code, document["apiVersion"], document["findings"]) == (0, "cleanerd/v1", [])
@@ -20,9 +19,8 @@ def test_a_healthy_directory(run: Run, tmp_path: Path) -> None:
     assert document["summary"]["records"] > 300
 
 
-def test_findings_as_a_document(run: Run, tmp_path: Path) -> None:
+def test_findings_as_a_document(run: Run, log_dir: Path) -> None:
     """Exit 1 for an error; every field is there, null where it does not apply."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     log, position = damage.bad_crc(log_dir)
     checkpoint, _ = damage_beside.checkpoint_partition(log_dir)
     ran = run("verify", "--log-dir", str(log_dir), "-o", "json")
@@ -37,9 +35,8 @@ def test_findings_as_a_document(run: Run, tmp_path: Path) -> None:
     assert warning["position"] is None
 
 
-def test_lines(run: Run, tmp_path: Path) -> None:
+def test_lines(run: Run, log_dir: Path) -> None:
     """A finding a line, the summary last; each line is a document."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     damage.bad_crc(log_dir)
     lines = [
         json.loads(line) for line in run("verify", f"--log-dir={log_dir}", "-o", "jsonl").out.splitlines()
@@ -49,9 +46,8 @@ def test_lines(run: Run, tmp_path: Path) -> None:
     assert lines[1]["summary"]["errors"] == 1
 
 
-def test_table(run: Run, tmp_path: Path) -> None:
+def test_table(run: Run, log_dir: Path) -> None:
     """File, byte and what to do on stdout; the sums on stderr; warnings alone are no failure."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     damage.orphan_index(log_dir)
     ran = run("verify", "--log-dir", str(log_dir))
     assert ran.code == 0
@@ -60,9 +56,8 @@ def test_table(run: Run, tmp_path: Path) -> None:
     assert "0 errors, 1 warnings" in ran.err
 
 
-def test_directories_come_from_the_configuration(run: Run, tmp_path: Path) -> None:
+def test_directories_come_from_the_configuration(run: Run, log_dir: Path, tmp_path: Path) -> None:
     """`log.dirs`; nothing in a directory is read to find them, so that a damaged metadata log does not matter."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     os.truncate(log_dir / "__cluster_metadata-0" / f"{0:020d}.log", 100)
     (tmp_path / "server.properties").write_text(f"log.dirs={log_dir}\n")
     ran = run("verify", "--config", str(tmp_path / "server.properties"), "-o", "json")

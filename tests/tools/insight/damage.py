@@ -24,13 +24,14 @@ ID = "0123456789abcdef" * 2
 class Written:
     """A file below the log directory that has this content now, or one made of what it had; None: it is gone.
 
-    A path that ends in a slash is a directory.
+    A path that ends in a slash is a directory. `position`: also made of what was there. `code`: the name, unless given.
     """
 
     name: str
     path: str
     content: bytes | Callable[[bytes], bytes] | None = b""
-    position: int = -1
+    position: int | Callable[[bytes], int] = -1
+    code: str = ""
 
     @property
     def __name__(self) -> str:
@@ -38,15 +39,29 @@ class Written:
 
     def __call__(self, log_dir: Path) -> tuple[Path, int]:
         path = log_dir / self.path
+        had = path.read_bytes() if path.is_file() else b""
         if self.path.endswith("/"):
             path.mkdir()
         elif self.content is None:
             path.unlink()
         else:
-            path.write_bytes(
-                self.content if isinstance(self.content, bytes) else self.content(path.read_bytes())
-            )
-        return path, self.position
+            path.write_bytes(self.content if isinstance(self.content, bytes) else self.content(had))
+        return path, self.position if isinstance(self.position, int) else self.position(had)
+
+
+def start_of(number: int) -> Callable[[bytes], int]:
+    """Of a batch."""
+    return lambda had: [position for position, _, _ in iterate_batches(had)][number]
+
+
+def put(data: bytes, number: int, at: int) -> Callable[[bytes], bytes]:
+    """Other bytes in a batch."""
+
+    def change(had: bytes) -> bytes:
+        start = start_of(number)(had) + at
+        return had[:start] + data + had[start + len(data) :]
+
+    return change
 
 
 def starts(log: Path) -> list[int]:
@@ -73,28 +88,6 @@ def forget_end(log_dir: Path, topic: str) -> None:
         path.unlink()
 
 
-def bad_crc(log_dir: Path) -> tuple[Path, int]:
-    log = segment(log_dir / "plain-0", 0)
-    start = starts(log)[2]
-    overwrite(log, start + 70, b"\xff")
-    return log, start
-
-
-def bad_crc_of_a_size(log_dir: Path) -> tuple[Path, int]:
-    """The length of a batch is outside of its CRC: what follows is found all the same."""
-    log = segment(log_dir / "plain-0", 0)
-    start = starts(log)[2]
-    overwrite(log, start + 8, (int.from_bytes(log.read_bytes()[start + 8 : start + 12]) + 3).to_bytes(4))
-    return log, start
-
-
-def bad_batch(log_dir: Path) -> tuple[Path, int]:
-    log = segment(log_dir / "plain-0", 0)
-    start = starts(log)[1]
-    overwrite(log, start, os.urandom(20).replace(b"\0", b"\1")[:16] + b"\x09")
-    return log, start
-
-
 def bad_records(log_dir: Path) -> tuple[Path, int]:
     """One more record than there is, sealed again."""
     log = segment(log_dir / "zstd-0", 0)
@@ -106,21 +99,6 @@ def bad_records(log_dir: Path) -> tuple[Path, int]:
     return log, first
 
 
-def offset_order(log_dir: Path) -> tuple[Path, int]:
-    """The base offset is outside of the CRC."""
-    log = segment(log_dir / "plain-0", 0)
-    start = starts(log)[2]
-    overwrite(log, start + 4, b"\x01")
-    return log, start
-
-
-def torn_batch(log_dir: Path) -> tuple[Path, int]:
-    log = segment(log_dir / "idempotent-0", 0)
-    start = starts(log)[-1]
-    os.truncate(log, log.stat().st_size - 5)
-    return log, start
-
-
 def torn_tail(log_dir: Path) -> tuple[Path, int]:
     """After a crash."""
     (log_dir / ".kafka_cleanshutdown").unlink()
@@ -129,20 +107,6 @@ def torn_tail(log_dir: Path) -> tuple[Path, int]:
     start = starts(log)[-1]
     os.truncate(log, log.stat().st_size - 5)
     return log, start
-
-
-def zeros(log_dir: Path) -> tuple[Path, int]:
-    log = segment(log_dir / "idempotent-0", 0)
-    end = log.stat().st_size
-    append(log, bytes(5000))
-    return log, end
-
-
-def preallocated(log_dir: Path) -> tuple[Path, int]:
-    log = segment(log_dir / "plain-0", 0)
-    end = log.stat().st_size
-    os.truncate(log, 1 << 20)
-    return log, end
 
 
 def segment_overflow(log_dir: Path) -> tuple[Path, int]:
@@ -171,50 +135,6 @@ def segment_too_large(log_dir: Path) -> tuple[Path, int]:
     return log, 2**31 - 1
 
 
-def many_findings(log_dir: Path) -> tuple[Path, int]:
-    log = segment(log_dir / "plain-0", 0)
-    data = log.read_bytes()
-    batch = bytearray(data[: starts(log)[1]])
-    batch[70] ^= 0xFF
-    log.write_bytes(bytes(batch) * 500 + data)
-    return log, -1
-
-
-def index_of_half_an_entry(log_dir: Path) -> tuple[Path, int]:
-    index = segment(log_dir / "transactions-0", 0, FileKind.OFFSET_INDEX)
-    append(index, b"abc")
-    return index, index.stat().st_size
-
-
-def index_beyond_the_log(log_dir: Path) -> tuple[Path, int]:
-    index = segment(log_dir / "transactions-0", 0, FileKind.OFFSET_INDEX)
-    size = index.stat().st_size
-    append(index, struct.pack(">ii", 1000, 1 << 20))
-    return index, size
-
-
-def index_padded(log_dir: Path) -> tuple[Path, int]:
-    """As it was allocated when the segment was active."""
-    return _padded(log_dir, FileKind.OFFSET_INDEX, 10485760)
-
-
-def time_index_padded(log_dir: Path) -> tuple[Path, int]:
-    return _padded(log_dir, FileKind.TIME_INDEX, 10485756)
-
-
-def _padded(log_dir: Path, kind: FileKind, size: int) -> tuple[Path, int]:
-    index = segment(log_dir / "transactions-0", 0, kind)
-    used = index.stat().st_size
-    os.truncate(index, size)
-    return index, used
-
-
-def time_index_of_half_an_entry(log_dir: Path) -> tuple[Path, int]:
-    index = segment(log_dir / "transactions-0", 0, FileKind.TIME_INDEX)
-    append(index, b"abc")
-    return index, index.stat().st_size
-
-
 def txn_index_of_an_earlier_segment(log_dir: Path) -> tuple[Path, int]:
     index = segment(log_dir / "transactions-0", 17, FileKind.TXN_INDEX)
     index.write_bytes(segment(log_dir / "transactions-0", 0, FileKind.TXN_INDEX).read_bytes())
@@ -236,70 +156,73 @@ def snapshots_missing(log_dir: Path) -> tuple[Path, int]:
     return log_dir / "idempotent-0", -1
 
 
+_PLAIN, _IDEMPOTENT = f"plain-0/{0:020d}.log", f"idempotent-0/{0:020d}.log"
 _INDEX, _TIME_INDEX = (f"transactions-0/{0:020d}{kind}" for kind in (".index", ".timeindex"))
 _TXN_INDEX = f"transactions-0/{17:020d}.txnindex"
+bad_crc = Written("bad_crc", _PLAIN, put(b"\xff", 2, 70), start_of(2))
+bad_crc_of_a_size = Written("bad_crc_of_a_size", _PLAIN, put(b"\x13", 2, 11), start_of(2), "bad_batch")
+"""The length of a batch is outside of its CRC: what follows is found all the same."""
+bad_batch = Written("bad_batch", _PLAIN, put(b"\x17" * 16 + b"\x09", 1, 0), start_of(1))
+offset_order = Written("offset_order", _PLAIN, put(b"\x01", 2, 4), start_of(2))
+"""The base offset is outside of the CRC."""
+torn_batch = Written("torn_batch", _IDEMPOTENT, lambda had: had[:-5], start_of(-1))
+zeros = Written("zeros", _IDEMPOTENT, lambda had: had + bytes(5000), len)
+preallocated = Written("preallocated", _PLAIN, lambda had: had + bytes(1 << 20), len)
+many_findings = Written(
+    "many_findings", _PLAIN, lambda had: put(b"\xff", 0, 70)(had)[: start_of(1)(had)] * 500 + had
+)
 index_missing = Written("index_missing", _INDEX, None)
 orphan_index = Written("orphan_index", f"plain-0/{7:020d}.index")
 txn_index_without_an_abort = Written(
-    "txn_index_without_an_abort", _TXN_INDEX, lambda had: had[:2] + (4711).to_bytes(8) + had[10:]
+    "txn_index_without_an_abort",
+    _TXN_INDEX,
+    lambda had: had[:2] + (4711).to_bytes(8) + had[10:],
+    code="txn_index_entry",
 )
 """Another producer's transaction; and the aborted one is missing."""
-time_index_too_old = Written("time_index_too_old", _TIME_INDEX, lambda had: (5).to_bytes(8) + had[8:], 0)
+time_index_too_old = Written(
+    "time_index_too_old", _TIME_INDEX, lambda had: (5).to_bytes(8) + had[8:], 0, "time_index_entry"
+)
 """Batches before the offset are younger than the entry says: a lookup by time would miss them."""
 time_index_too_young = Written(
-    "time_index_too_young", _TIME_INDEX, lambda had: had[:12] + b"\x7f" + had[13:], 12
+    "time_index_too_young", _TIME_INDEX, lambda had: had[:12] + b"\x7f" + had[13:], 12, "time_index_entry"
 )
-WRITTEN: dict[Damage, str] = {
-    time_index_too_old: "time_index_entry",
-    time_index_too_young: "time_index_entry",
-    index_missing: "index_missing",
-    orphan_index: "orphan_index",
-    txn_index_without_an_abort: "txn_index_entry",
-    Written(
-        "index_into_a_batch", _INDEX, lambda had: had[:15] + bytes([had[15] + 9]) + had[16:], 8
-    ): "index_entry",
-    # It leads past the batch that it names.
-    Written("index_above_its_offset", _INDEX, lambda had: (1).to_bytes(4) + had[4:], 0): "index_entry",
-    Written("index_that_falls", _INDEX, lambda had: had[8:16] + had[:8], 8): "index_entry",
+_HALF = lambda had: had + b"abc", lambda had: len(had) + 3
+WRITTEN = (
+    bad_crc, bad_crc_of_a_size, bad_batch, offset_order, torn_batch, zeros, preallocated, many_findings, index_missing,
+    orphan_index, txn_index_without_an_abort, time_index_too_old, time_index_too_young,
+    Written("time_index_that_falls", _TIME_INDEX, lambda had: had[12:24] + had[:12], 12, "time_index_entry"),
+    Written("time_index_of_half_an_entry", _TIME_INDEX, *_HALF, "time_index_entry"),
+    # As they were allocated when the segment was active.
+    Written("time_index_padded", _TIME_INDEX, lambda had: had.ljust(10485756, b"\0"), len),
+    Written("index_padded", _INDEX, lambda had: had.ljust(10485760, b"\0"), len),
     # Of the right size: what a power cut leaves where a file system had not written its content.
-    Written("index_of_zeros", _INDEX, lambda had: bytes(len(had)), 0): "index_padded",
-    Written("time_index_of_zeros", _TIME_INDEX, lambda had: bytes(len(had)), 0): "time_index_padded",
-    Written("time_index_that_falls", _TIME_INDEX, lambda had: had[12:24] + had[:12], 12): "time_index_entry",
-    Written("time_index_missing", _TIME_INDEX, None): "time_index_missing",
-    Written("time_index_end", _TIME_INDEX): "time_index_end",
-    Written("txn_index_of_another_version", _TXN_INDEX, lambda had: b"\0\5" + had[2:], 0): "txn_index_entry",
-    Written("txn_index_gap", f"transactions-0/{0:020d}.txnindex", None): "txn_index_gap",
+    Written("time_index_of_zeros", _TIME_INDEX, lambda had: bytes(len(had)), 0, "time_index_padded"),
+    Written("index_of_zeros", _INDEX, lambda had: bytes(len(had)), 0, "index_padded"),
+    Written("time_index_missing", _TIME_INDEX, None),
+    Written("time_index_end", _TIME_INDEX),
+    Written("index_into_a_batch", _INDEX, lambda had: had[:15] + bytes([had[15] + 9]) + had[16:], 8, "index_entry"),
+    # It leads past the batch that it names.
+    Written("index_above_its_offset", _INDEX, lambda had: (1).to_bytes(4) + had[4:], 0, "index_entry"),
+    Written("index_that_falls", _INDEX, lambda had: had[8:16] + had[:8], 8, "index_entry"),
+    Written("index_of_half_an_entry", _INDEX, *_HALF, "index_entry"),
+    Written("index_beyond_the_log", _INDEX, lambda had: had + struct.pack(">ii", 1000, 1 << 20), len, "index_entry"),
+    Written("txn_index_of_another_version", _TXN_INDEX, lambda had: b"\0\5" + had[2:], 0, "txn_index_entry"),
+    Written("txn_index_gap", f"transactions-0/{0:020d}.txnindex", None),
     Written(
-        "snapshot_with_a_wrong_crc",
-        f"idempotent-0/{20:020d}.snapshot",
-        lambda had: had[:30] + b"\xaa" + had[31:],
-        2,
-    ): "snapshot",
-    Written(
-        "snapshot_behind_the_end", f"idempotent-0/{99:020d}.snapshot", render_producer_snapshot([])
-    ): "snapshot",
-}
+        "snapshot_with_a_wrong_crc", f"idempotent-0/{20:020d}.snapshot", lambda had: had[:30] + b"\xaa" + had[31:], 2,
+        "snapshot",
+    ),
+    Written("snapshot_behind_the_end", f"idempotent-0/{99:020d}.snapshot", render_producer_snapshot([]), code="snapshot"),
+)  # fmt: skip
 
 
 DAMAGES: dict[Damage, str] = {
-    **WRITTEN,
-    bad_crc: "bad_crc",
-    bad_crc_of_a_size: "bad_batch",
-    bad_batch: "bad_batch",
+    **{damage: damage.code or damage.name for damage in WRITTEN},
     bad_records: "bad_records",
-    offset_order: "offset_order",
-    torn_batch: "torn_batch",
     torn_tail: "torn_tail",
-    zeros: "zeros",
-    preallocated: "preallocated",
     segment_overflow: "segment_overflow",
     segment_too_large: "segment_too_large",
-    many_findings: "many_findings",
-    index_of_half_an_entry: "index_entry",
-    index_beyond_the_log: "index_entry",
-    index_padded: "index_padded",
-    time_index_padded: "time_index_padded",
-    time_index_of_half_an_entry: "time_index_entry",
     txn_index_of_an_earlier_segment: "txn_index_entry",
     snapshot_of_the_future: "snapshot",
     snapshots_missing: "snapshots_missing",

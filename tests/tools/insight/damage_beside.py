@@ -29,6 +29,7 @@ WRITTEN = (
     Written("foreign_directory", "lost+found/"),
     Written("foreign_file", "plain-0/notes.txt"),
     Written("misnamed_file", "plain-0/backup.log"),
+    Written("offset_too_large", "plain-0/99999999999999999999.log", code="misnamed_file"),
     Written("short_name", "plain-0/17.log"),
     Written("meta_properties", "meta.properties", b"version=7\n", 0),
     Written(
@@ -44,7 +45,6 @@ WRITTEN = (
     Written("future_directory", f"moving-0.{ID}-future/"),
     Written("truncation", "plain-0/cleanerd-generation", b"abc truncating"),
 )
-"""Each is named after what is found."""
 
 
 def epochs_that_fall(log_dir: Path) -> tuple[Path, int]:
@@ -102,10 +102,9 @@ def fifo_as_checkpoint(log_dir: Path) -> tuple[Path, int]:
 
 DAMAGES: dict[Damage, str] = {
     **{
-        damage: damage.name
+        damage: damage.code or damage.name
         for damage in (*WRITTEN, checkpoint_partition, interrupted_cleaning, waiting_swap, staged_useless)
     },
-    Written("offset_too_large", "plain-0/99999999999999999999.log"): "misnamed_file",
     epochs_that_fall: "epoch_order",
     topic_id: "topic_id",
     unreadable: "unreadable",

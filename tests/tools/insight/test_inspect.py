@@ -15,7 +15,7 @@ from cleanerd.tools.insight.inspect import Inspection, inspect_partition
 from tests.kernels.reference import Batch, read_batches
 from tests.synthetic import Shape, write_log
 from tests.tools.insight import damage
-from tests.tools.insight.logdirs import GOLDEN, broker_log_dir, random_partition
+from tests.tools.insight.logdirs import GOLDEN, random_partition
 
 LOGS = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir() and not path.name.startswith("__"))
 NOW_MS = 1_795_237_300_000
@@ -149,8 +149,7 @@ def test_hot_keys_are_found_when_not_all_keys_have_a_row(tmp_path: Path) -> None
     assert found.hot_keys[0].bytes + found.hot_keys_error_bytes >= (most - 1) * record_bytes
 
 
-def test_damage_is_an_error_with_file_and_byte(tmp_path: Path) -> None:
-    log_dir = broker_log_dir(tmp_path / "logs")
+def test_damage_is_an_error_with_file_and_byte(log_dir: Path) -> None:
     path, position = damage.bad_crc(log_dir)
     with pytest.raises(CorruptFile) as caught:
         inspect_partition(str(log_dir / "plain-0"), now_ms=NOW_MS)

@@ -9,14 +9,13 @@ from cleanerd.format.names import FileKind
 from cleanerd.format.txn_index import parse_txn_index, render_txn_index
 from cleanerd.tools.insight.verify import verify
 from tests.tools.insight import damage_beside
-from tests.tools.insight.logdirs import broker_log_dir, codes, segment
+from tests.tools.insight.logdirs import codes, segment
 
 
 def test_the_end_of_a_log_is_known_from_other_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    log_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What they answer is a copy."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     for harm in damage_beside.WRITTEN:
         if harm.name in {"log_start_beyond_end", "checkpoint_beyond_end", "epoch_beyond_end"}:
             harm(log_dir)
@@ -28,9 +27,8 @@ def test_the_end_of_a_log_is_known_from_other_processes(
     assert together.findings == alone.findings
 
 
-def test_an_abort_begins_between_the_marker_before_and_its_first_batch(tmp_path: Path) -> None:
+def test_an_abort_begins_between_the_marker_before_and_its_first_batch(log_dir: Path) -> None:
     """The batch has 21 to 23, a COMMIT lies at 20. Later, aborted records show; earlier, committed ones are hidden."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     index = segment(log_dir / "transactions-0", 17, FileKind.TXN_INDEX)
     (txn,) = parse_txn_index(index.read_bytes(), 17)
     for first in range(txn.last_offset + 1):

@@ -16,7 +16,7 @@ from cleanerd.storage.segments import LogBatch, log_batches
 from cleanerd.tools.client.writer import LogWriter
 from cleanerd.tools.insight import live
 from cleanerd.tools.insight.records import BATCH, Columns, LogRange, open_log, read_columns, split
-from tests.tools.insight.logdirs import GOLDEN, broker_log_dir, segment
+from tests.tools.insight.logdirs import GOLDEN, segment
 from tests.tools.insight.test_records import ISOLATIONS, LOGS, records, rows
 
 
@@ -156,9 +156,8 @@ def read(part: LogRange) -> list[Record]:
     return [record for columns in found for record in rows(columns)]
 
 
-def test_a_part_is_read_although_its_segment_was_exchanged(tmp_path: Path, waits: list[float]) -> None:
+def test_a_part_is_read_although_its_segment_was_exchanged(log_dir: Path, waits: list[float]) -> None:
     """No record twice, none left out, whatever the cut."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     path = log_dir / "idempotent-0"
     parts = split(open_log(str(path)), 300)
     expected = records(open_log(str(path)))
@@ -171,9 +170,8 @@ def test_a_part_is_read_although_its_segment_was_exchanged(tmp_path: Path, waits
     assert [end for _, end in offsets[:-1]] == [start for start, _ in offsets[1:]]
 
 
-def test_a_part_is_read_although_segments_were_merged(tmp_path: Path) -> None:
+def test_a_part_is_read_although_segments_were_merged(log_dir: Path) -> None:
     """The next part finds its records in the file of the one before."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     path = log_dir / "idempotent-0"
     parts = split(open_log(str(path)), 1 << 30)
     expected = records(open_log(str(path)))
@@ -188,9 +186,8 @@ def test_a_part_is_read_although_segments_were_merged(tmp_path: Path) -> None:
     assert [record for part in parts for record in read(part)] == expected
 
 
-def test_a_part_whose_records_were_deleted(tmp_path: Path) -> None:
+def test_a_part_whose_records_were_deleted(log_dir: Path) -> None:
     """Is told: retention took the first segment."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     path = log_dir / "idempotent-0"
     parts = split(open_log(str(path)), 1 << 30)
     segment(path, 0).unlink()
@@ -202,9 +199,8 @@ def test_a_part_whose_records_were_deleted(tmp_path: Path) -> None:
         read(parts[1])
 
 
-def test_a_log_that_does_not_come_to_rest(tmp_path: Path, waits: list[float]) -> None:
+def test_a_log_that_does_not_come_to_rest(log_dir: Path, waits: list[float]) -> None:
     """Is given up after some attempts."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     path = log_dir / "plain-0"
     part = split(open_log(str(path)), 1 << 30)[0]
     segment(path, 0).rename(path / f"{0:020d}.log.swap")

@@ -25,7 +25,7 @@ from cleanerd.tools.insight.records import (
     split,
 )
 from tests.tools.insight import damage
-from tests.tools.insight.logdirs import GOLDEN, broker_log_dir, random_partition, segment
+from tests.tools.insight.logdirs import GOLDEN, random_partition, segment
 
 LOGS = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir() and not path.name.startswith("__"))
 ISOLATIONS = ("read_uncommitted", "read_committed")
@@ -130,9 +130,8 @@ def test_only_the_columns_that_are_asked_for() -> None:
         assert len(columns) == 16
 
 
-def test_damage(tmp_path: Path) -> None:
+def test_damage(log_dir: Path) -> None:
     """Refused with file and byte, or skipped."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     whole = records(open_log(str(log_dir / "plain-0")))
     path, position = damage.bad_crc(log_dir)
     log = open_log(str(log_dir / "plain-0"))
@@ -144,9 +143,8 @@ def test_damage(tmp_path: Path) -> None:
     assert {record.offset for record in rest} < {record.offset for record in whole}
 
 
-def test_a_segment_that_goes_meanwhile(tmp_path: Path) -> None:
+def test_a_segment_that_goes_meanwhile(log_dir: Path) -> None:
     """Deleted, or exchanged by a cleaning: never half of one and half of the other."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     log = open_log(str(log_dir / "plain-0"))
     path = segment(log_dir / "plain-0", 0)
     content = path.read_bytes()
@@ -158,9 +156,8 @@ def test_a_segment_that_goes_meanwhile(tmp_path: Path) -> None:
         records(log)
 
 
-def test_nothing_above_the_high_watermark(tmp_path: Path) -> None:
+def test_nothing_above_the_high_watermark(log_dir: Path) -> None:
     """Of a broker's directory; whatever lies there."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     partition = log_dir / "plain-0"
     last = damage.starts(segment(partition, 0))[-1]
     watermark = int.from_bytes(segment(partition, 0).read_bytes()[last : last + 8])
@@ -171,8 +168,7 @@ def test_nothing_above_the_high_watermark(tmp_path: Path) -> None:
     assert records(open_log(str(partition))) == expected
 
 
-def test_a_log_whose_high_watermark_is_not_written_down_is_not_empty(tmp_path: Path) -> None:
-    log_dir = broker_log_dir(tmp_path / "logs")
+def test_a_log_whose_high_watermark_is_not_written_down_is_not_empty(log_dir: Path) -> None:
     (log_dir / names.REPLICATION_CHECKPOINT).write_text("0\n0\n")
     for isolation in ISOLATIONS:
         with pytest.raises(SourceChanged, match="plain-0: replication-offset-checkpoint has no entry"):
@@ -180,8 +176,8 @@ def test_a_log_whose_high_watermark_is_not_written_down_is_not_empty(tmp_path: P
     assert records(open_log(str(log_dir / "__cluster_metadata-0"))) == []
 
 
-def test_a_lost_transaction_index_is_no_reason_to_show_aborted_records(tmp_path: Path) -> None:
-    path = broker_log_dir(tmp_path / "logs") / "transactions-0"
+def test_a_lost_transaction_index_is_no_reason_to_show_aborted_records(log_dir: Path) -> None:
+    path = log_dir / "transactions-0"
     for index in path.glob("*.txnindex"):
         index.unlink()
     for snapshot in path.glob("*.snapshot"):

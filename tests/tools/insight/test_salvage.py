@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,20 +12,19 @@ import pytest
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import BadUsage, LockHeld
 from cleanerd.format import names
-from cleanerd.format.batch import encode_batch, iterate_batches, parse_header
-from cleanerd.format.control import ControlType, encode_end_txn_marker
+from cleanerd.format.batch import iterate_batches
 from cleanerd.format.names import FileKind
 from cleanerd.format.producer_snapshot import parse_producer_snapshot
-from cleanerd.format.record import Record
-from cleanerd.format.txn_index import AbortedTxn, render_txn_index
 from cleanerd.storage import file_bytes
+from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.reader import read_records
+from cleanerd.tools.client.writer import LogWriter
 from cleanerd.tools.insight import regular_files
-from cleanerd.tools.insight.salvage import salvage
+from cleanerd.tools.insight.salvage import SalvageReport, salvage
 from cleanerd.tools.insight.verify import verify
 from tests.cleaning.logs import lock_of_another
 from tests.tools.insight import damage
-from tests.tools.insight.logdirs import GOLDEN, broker_log_dir, codes, segment
+from tests.tools.insight.logdirs import GOLDEN, codes, segment
 
 LOGS = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
 HARM = {
@@ -49,6 +49,21 @@ def copy_of(partition: Path) -> Path:
     return log_dir / partition.name
 
 
+def salvaged(source: Path, **options: Any) -> tuple[SalvageReport, Path]:
+    """What is reported, and the copy."""
+    return salvage(str(source), str(copy_of(source)), **options), copy_of(source)
+
+
+def aborts(partition: Path) -> dict[str, bytes]:
+    """Its transaction indexes."""
+    return {path.name: path.read_bytes() for path in partition.glob("*.txnindex")}
+
+
+def committed(partition: Path) -> list[int]:
+    """Offsets that consumers see."""
+    return [record.offset for record in read_records(str(partition), isolation="read_committed")]
+
+
 def batches(partition: Path) -> list[bytes]:
     """The bytes of all batches; what follows the last whole one of a segment does not count."""
     found = []
@@ -59,11 +74,10 @@ def batches(partition: Path) -> list[bytes]:
 
 
 @pytest.mark.parametrize("name", LOGS)
-def test_a_healthy_log_is_copied(name: str, tmp_path: Path) -> None:
+def test_a_healthy_log_is_copied(name: str, log_dir: Path) -> None:
     """Same segments, same bytes, same transactions; the producer states that the broker wrote."""
-    source = broker_log_dir(tmp_path / "logs") / name
-    copy = copy_of(source)
-    report = salvage(str(source), str(copy))
+    source = log_dir / name
+    report, copy = salvaged(source)
     assert (report.damage, report.bytes_lost, report.open_transactions) == ([], 0, ())
     for kind in (".log", ".txnindex"):
         expected = {path.name: path.read_bytes() for path in source.glob(f"*{kind}")}
@@ -81,17 +95,15 @@ def test_a_healthy_log_is_copied(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", HARM, ids=lambda harm: harm.__name__)
-def test_what_is_sound_is_kept_and_what_is_not_is_listed(harm: damage.Damage, tmp_path: Path) -> None:
+def test_what_is_sound_is_kept_and_what_is_not_is_listed(harm: damage.Damage, log_dir: Path) -> None:
     """Ranges of damage and batches of the copy make up the original."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     source = log_dir / HARM[harm]
     before = batches(source)
     path, position = harm(log_dir)
     original = {
         log.name: log.read_bytes() if log.stat().st_size < 1 << 30 else b"" for log in source.glob("*.log")
     }
-    copy = copy_of(source)
-    report = salvage(str(source), str(copy))
+    report, copy = salvaged(source)
     kept = batches(copy)
     assert report.batches == len(kept) >= len(before) - 1
     assert set(kept) <= set(before)
@@ -105,126 +117,96 @@ def test_what_is_sound_is_kept_and_what_is_not_is_listed(harm: damage.Damage, tm
     } == original
 
 
-def test_an_overflowed_segment_is_split(tmp_path: Path) -> None:
+def test_an_overflowed_segment_is_split(log_dir: Path) -> None:
     """Every offset fits its index then; nothing is lost."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     source = log_dir / "idempotent-0"
     damage.segment_overflow(log_dir)
-    report = salvage(str(source), str(copy_of(source)))
+    report, copy = salvaged(source)
     assert report.segments == [0, 2**31, 2**32]
     assert report.damage == []
-    assert batches(copy_of(source)) == batches(source)
-    assert "segment_overflow" not in codes(copy_of(source).parent)
+    assert batches(copy) == batches(source)
+    assert "segment_overflow" not in codes(copy.parent)
 
 
-def test_a_segment_that_is_too_large_is_split(tmp_path: Path) -> None:
+def test_a_segment_that_is_too_large_is_split(log_dir: Path) -> None:
     """Where the next batch does not fit; each with its own indexes."""
-    source = broker_log_dir(tmp_path / "logs") / "transactions-0"
-    copy = copy_of(source)
-    report = salvage(str(source), str(copy), segment_bytes_max=400, index_interval_bytes=100)
+    source = log_dir / "transactions-0"
+    report, copy = salvaged(source, segment_bytes_max=400, index_interval_bytes=100)
     assert all(path.stat().st_size <= 400 or len(batches_of(path)) == 1 for path in copy.glob("*.log"))
     assert len(report.segments) > 4
     assert batches(copy) == batches(source)
     assert verify([str(copy.parent)]).findings == []
-    committed = [record.offset for record in read_records(str(source), isolation="read_committed")]
-    assert [record.offset for record in read_records(str(copy), isolation="read_committed")] == committed
+    assert committed(copy) == committed(source)
 
 
 def batches_of(path: Path) -> list[int]:
     return [at for at, _, _ in iterate_batches(path.read_bytes())]
 
 
-def test_a_transaction_index_is_rebuilt(tmp_path: Path) -> None:
-    """From the markers; a consumer never sees what was aborted."""
-    source = broker_log_dir(tmp_path / "logs") / "transactions-0"
-    expected = {path.name: path.read_bytes() for path in source.glob("*.txnindex")}
-    assert len(expected) == 2
+def lose(source: Path, number: int) -> None:
+    """A batch of the first segment."""
+    log = segment(source, 0)
+    damage.overwrite(log, batches_of(log)[number] + 65, b"\xff")
+
+
+def unlink_indexes(source: Path) -> None:
     for path in source.glob("*.txnindex"):
         path.unlink()
-    copy = copy_of(source)
-    salvage(str(source), str(copy))
-    assert {path.name: path.read_bytes() for path in copy.glob("*.txnindex")} == expected
 
 
-def test_an_abort_whose_marker_is_lost_is_known_from_the_index(tmp_path: Path) -> None:
-    """Its records stay hidden."""
-    source = broker_log_dir(tmp_path / "logs") / "transactions-0"
-    expected = {path.name: path.read_bytes() for path in source.glob("*.txnindex")}
-    log = segment(source, 0)
-    last_offset = int.from_bytes(segment(source, 0, FileKind.TXN_INDEX).read_bytes()[18:26])
-    for at in batches_of(log):
-        if parse_header(log.read_bytes(), at).base_offset == last_offset:
-            damage.overwrite(log, at + 70, b"\xff")
-    copy = copy_of(source)
-    report = salvage(str(source), str(copy))
-    assert [lost.code for lost in report.damage] == ["bad_crc"]
-    assert {path.name: path.read_bytes() for path in copy.glob("*.txnindex")} == expected
+def claim(source: Path, base_offset: int, entry: bytes) -> None:
+    """Other offsets in the transaction index; no CRC covers it."""
+    damage.overwrite(segment(source, base_offset, FileKind.TXN_INDEX), 10, entry)
 
 
-def transactions(directory: Path) -> Path:
-    """Producer 7 commits 0 to 9, with the marker at 10, and aborts 11 to 20."""
-    parts = []
-    for first, kind in ((0, ControlType.COMMIT), (11, ControlType.ABORT)):
-        records = [Record(first + n, 1000, b"k", b"v") for n in range(10)]
-        parts += [
-            encode_batch(
-                [one],
-                base_offset=one.offset,
-                producer_id=7,
-                producer_epoch=0,
-                base_sequence=0,
-                transactional=True,
-            )
-            for one in records
-        ]
-        parts.append(
-            encode_end_txn_marker(kind, offset=first + 10, timestamp_ms=1000, producer_id=7, producer_epoch=0)
-        )
-    directory.mkdir(parents=True)
-    segment(directory, 0).write_bytes(b"".join(parts))
-    segment(directory, 0, FileKind.TXN_INDEX).write_bytes(render_txn_index([AbortedTxn(7, 11, 21, 22)]))
-    return directory
+INDEXES = {
+    "rebuilt from the markers": ("transactions-0", unlink_indexes),
+    "of an abort whose marker is lost": ("transactions-0", lambda source: lose(source, 5)),
+    "without an abort that never was": (
+        "transactions-0", lambda source: claim(source, 17, (0).to_bytes(8) + (20).to_bytes(8))
+    ),
+    "of an abort before which the marker of a commit is lost": ("t-0", lambda source: lose(source, 10)),
+    "of an abort that begins where its records do, damage elsewhere or not": (
+        "t-0", lambda source: (claim(source, 0, (15).to_bytes(8)), lose(source, 5))
+    ),
+}  # fmt: skip
 
 
-def test_a_commit_whose_marker_is_lost_is_known_from_the_index(tmp_path: Path) -> None:
-    """The index says where the abort after it began; what was committed stays visible."""
-    source = transactions(tmp_path / "logs" / "t-0")
-    expected = segment(source, 0, FileKind.TXN_INDEX).read_bytes()
-    log = segment(source, 0)
-    damage.overwrite(log, batches_of(log)[10] + 70, b"\xff")
-    copy = tmp_path / "t-0"
-    assert [lost.code for lost in salvage(str(source), str(copy)).damage] == ["bad_crc"]
-    assert segment(copy, 0, FileKind.TXN_INDEX).read_bytes() == expected
-    committed = read_records(str(copy), isolation="read_committed")
-    assert [record.offset for record in committed] == list(range(10))
+@pytest.mark.parametrize("rule", INDEXES)
+def test_the_transaction_index_is_right(rule: str, log_dir: Path) -> None:
+    """And consumers see what they saw, but for what is lost."""
+    name, harm = INDEXES[rule]
+    with LogWriter(str(log_dir), "t", 0, segment_bytes=1 << 20) as writer:
+        producer = Producer(writer, producer_id=7)
+        for end in (producer.commit, producer.abort):
+            producer.begin()
+            for _ in range(10):
+                producer.put(b"k", b"v")
+            end()
+    source = log_dir / name
+    expected, visible = aborts(source), committed(source)
+    harm(source)
+    _, copy = salvaged(source)
+    assert expected
+    assert aborts(copy) == expected
+    assert set(visible) - set(committed(copy)) == ({5} if "elsewhere" in rule else set())
 
 
-def test_where_no_marker_is_lost_an_abort_begins_where_its_records_do(tmp_path: Path) -> None:
-    """Whatever the index says; damage elsewhere does not make it right."""
-    source = transactions(tmp_path / "logs" / "t-0")
-    index, log = segment(source, 0, FileKind.TXN_INDEX), segment(source, 0)
-    expected = index.read_bytes()
-    damage.overwrite(index, 10, (15).to_bytes(8))
-    damage.overwrite(log, batches_of(log)[5] + 70, b"\xff")
-    salvage(str(source), str(tmp_path / "t-0"))
-    assert segment(tmp_path / "t-0", 0, FileKind.TXN_INDEX).read_bytes() == expected
-
-
-def test_a_lost_segment_leaves_a_gap(tmp_path: Path) -> None:
+def test_a_lost_segment_leaves_a_gap(log_dir: Path) -> None:
     """A `.log` that cannot be read, the last one too: the log goes on at the same offset."""
-    source = broker_log_dir(tmp_path / "logs") / "idempotent-0"
+    source = log_dir / "idempotent-0"
     log = segment(source, 20)
     log.unlink()
     os.mkfifo(log)
-    report = salvage(str(source), str(copy_of(source)))
+    report, _ = salvaged(source)
     assert [lost.code for lost in report.damage] == ["unreadable"]
     assert report.segments == [0, 20]
     assert report.end_offset == 20
 
 
-def test_bad_sectors_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_sectors_are_left_out(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the disk cannot read is damage; what lies around it is read."""
-    source = broker_log_dir(tmp_path / "logs") / "plain-0"
+    source = log_dir / "plain-0"
     log = segment(source, 0)
     data = log.read_bytes()
     one = data[: batches_of(log)[1]]
@@ -238,35 +220,22 @@ def test_bad_sectors_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         return real(fd, position, size)
 
     monkeypatch.setattr(regular_files, "read_at", read_at)
-    report = salvage(str(source), str(copy_of(source)))
+    report, _ = salvaged(source)
     lost = sum(lost.end - lost.start for lost in report.damage)
     assert 4096 <= lost < 4096 + 2 * len(one)
     assert report.bytes_kept == len(many) - lost
 
 
-def test_an_abort_that_never_was_is_not_taken_over(tmp_path: Path) -> None:
-    """Committed records must not disappear because of a damaged index, which no CRC covers."""
-    source = broker_log_dir(tmp_path / "logs") / "transactions-0"
-    expected = {path.name: path.read_bytes() for path in source.glob("*.txnindex")}
-    committed = [record.offset for record in read_records(str(source), isolation="read_committed")]
-    index = segment(source, 17, FileKind.TXN_INDEX)
-    damage.overwrite(index, 10, (0).to_bytes(8) + (20).to_bytes(8))
-    copy = copy_of(source)
-    salvage(str(source), str(copy))
-    assert {path.name: path.read_bytes() for path in copy.glob("*.txnindex")} == expected
-    assert [record.offset for record in read_records(str(copy), isolation="read_committed")] == committed
-
-
-def test_a_transaction_that_has_lost_its_end_is_told(tmp_path: Path) -> None:
+def test_a_transaction_that_has_lost_its_end_is_told(log_dir: Path) -> None:
     """At the end of the log no index entry may name an offset that the next batch will have."""
-    source = broker_log_dir(tmp_path / "logs") / "transactions-0"
+    source = log_dir / "transactions-0"
     log = segment(source, 17)
     os.truncate(log, log.stat().st_size - 5)
-    report = salvage(str(source), str(copy_of(source)))
+    report, copy = salvaged(source)
     assert report.open_transactions == (1,)
     assert report.end_offset == 27
-    assert not segment(copy_of(source), 17, FileKind.TXN_INDEX).exists()
-    assert codes(copy_of(source).parent) == {}
+    assert not segment(copy, 17, FileKind.TXN_INDEX).exists()
+    assert codes(copy.parent) == {}
 
 
 class FullDisk(RealFiles):
@@ -283,9 +252,9 @@ class FullDisk(RealFiles):
 
 
 @pytest.mark.parametrize("room", range(6))
-def test_a_copy_that_fails_leaves_nothing(room: int, tmp_path: Path) -> None:
+def test_a_copy_that_fails_leaves_nothing(room: int, log_dir: Path) -> None:
     """No half of a log that somebody could take for a whole one."""
-    source = broker_log_dir(tmp_path / "logs") / "transactions-0"
+    source = log_dir / "transactions-0"
     with pytest.raises(OSError, match="No space"):
         salvage(str(source), str(copy_of(source)), files=FullDisk(room))
     assert not copy_of(source).exists()
@@ -301,9 +270,9 @@ class Killed(RealFiles):
         raise KeyboardInterrupt
 
 
-def test_until_everything_is_written_there_is_no_log(tmp_path: Path) -> None:
+def test_until_everything_is_written_there_is_no_log(log_dir: Path) -> None:
     """What a killed copy leaves has names that a broker ignores, but for what goes with any log."""
-    source = broker_log_dir(tmp_path / "logs") / "transactions-0"
+    source = log_dir / "transactions-0"
     with pytest.raises(KeyboardInterrupt):
         salvage(str(source), str(copy_of(source)), files=Killed())
     left = {path.name for path in copy_of(source).iterdir()}
@@ -311,9 +280,9 @@ def test_until_everything_is_written_there_is_no_log(tmp_path: Path) -> None:
     assert f"{0:020d}.log.cleanerd" in left
 
 
-def test_a_segment_that_waits_to_be_swapped_in_is_not_forgotten(tmp_path: Path) -> None:
+def test_a_segment_that_waits_to_be_swapped_in_is_not_forgotten(log_dir: Path) -> None:
     """Its sources are `.deleted`; what the broker would delete as unfinished, beside its sources, is no hindrance."""
-    source = broker_log_dir(tmp_path / "logs") / "idempotent-0"
+    source = log_dir / "idempotent-0"
     log = segment(source, 0)
     shutil.copy(log, f"{log}.deleted")
     log.rename(f"{log}.swap")
@@ -326,9 +295,9 @@ def test_a_segment_that_waits_to_be_swapped_in_is_not_forgotten(tmp_path: Path) 
     assert salvage(str(source), str(copy_of(source))).damage == []
 
 
-def test_the_log_start_offset_is_told(tmp_path: Path) -> None:
+def test_the_log_start_offset_is_told(log_dir: Path) -> None:
     """It lies beside the partition: a copy of the partition alone shows what was deleted."""
-    source = broker_log_dir(tmp_path / "logs") / "plain-0"
+    source = log_dir / "plain-0"
     copy = copy_of(source)
     checkpoint = source.parent / names.LOG_START_CHECKPOINT
     for content, expected in (("0\n2\nplain 1 9\nplain 0 8\n", 8), ("0\n1\nplain 1 9\n", 0), ("nonsense", 0)):
@@ -337,9 +306,8 @@ def test_the_log_start_offset_is_told(tmp_path: Path) -> None:
         shutil.rmtree(copy)
 
 
-def test_directories_that_make_no_sense(tmp_path: Path) -> None:
+def test_directories_that_make_no_sense(log_dir: Path, tmp_path: Path) -> None:
     """Refused before anything is written."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     source = log_dir / "plain-0"
     for bad_source, output in (
         (log_dir, tmp_path / "copy"),

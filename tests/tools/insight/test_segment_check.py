@@ -11,14 +11,13 @@ from cleanerd.tools.insight import segment_check
 from cleanerd.tools.insight.segment_check import SegmentReport
 from tests.cleaning.logs import lock_of_another
 from tests.tools.insight import damage
-from tests.tools.insight.logdirs import broker_log_dir, codes, findings, segment
+from tests.tools.insight.logdirs import codes, findings, segment
 
 
 def test_a_transaction_index_that_was_not_listed_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    log_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A writer without a lock makes it with the first abort."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     index = segment(log_dir / "transactions-0", 0, FileKind.TXN_INDEX)
     index.rename(tmp_path / "index")
 
@@ -33,9 +32,8 @@ def test_a_transaction_index_that_was_not_listed_is_read(
 
 
 @pytest.mark.parametrize("checkpoint", [names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT])
-def test_what_was_committed_or_flushed_is_no_torn_tail(checkpoint: str, tmp_path: Path) -> None:
+def test_what_was_committed_or_flushed_is_no_torn_tail(checkpoint: str, log_dir: Path) -> None:
     """After a crash the broker cuts it off, and acknowledged records are gone; above it nothing is lost."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     log, start = damage.torn_tail(log_dir)
     (log_dir / "plain-0" / names.LEADER_EPOCH_CHECKPOINT).write_bytes(b"0\n1\n0 0\n")
     first_lost = int.from_bytes(log.read_bytes()[start : start + 8])
@@ -48,8 +46,7 @@ def test_what_was_committed_or_flushed_is_no_torn_tail(checkpoint: str, tmp_path
     assert codes(log_dir) == {"zeros": 1, "checkpoint_beyond_end": 1}
 
 
-def test_what_a_live_broker_had_committed_is_no_end_in_writing(tmp_path: Path) -> None:
-    log_dir = broker_log_dir(tmp_path / "logs")
+def test_what_a_live_broker_had_committed_is_no_end_in_writing(log_dir: Path) -> None:
     log = segment(log_dir / "plain-0", 0)
     start = damage.starts(log)[-1]
     os.truncate(log, start)

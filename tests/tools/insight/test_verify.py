@@ -37,9 +37,9 @@ ALSO = {
 """What else a damage entails."""
 
 
-def test_nothing_is_wrong_with_what_a_broker_left(tmp_path: Path) -> None:
+def test_nothing_is_wrong_with_what_a_broker_left(log_dir: Path) -> None:
     """All codecs, transactions, compacted segments, the metadata log; every record was walked."""
-    report = verify([str(broker_log_dir(tmp_path / "logs"))])
+    report = verify([str(log_dir)])
     assert report.findings == []
     assert report.is_sound
     assert report.partitions == sum(path.is_dir() for path in GOLDEN.iterdir())
@@ -49,9 +49,8 @@ def test_nothing_is_wrong_with_what_a_broker_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", DAMAGES, ids=lambda harm: harm.__name__)
-def test_a_damage_is_found_where_it_is(harm: Damage, tmp_path: Path) -> None:
+def test_a_damage_is_found_where_it_is(harm: Damage, log_dir: Path) -> None:
     """Code, file and byte; and hardly anything else, least of all about another log."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     path, position = harm(log_dir)
     found = findings(log_dir)
     mine = [finding for finding in found if finding.code == DAMAGES[harm]]
@@ -66,9 +65,8 @@ def test_every_code_has_a_damage() -> None:
     assert KINDS.keys() - set(DAMAGES.values()) == elsewhere
 
 
-def test_partitions_of_a_zookeeper_broker_need_no_topic_id(tmp_path: Path) -> None:
+def test_partitions_of_a_zookeeper_broker_need_no_topic_id(log_dir: Path) -> None:
     """Brokers before 2.8 wrote none; only a KRaft broker takes a partition without one for a stray."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     shutil.rmtree(log_dir / "__cluster_metadata-0")
     (log_dir / "plain-0" / names.PARTITION_METADATA).unlink()
     assert codes(log_dir) == {"partition_metadata_missing": 1}
@@ -99,18 +97,16 @@ def test_directories_of_two_brokers(tmp_path: Path) -> None:
     assert codes(first, second) == {"meta_mismatch": 2}
 
 
-def test_a_torn_tail_is_damage_when_the_broker_stopped_in_order(tmp_path: Path) -> None:
+def test_a_torn_tail_is_damage_when_the_broker_stopped_in_order(log_dir: Path) -> None:
     """Then no recovery will cut it off."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     log = segment(log_dir / "plain-0", 0)
     os.truncate(log, log.stat().st_size - 5)
     (finding,) = [finding for finding in findings(log_dir) if finding.severity is Severity.ERROR]
     assert (finding.code, finding.path) == ("torn_batch", str(log))
 
 
-def test_the_end_of_a_live_log_is_no_finding(tmp_path: Path) -> None:
+def test_the_end_of_a_live_log_is_no_finding(log_dir: Path) -> None:
     """While a broker holds the lock its active segments grow, and its indexes are allocated in advance."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     (log_dir / ".kafka_cleanshutdown").unlink()
     partition = log_dir / "plain-0"
     log = segment(partition, 0)
@@ -123,17 +119,15 @@ def test_the_end_of_a_live_log_is_no_finding(tmp_path: Path) -> None:
         assert findings(log_dir) == []
 
 
-def test_the_end_of_a_metadata_log_is_no_finding(tmp_path: Path) -> None:
+def test_the_end_of_a_metadata_log_is_no_finding(log_dir: Path) -> None:
     """Its broker opens it as after a crash, whatever it has written of the other logs; 4.4 does not close it."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     os.truncate(segment(log_dir / "__cluster_metadata-0", 0, FileKind.OFFSET_INDEX), 10485760)
     os.truncate(segment(log_dir / "__cluster_metadata-0", 0, FileKind.TIME_INDEX), 10485756)
     assert findings(log_dir) == []
 
 
-def test_a_live_log_is_read_up_to_the_high_watermark(tmp_path: Path) -> None:
+def test_a_live_log_is_read_up_to_the_high_watermark(log_dir: Path) -> None:
     """What lies above may be truncated under the reader; below it damage is damage."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     log = segment(log_dir / "plain-0", 0)
     start = damage.starts(log)[-1]
     damage.overwrite(log, start + 70, b"\xff")
@@ -148,10 +142,9 @@ def test_a_live_log_is_read_up_to_the_high_watermark(tmp_path: Path) -> None:
 
 
 def test_a_segment_that_a_live_broker_is_swapping_in_is_no_finding(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    log_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its files get their names one after the other, the `.log` first; what has none a moment later is missing."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     indexes = [
         segment(log_dir / "transactions-0", 0, kind)
         for kind in (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
@@ -180,10 +173,9 @@ def test_a_segment_that_a_live_broker_is_swapping_in_is_no_finding(
 
 
 def test_segments_that_a_live_broker_merges_are_read_as_they_are_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    log_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one that takes their place has more bytes and offsets than the one of its name that was listed."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     with lock_of_another(log_dir / names.LOCK):
         expected = verify([str(log_dir)]).records
     merged = segment(log_dir / "idempotent-0", 0)
@@ -247,9 +239,8 @@ def test_a_legacy_message_after_damage_is_found(tmp_path: Path) -> None:
     assert report.batches == 8
 
 
-def test_sparse_terabytes_cost_nothing(tmp_path: Path) -> None:
+def test_sparse_terabytes_cost_nothing(log_dir: Path, tmp_path: Path) -> None:
     """A batch beyond a hole of a terabyte is found; a head that claims the largest size is not believed."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     log = segment(log_dir / "idempotent-0", 0)
     last = damage.starts(log)[-1]
     batch = log.read_bytes()[last:]
@@ -263,9 +254,8 @@ def test_sparse_terabytes_cost_nothing(tmp_path: Path) -> None:
     assert report.seconds < 60
 
 
-def test_several_processes_find_what_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_find_what_one_does(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Findings and sums."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     damage.bad_crc(log_dir)
     alone = verify([str(log_dir)])
     monkeypatch.setattr("cleanerd.tools.insight.processes.INLINE_BYTES", 0)
@@ -276,17 +266,15 @@ def test_several_processes_find_what_one_does(tmp_path: Path, monkeypatch: pytes
     assert seen[-1][0] == seen[-1][1] == alone.bytes_read
 
 
-def test_a_partition_without_segments(tmp_path: Path) -> None:
+def test_a_partition_without_segments(log_dir: Path) -> None:
     """A live broker makes the directory first."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     (log_dir / "new-0").mkdir()
     assert findings(log_dir) == []
 
 
 @pytest.mark.parametrize("part", ["segment_check._check", "verify.list_partition", "verify.check_partition"])
-def test_a_defect_concerns_one_log(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_concerns_one_log(part: str, log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others are checked to the end."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     damage.bad_crc(log_dir)
     module, _, name = part.partition(".")
     real = getattr(importlib.import_module(f"cleanerd.tools.insight.{module}"), name)
@@ -301,14 +289,13 @@ def test_a_defect_concerns_one_log(part: str, tmp_path: Path, monkeypatch: pytes
     assert {("not_judged", "zstd"), ("bad_crc", "plain")} <= found
 
 
-def test_selection(tmp_path: Path) -> None:
-    log_dir = str(broker_log_dir(tmp_path / "logs"))
+def test_selection(log_dir: Path) -> None:
+    log_dir = str(log_dir)
     assert verify([log_dir], topics={"plain"}).partitions == 1
     assert verify([log_dir], topics={"plain"}, partitions={1}).partitions == 0
 
 
-def test_verify_changes_nothing(tmp_path: Path) -> None:
-    log_dir = broker_log_dir(tmp_path / "logs")
+def test_verify_changes_nothing(log_dir: Path) -> None:
     for harm in (
         damage.bad_crc,
         damage.index_missing,

@@ -17,7 +17,7 @@ from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter
 from tests.tools.insight import damage
-from tests.tools.insight.logdirs import GOLDEN, broker_log_dir
+from tests.tools.insight.logdirs import GOLDEN
 from tests.tools.spark.sessions import session_of
 
 pytest.importorskip("pyarrow", reason="needs the extra cleanerd[spark]")
@@ -89,8 +89,7 @@ def test_rows_of_its_parts(isolation: str) -> None:
     assert tuples_of(row for row in rows if not row.topic.startswith("__")) == expected(f"read_{isolation}")
 
 
-def test_ending_offsets_that_cannot_be_read_yet(tmp_path: Path) -> None:
-    log_dir = broker_log_dir(tmp_path / "logs")
+def test_ending_offsets_that_cannot_be_read_yet(log_dir: Path) -> None:
     (log_dir / names.REPLICATION_CHECKPOINT).write_text("0\n1\nplain 0 5\n")
     options = {"path": str(log_dir), "subscribe": "plain", "endingOffsets": '{"plain": {"0": 7}}'}
     for more in ({"failOnDataLoss": "false"}, {"endingTimestamp": "1"}):
@@ -212,9 +211,8 @@ def test_sql(sql: Any) -> None:
 
 
 @pytest.mark.soak
-def test_damage(sql: Any, tmp_path: Path) -> None:
+def test_damage(sql: Any, log_dir: Path) -> None:
     """Fails naming file and byte, or goes on without it."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     path, position = damage.bad_crc(log_dir)
     options = {"path": str(log_dir), "subscribe": "plain"}
     with pytest.raises(Exception, match=f"{path}: at byte {position}"):

@@ -12,7 +12,7 @@ from cleanerd.format.batch import encode_batch
 from cleanerd.format.record import Record
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.tools.client.writer import LogWriter
-from tests.tools.insight.logdirs import broker_log_dir, segment
+from tests.tools.insight.logdirs import segment
 from tests.tools.spark.sessions import session_of
 
 pytest.importorskip("pyarrow", reason="needs the extra cleanerd[spark]")
@@ -116,9 +116,8 @@ def test_available_now(tmp_path: Path) -> None:
     assert stream.latestOffset({"t": {"0": 8}}, ALL) == {"t": {"0": 8}}
 
 
-def test_nothing_above_the_high_watermark(tmp_path: Path) -> None:
+def test_nothing_above_the_high_watermark(log_dir: Path) -> None:
     """Of a broker's directory; more when the broker has written down more."""
-    log_dir = broker_log_dir(tmp_path / "logs")
 
     def watermark(offset: int) -> None:
         (log_dir / names.REPLICATION_CHECKPOINT).write_text(f"0\n1\nplain 0 {offset}\n")
@@ -136,9 +135,8 @@ def test_nothing_above_the_high_watermark(tmp_path: Path) -> None:
         rows(stream, first, second)
 
 
-def test_the_last_stable_offset(tmp_path: Path) -> None:
+def test_the_last_stable_offset(log_dir: Path) -> None:
     """With `isolation=committed`."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     both = [
         reader(log_dir, subscribe="transactions", isolation=name) for name in ("committed", "uncommitted")
     ]

@@ -17,12 +17,12 @@ from cleanerd.format.partition_metadata import parse_partition_metadata
 from cleanerd.format.record import Record
 from cleanerd.format.uuid_text import render_uuid
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from cleanerd.storage.lock import LogDirLock
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.insight.verify import verify
+from tests.cleaning.logs import lock_of_another
 from tests.kernels.reference import read_batches
 from tests.tools.client.killed import killed_at_every_operation
-from tests.tools.insight.logdirs import GOLDEN, broker_log_dir
+from tests.tools.insight.logdirs import GOLDEN
 from tests.tools.spark.sessions import session_of
 
 pytest.importorskip("pyarrow", reason="needs the extra cleanerd[spark]")
@@ -93,6 +93,11 @@ def some(count: int, start: int = 0, step: int = 1, tag: str = "") -> list[Recor
     ]  # fmt: skip
 
 
+def task(one: SegmentsWriter, records: list[Record], topic: str = "t", partition: int = 0) -> Written:
+    """What a task that has the records of one partition tells the driver."""
+    return one.write(iter([batch([row(topic, partition, record) for record in records])]))
+
+
 def listing(path: Path) -> list[str]:
     return sorted(entry.name for entry in path.iterdir() if entry.is_dir())
 
@@ -121,7 +126,7 @@ def test_kept_offsets(tmp_path: Path) -> None:
     """With their gaps; also from two tasks whose offsets follow each other."""
     one = writer(tmp_path, offsets="keep", topicIds='{"t": "4eFzbq7dRIeCqPmmJJ3cZA"}')
     first, second = some(50, start=100, step=3), some(50, start=1000, step=2)
-    done = [one.write(iter([batch([row("t", 0, r) for r in records])])) for records in (second, first)]
+    done = [task(one, records) for records in (second, first)]
     one.commit(done)
     directory = tmp_path / "t-0"
     assert list(read_records(str(directory))) == first + second
@@ -131,7 +136,7 @@ def test_kept_offsets(tmp_path: Path) -> None:
     assert render_uuid(topic_id) == "4eFzbq7dRIeCqPmmJJ3cZA"
     assert verify([str(tmp_path)]).findings == []
     with pytest.raises(BadUsage, match="does not rise"):
-        one.write(iter([batch([row("v", 0, r) for r in reversed(first)])]))
+        task(one, first[::-1], "v")
     assert listing(tmp_path) == ["t-0"]
 
 
@@ -153,9 +158,8 @@ def test_no_rows(tmp_path: Path) -> None:
     assert listing(tmp_path) == []
 
 
-def test_nothing_is_overwritten(tmp_path: Path) -> None:
+def test_nothing_is_overwritten(log_dir: Path) -> None:
     """Not one partition is added when one of them is there; an empty directory is none."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     before = {path: path.read_bytes() for path in log_dir.rglob("*") if path.is_file()}
     (log_dir / "new-1").mkdir()
     one = writer(log_dir)
@@ -168,16 +172,15 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     } == before
     assert os.listdir(log_dir / "new-1") == []
     one = writer(log_dir)
-    one.commit([one.write(iter([batch([row("new", 1, r) for r in some(5)])]))])
+    one.commit([task(one, some(5), "new", 1)])
     assert list(read_records(str(log_dir / "new-1"))) == some(5)
 
 
-def test_entries_of_an_earlier_log_go(tmp_path: Path) -> None:
+def test_entries_of_an_earlier_log_go(log_dir: Path) -> None:
     """Its log start would hide the new records (rule 6.12)."""
-    log_dir = broker_log_dir(tmp_path / "logs")
     (log_dir / names.LOG_START_CHECKPOINT).write_text("0\n1\nnew 0 4\n")
     one = writer(log_dir)
-    one.commit([one.write(iter([batch([row("new", 0, r) for r in some(9)])]))])
+    one.commit([task(one, some(9), "new")])
     assert "new" not in (log_dir / names.LOG_START_CHECKPOINT).read_text()
     assert list(read_records(str(log_dir / "new-0"))) == some(9)
     found = os.stat(log_dir / "new-0" / f"{0:020d}.log")
@@ -187,7 +190,7 @@ def test_entries_of_an_earlier_log_go(tmp_path: Path) -> None:
 def test_two_tasks_with_one_partition(tmp_path: Path) -> None:
     """Their order is not known: refused, and said what to do."""
     one = writer(tmp_path)
-    done = [one.write(iter([batch([row("t", 0, r) for r in some(5)])])) for _ in range(2)]
+    done = [task(one, some(5)) for _ in range(2)]
     with pytest.raises(BadUsage, match="t-0: several tasks wrote it; repartition"):
         one.commit(done)
     one.abort(done)
@@ -205,12 +208,12 @@ def test_a_task_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="end here"):
         one.write(rows())
     assert listing(tmp_path) == []
-    one.write(iter([batch([row("t", 0, r) for r in some(7)])]))  # of which nothing is heard again
-    done = one.write(iter([batch([row("t", 0, r) for r in some(9)])]))
+    task(one, some(7))  # of which nothing is heard again
+    done = task(one, some(9))
     assert len(listing(tmp_path)) == 2
     assert all(name.endswith("-delete") for name in listing(tmp_path))
     other = writer(tmp_path)
-    other_done = other.write(iter([batch([row("u", 0, r) for r in some(3)])]))
+    other_done = task(other, some(3), "u")
     one.commit([done])
     assert list(read_records(str(tmp_path / "t-0"))) == some(9)
     other.commit([other_done])  # what another job has staged is its own
@@ -225,22 +228,14 @@ def test_what_was_written_is_read_back(torn: bool, tmp_path: Path) -> None:
     def rows() -> Iterator[Any]:
         yield batch([row("t", 0, r) for r in some(100)])
         (log,) = tmp_path.glob("t-0.*-delete/*.log.cleanerd")
-        if torn:
-            log.write_bytes(log.read_bytes()[: find_last_batch(log)])
-        else:
-            data = bytearray(log.read_bytes())
-            data[-1] ^= 1
-            log.write_bytes(data)
+        data = log.read_bytes()
+        last = sum(len(found.data) for found in list(read_batches(data))[:-1])
+        log.write_bytes(data[:last] if torn else data[:-1] + bytes([data[-1] ^ 1]))
         yield batch([])
 
     with pytest.raises(CorruptFile, match="expected 100 records, found 9" if torn else "expected CRC"):
         one.write(rows())
     assert listing(tmp_path) == []
-
-
-def find_last_batch(log: Path) -> int:
-    batches = list(read_batches(log.read_bytes()))
-    return sum(len(found.data) for found in batches[:-1])
 
 
 @pytest.mark.parametrize("fails_at", [0, 1, 2])
@@ -286,28 +281,19 @@ def test_files_are_synced_before_they_get_their_name(tmp_path: Path, monkeypatch
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(os, "replace", replace)
     one = writer(tmp_path / "logs", topicIds='{"t": "4eFzbq7dRIeCqPmmJJ3cZA"}')
-    one.commit([one.write(iter([batch([row("t", 0, r) for r in some(50)])]))])
+    one.commit([task(one, some(50))])
     assert synced[-1] == "logs"
 
 
 def test_a_log_directory_in_use(tmp_path: Path) -> None:
     """Refused before any row is read, and at the commit."""
     one = writer(tmp_path)
-    done: Written = one.write(iter([batch([row("t", 0, r) for r in some(5)])]))
-    pid = os.fork()
-    if pid == 0:
-        with LogDirLock(str(tmp_path)):
-            os.kill(os.getpid(), 19)  # SIGSTOP
-        os._exit(0)
-    try:
-        os.waitpid(pid, os.WUNTRACED)
+    done = task(one, some(5))
+    with lock_of_another(tmp_path / names.LOCK):
         with pytest.raises(LockHeld):
             one.commit([done])
         with pytest.raises(LockHeld, match="is in use by process"):
             writer(tmp_path)
-    finally:
-        os.kill(pid, 9)
-        os.waitpid(pid, 0)
     one.commit([done])
     assert listing(tmp_path) == ["t-0"]
 
