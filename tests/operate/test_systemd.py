@@ -142,12 +142,11 @@ def test_commands_of_the_units_are_understood() -> None:
 
 
 def test_a_broker_starts_whatever_becomes_of_the_commit() -> None:
+    """Nor does its start start a daemon that nobody has enabled (Wants=)."""
     drop_in = UNITS / "kafka.service.d" / "cleanerd.conf"
     assert [value[0] for value in values(drop_in, "ExecStartPre")] == ["-"]
     names = {name for name, _ in settings(drop_in)}
-    assert names == {"Wants", "After", "ExecStartPre"}, (
-        "Requires= or BindsTo= would tie the broker to the daemon"
-    )
+    assert names == {"After", "ExecStartPre"}, "Requires= or BindsTo= would tie the broker to the daemon"
 
 
 def test_sysusers_and_tmpfiles_do_what_they_say(tmp_path: Path) -> None:
