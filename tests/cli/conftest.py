@@ -112,6 +112,15 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
 
 
 @pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stdout is one, 40 columns wide."""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("os.get_terminal_size", lambda *_: os.terminal_size((40, 20)))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+@pytest.fixture
 def cleaning() -> FakeCleaning:
     return FakeCleaning()
 
@@ -138,4 +147,5 @@ def run(
     return _run
 
 
+CLEANERD = [sys.executable, "-m", "cleanerd.cli.main"]
 CTL = [sys.executable, "-m", "cleanerd.cli.ctl.main"]

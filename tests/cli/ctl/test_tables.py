@@ -1,26 +1,34 @@
 """How the tables of cleanerctl fit a terminal."""
 
+import os
 import re
 
+import pytest
+
 from cleanerd.cli.ctl import tables as ctl_tables
+from cleanerd.cli.tables import fitted
 from cleanerd.daemon.api.verb import Reply
 from cleanerd.daemon.values import models
 from tests.daemon.views import event, log_view, status_view
 
-_LOG_COLUMNS = ("LOG", "STATE", "POLICY", "SIZE", "SEGMENTS", "DIRTY", "CLEANABLE", "LOG DIR", "REASON")
 
-
-def test_tables_fit_the_terminal() -> None:
-    """Less important columns go, then names and reasons are shortened; a pipe gets everything."""
-    reason = "because " * 30
-    columns = {name: [name.lower()] for name in _LOG_COLUMNS}
-    columns |= {"LOG": ["a-topic-with-a-name-that-is-long-12"], "REASON": [reason]}
-    ctl_tables._fit(columns, 80)
-    assert sum(max(map(len, (name, *texts))) + 2 for name, texts in columns.items()) <= 82
-    assert list(columns) == ["LOG", "STATE", "SIZE", "DIRTY", "CLEANABLE", "REASON"]
-    assert columns["LOG"][0].endswith("-12")
-    assert columns["REASON"][0].endswith("…")
-    assert len(ctl_tables.table([{}], {"REASON": lambda _: reason}).splitlines()[1]) > 200
+@pytest.mark.usefixtures("terminal")
+def test_tables_fit_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less important columns go, then names and reasons are shortened; a wide table, as a pipe, has everything."""
+    monkeypatch.setattr("os.get_terminal_size", lambda *_: os.terminal_size((80, 20)))
+    monkeypatch.setenv("NO_COLOR", "1")
+    view = log_view(
+        "a-topic-with-a-name-that-is-long", 12, state="uncleanable", size_bytes=10**8, reason="because " * 30
+    )
+    reply = Reply({"logs": [view.model_dump()]})
+    head, row = ctl_tables.text(reply).splitlines()
+    assert head.split() == ["LOG", "STATE", "SIZE", "DIRTY", "CLEANABLE", "REASON"]
+    assert re.match(r"a-\S*~\S*-12  uncleanable ", row)
+    assert row.endswith("…")
+    with fitted(False):
+        wide = ctl_tables.text(reply)
+        assert f"{view.topic}-12  " in wide
+        assert str(view.reason).strip() in wide
 
 
 def test_tables_line_up_and_have_human_units() -> None:
