@@ -1,6 +1,5 @@
 """The one table printer: plain in a pipe, drawn on a terminal."""
 
-import os
 import re
 
 import pytest
@@ -22,14 +21,6 @@ LINES = [
 ]
 
 
-@pytest.fixture
-def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("os.get_terminal_size", lambda *_: os.terminal_size((40, 20)))
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-
-
 def test_a_pipe_gets_whole_cells_that_line_up() -> None:
     """Numbers to the right, no empty columns, nothing that a terminal would obey, no colour."""
     assert table(COLUMNS).splitlines() == LINES
@@ -37,7 +28,7 @@ def test_a_pipe_gets_whole_cells_that_line_up() -> None:
     assert table({"LOG": []}) == ""
 
 
-@pytest.mark.usefixtures("_terminal")
+@pytest.mark.usefixtures("terminal")
 def test_a_terminal_folds_what_it_has_no_room_for() -> None:
     """Nothing is lost."""
     drawn = re.sub(r"\x1b\[\d*m", "", table(COLUMNS)).splitlines()
@@ -46,9 +37,10 @@ def test_a_terminal_folds_what_it_has_no_room_for() -> None:
     assert "".join(line[column:] for line in drawn[2:]).replace(" ", "") == REASON.replace(" ", "")
 
 
-@pytest.mark.usefixtures("_terminal")
+@pytest.mark.usefixtures("terminal")
 def test_words_that_name_a_state_are_coloured(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wide table has the lines of a pipe."""
+    assert coloured("failed") == "\x1b[31mfailed\x1b[0m"
     with fitted(False):
         wide = table(COLUMNS)
         assert "\x1b[31mfailed" in wide

@@ -354,17 +354,7 @@ def test_curl(api: Api) -> None:
     """What the manual shows: curl --unix-socket, also with a body that is too large."""
 
     def curl(*arguments: str) -> tuple[int, dict[str, object]]:
-        command = [
-            "curl",
-            "-sS",
-            "--max-time",
-            "10",
-            "-w",
-            "\n%{http_code}",
-            "--unix-socket",
-            str(api.path),
-            *arguments,
-        ]
+        command = ["curl", "-sS", "-m", "10", "-w", "\n%{http_code}", "--unix-socket", api.path, *arguments]
         out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         body, status = out.rsplit("\n", 1)
         return int(status), json.loads(body)

@@ -18,13 +18,10 @@ import pytest
 import yaml
 
 from cleanerd.cleaning.throttle import RateLimit
-from cleanerd.cli.ctl import tables as ctl_tables
-from cleanerd.cli.tables import fitted
 from cleanerd.daemon.api.http import RequestLimits
 from cleanerd.daemon.api.routes import routes_of
-from cleanerd.daemon.api.verb import Reply
 from cleanerd.daemon.api.verbs import VERBS
-from tests.cli.conftest import CTL, ENVIRONMENT, Daemon, python, read_all
+from tests.cli.conftest import CLEANERD, CTL, ENVIRONMENT, Daemon, python
 from tests.ctl import ctl
 
 
@@ -135,19 +132,6 @@ def test_formats_for_programs_have_the_same_content(daemon: Daemon) -> None:
     assert (
         daemon.ctl("logs", "-o", "wide").stdout == daemon.ctl("logs").stdout
     )  # a pipe is as wide as it takes
-
-
-def test_wide_ignores_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal of 40 columns a table is cut, a wide one is not."""
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("os.get_terminal_size", lambda *_: os.terminal_size((40, 20)))
-    monkeypatch.setenv("NO_COLOR", "1")
-    reason = "a very long reason " * 10
-    document = {"commits": [{"topic": "t", "partition": 0, "log_dir": "/logs", "outcome": "failed", "reason": reason,
-                             "lock_owner_pid": None}]}  # fmt: skip
-    assert reason.strip() not in ctl_tables.text(Reply(document))
-    with fitted(False):
-        assert reason.strip() in ctl_tables.text(Reply(document))
 
 
 def test_explain_marks_what_stands_in_the_way(daemon: Daemon) -> None:
@@ -324,56 +308,52 @@ def test_watch_asks_again_until_it_is_interrupted(daemon: Daemon) -> None:
     assert watching.returncode == 0
 
 
-def _on_screen(daemon: Daemon, *arguments: str, **environment: str) -> str:
-    ours, theirs = pty.openpty()
-    command = [*CTL, "--socket", str(daemon.path), *arguments]
-    child = subprocess.Popen(command, env=ENVIRONMENT | environment, stdout=theirs)
-    child.wait(timeout=30)
-    os.close(theirs)
-    return read_all(ours).decode()
-
-
-def test_colour_on_a_terminal_only_and_never_with_no_color(daemon: Daemon) -> None:
-    """States are coloured where somebody can see it; columns still line up."""
-    daemon.ctl("pause", "orders-3")
-    coloured = _on_screen(daemon, "logs", NO_COLOR="")
-    assert "\x1b[33mpaused\x1b[0m  compact" in coloured
-    assert "\x1b" not in _on_screen(daemon, "logs", NO_COLOR="1")
-    assert "\x1b" not in daemon.ctl("logs").stdout
-
-
 def test_an_empty_answer_says_what_is_not_there(daemon: Daemon) -> None:
     assert daemon.ctl("logs", "payments").stdout == "no log matches\n"
 
 
-def test_nobody_reads_what_is_printed(daemon: Daemon) -> None:
-    """`| head -1`, `| true`: quiet, exit 0, and a watch comes to its end."""
-    for command in ("logs | head -1", "--help | true", "logs --help | true", "status --watch 0.1 | head -1"):
-        line = f"set -o pipefail; {shlex.join([*CTL, '--socket', str(daemon.path)])} {command}"
-        ran = subprocess.run(
-            ["bash", "-c", line], env=ENVIRONMENT, capture_output=True, text=True, timeout=30, check=False
-        )
-        assert (ran.returncode, ran.stderr) == (0, ""), command
+def in_bash(line: str) -> "subprocess.CompletedProcess[str]":
+    """A line of a script, in which the programs are commands."""
+    functions = (
+        f'cleanerctl() {{ {shlex.join(CTL)} "$@"; }}',
+        f'cleanerd() {{ {shlex.join(CLEANERD)} "$@"; }}',
+    )
+    return subprocess.run(
+        ["bash", "-c", "\n".join(["set -o pipefail", *functions, line])],
+        env=ENVIRONMENT, capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
 
 
-def test_nowhere_to_print(daemon: Daemon) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cleanerctl logs | head -1",
+        "cleanerctl --help | true",
+        "cleanerctl logs --help | true",
+        "cleanerctl status --watch 0.1 | head -1",
+        "cleanerd config reference | true",
+    ],
+)
+def test_nobody_reads_what_is_printed(daemon: Daemon, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+    """Quiet, exit 0, and a watch comes to its end."""
+    monkeypatch.setitem(ENVIRONMENT, "CLEANERD_SOCKET", str(daemon.path))
+    ran = in_bash(line)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code", "told"),
+    [(">/dev/full", 1, "cannot be written"), (">&-", 0, ""), ("<&- >&- 2>&-", 0, "")],
+)
+def test_nowhere_to_print(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, redirection: str, code: int, told: str
+) -> None:
     """A full disk is an error; closed streams are none, and nothing else takes their place."""
-    line = shlex.join([*CTL, "--socket", str(daemon.path), "logs"])
-    for redirection, code, told in (
-        (">/dev/full", 1, "cannot be written"),
-        (">&-", 0, ""),
-        ("<&- >&- 2>&-", 0, ""),
-    ):
-        ran = subprocess.run(
-            ["bash", "-c", f"{line} {redirection}"],
-            env=ENVIRONMENT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert ran.returncode == code
-        assert told in ran.stderr
-        assert "Traceback" not in ran.stderr
+    monkeypatch.setitem(ENVIRONMENT, "CLEANERD_SOCKET", str(daemon.path))
+    ran = in_bash(f"cleanerctl logs {redirection}")
+    assert ran.returncode == code
+    assert told in ran.stderr
+    assert "Traceback" not in ran.stderr
 
 
 def test_timeout_bounds_the_answer_of_verbs_that_look(tmp_path: Path) -> None:
