@@ -31,7 +31,6 @@ from cleanerd.daemon.work.recoveries import Recoveries
 from cleanerd.daemon.work.retention import RetentionPasses
 from cleanerd.daemon.work.schedule import Schedule
 from cleanerd.daemon.work.states import PartitionStates
-from cleanerd.daemon.work.wanted import Wanted
 from cleanerd.daemon.workers import Bell
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
@@ -94,11 +93,10 @@ class Parts:
             ownership=self.ownership, configuration=configuration, clock=clock,
             brokers_cleaner=self.brokers_cleaner, leases=self.leases,
         )  # fmt: skip
-        self.wanted = Wanted(self.states, files, clock, configuration, refresh, self.inventory)
         self.commits = Commits(
             states=self.states, ownership=self.ownership, events=self.events, inventory=self.inventory,
-            metrics=self.metrics, wanted=self.wanted, brokers=self.brokers, brokers_cleaner=self.brokers_cleaner,
-            pause=self.life.stopping.wait,
+            metrics=self.metrics, brokers=self.brokers, brokers_cleaner=self.brokers_cleaner,
+            configuration=configuration, refresh=refresh, pause=self.life.stopping.wait,
         )  # fmt: skip
         self.retention = RetentionPasses(
             states=self.states, files=files, clock=clock, configuration=configuration, deletions=self.deletions,

@@ -16,6 +16,7 @@ from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.reports.log_views import log_views
 from cleanerd.daemon.reports.status_line import StatusLine
 from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.work.commits import JobHost
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.errors import PolicyChanged
 from cleanerd.format.names import META_PROPERTIES, TopicPartition
@@ -111,7 +112,9 @@ def test_2_10_a_log_that_its_broker_moves_is_left_alone_after_a_restart_too(
     found = world.parts.conditions.of(log)
     assert (found.state, found.obstacle) == ("paused", f"its broker moves it to {world.b}")
     with pytest.raises(PolicyChanged, match=f"its broker moves it to {world.b}"):
-        world.parts.wanted.check(log, RECORDS)
+        JobHost(world.parts.ownership.at(log.log_dir), world.parts.commits).check(
+            log.topic_partition, RECORDS
+        )
     world.b.unlink()
     aside.rename(world.b)
     future.rmdir()

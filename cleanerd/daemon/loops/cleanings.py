@@ -23,8 +23,7 @@ from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.telemetry.event_log import log_step
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.work.commit_hosts import JobHost
-from cleanerd.daemon.work.wanted import UNREAD
+from cleanerd.daemon.work.commits import UNREAD, JobHost
 from cleanerd.errors import Aborted, CleanerdError, JobFailed, attempt, guarded
 from cleanerd.format.names import TopicPartition
 from cleanerd.spark_runtime.channel import Channel, driver_host
@@ -254,13 +253,14 @@ class Cleanings:
         parts = self.parts
         if parts.ownership.is_yielding(path):
             return [replace(one, reason="waits for a broker that is about to start") for one in waiting]
-        if not parts.wanted.refresh():
+        if not parts.commits.refresh():
             return [replace(one, reason=UNREAD) for one in waiting]
         log_dir = attempt(functools.partial(parts.ownership.at, path), path)
         if isinstance(log_dir, CleanerdError):
             return [one.failed(log_dir) for one in waiting]
-        host = JobHost(log_dir, parts.wanted, parts.metrics, parts.brokers_cleaner, parts.ownership)
-        return Committer(log_dir, host, SliceSize(OF_A_JOB), parts.brokers).settle(waiting)
+        return Committer(log_dir, JobHost(log_dir, parts.commits), SliceSize(OF_A_JOB), parts.brokers).settle(
+            waiting
+        )
 
     def _discard(self, logs: Sequence[LogId]) -> None:
         """An engine that died may have staged some groups of a log and not others."""

@@ -1,5 +1,5 @@
-"""Staged results: committed as soon as the lock of their log directory is free, or the broker that has it can be asked to
-swap them; limited in number, dropped when stale.
+"""Results of cleanings: committed as soon as the lock of their log directory is free, or the broker that has it can be asked
+to swap them; limited in number, dropped when stale.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -9,48 +9,57 @@ from functools import partial
 import structlog
 
 from cleanerd.broker_agent.brokers import LiveBrokers
-from cleanerd.cleaning.commit_host import Committed, CommittedBy, TimeUp, Turn
+from cleanerd.broker_agent.swap import Swapped
+from cleanerd.cleaning import steps
+from cleanerd.cleaning.commit_host import CommitHost, Committed, CommittedBy, TimeUp, Turn
 from cleanerd.cleaning.committer import Committer
+from cleanerd.cleaning.foreign import why_foreign
 from cleanerd.cleaning.slices import Weighed
+from cleanerd.cleaning.wanted import check_wanted
+from cleanerd.config.load import Configuration
 from cleanerd.config.model import CleanerdConfig
 from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.inventory.listed_log import ListedLog
-from cleanerd.daemon.telemetry.event_log import EventLog
+from cleanerd.daemon.telemetry.event_log import EventLog, log_step
 from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import CommitView
 from cleanerd.daemon.work.brokers_cleaner import BrokersCleaner
-from cleanerd.daemon.work.commit_hosts import JobHost
 from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.daemon.work.states import PartitionStates
-from cleanerd.daemon.work.wanted import UNREAD, Wanted
 from cleanerd.errors import (
     Aborted,
     CleanerdError,
     CorruptFile,
     LockHeld,
+    PolicyChanged,
     SourceChanged,
     guarded,
 )
 from cleanerd.format.names import TopicPartition
 from cleanerd.policy.lifecycle import Status
-from cleanerd.storage.log_dir import Owner
+from cleanerd.storage.log_dir import LogDir, Owner
+from cleanerd.storage.staged import StagedGroup
+
+UNREAD = "what is configured was rejected, or cannot be read now"
+"""Nothing is committed or deleted meanwhile: it may have to stay."""
 
 _log = structlog.get_logger("cleanerd")
 
 
 @dataclass(frozen=True, slots=True)
 class Commits:
-    """Commits what waits; thread-safe."""
+    """Commits what waits; thread-safe. `refresh` takes in the cluster's changes since the last look, False: `UNREAD`."""
 
     states: PartitionStates
     ownership: Ownership
     events: EventLog
     inventory: Inventory
     metrics: Metrics
-    wanted: Wanted
     brokers: LiveBrokers
     brokers_cleaner: BrokersCleaner
+    configuration: Callable[[], Configuration]
+    refresh: Callable[[], bool]
     pause: Callable[[float], object]
 
     def staged_bytes(self, log_dir: str) -> int:
@@ -83,7 +92,7 @@ class Commits:
         for log in logs:
             by_dir.setdefault(log.log_dir, []).append(log)
         views = []
-        if by_dir and not self.wanted.refresh():
+        if by_dir and not self.refresh():
             return [_view(log, "held", UNREAD) for members in by_dir.values() for log in members]
         for log_dir, members in by_dir.items():
             views += self._try_dir(log_dir, members, goes_on)
@@ -106,9 +115,7 @@ class Commits:
         if isinstance(log_dir, CleanerdError):
             return views + _waiting(free, str(log_dir))
 
-        host = _WaitingHost(
-            log_dir, self.wanted, self.metrics, self.brokers_cleaner, self.ownership, self, goes_on
-        )
+        host = _WaitingHost(log_dir, self, goes_on)
         batch = [weighed(log, self.inventory.facts(log)) for log in free]
         done = Committer(log_dir, host, brokers=self.brokers).commit(batch)
         views += host.answers.values()
@@ -159,10 +166,66 @@ class Commits:
 
 
 @dataclass
+class JobHost(CommitHost):
+    """For logs that are in progress."""
+
+    log_dir: LogDir
+    commits: Commits
+
+    @property
+    def path(self) -> str:
+        """Of the log directory."""
+        return self.log_dir.path
+
+    def goes_on(self) -> bool:
+        """Not once a broker is about to start there."""
+        return not self.commits.ownership.is_yielding(self.path)
+
+    def check(self, tp: TopicPartition, round_end: int) -> None:
+        """Whether it is still wanted as everything is configured and held now: cleanup.policy, topic id,
+        min.compaction.lag.ms, holds and moves.
+        """
+        commits, log = self.commits, LogId(self.path, tp)
+        configuration = commits.configuration()
+        log_dir = LogDir.at(self.log_dir.files, self.path, self.log_dir.clock)
+        reason = why_foreign(log_dir, tp, configuration)
+        # it may not be there to be seen
+        if reason is None and (target := commits.inventory.moving_to(log)) is not None:
+            reason = f"{log.directory}: its broker moves it to {target}"
+        if reason is not None:
+            raise PolicyChanged(reason)
+        check_wanted(log_dir, tp, configuration.topic(tp.topic), round_end)
+        commits.states.begin_commit(log)
+
+    def answered(self, answer: Swapped) -> None:
+        """Counts it, and notes whether that broker has a cleaner."""
+        self.commits.metrics.asked_to_swap(self.path, answer)
+        self.commits.brokers_cleaner.asked_to_swap(self.path, answer)
+
+    def swapped(self, tp: TopicPartition, group: StagedGroup) -> None:
+        """Counts what was swapped."""
+        self.commits.metrics.swapped(self.path, group)
+        log_step(self.path, steps.swapped(tp, group))
+
+    def end(self, turn: Turn) -> None:
+        """Counts what a commit that went wrong took to recover, and makes way for a broker that starts."""
+        for tp, done in turn.done.items():
+            if isinstance(done, int):
+                log_step(self.path, steps.ended(tp, done))
+        for tp, recovered in turn.recovered.items():
+            for action in recovered.actions:
+                self.commits.metrics.recovered(self.path, action)
+            if isinstance(recovered.reason, CleanerdError):
+                log = LogId(self.path, tp)
+                _log.error("recovery_failed", **log.fields(), reason=str(recovered.reason))
+        if turn.is_wanted and self.log_dir.is_kafka:
+            self.commits.ownership.yield_to_broker(self.path)
+
+
+@dataclass
 class _WaitingHost(JobHost):
     """For logs at rest: they are taken for their slice. `refused`: those that were not to be had."""
 
-    commits: Commits
     may_go_on: Callable[[str], bool]
     answers: dict[LogId, CommitView] = field(default_factory=dict)
     refused: list[LogId] = field(default_factory=list)
@@ -182,7 +245,7 @@ class _WaitingHost(JobHost):
         """Record what became of the logs of a slice, and give them back."""
         super().end(turn)
         try:
-            self.metrics.phases_took({"commit": turn.seconds} if turn.done else {})
+            self.commits.metrics.phases_took({"commit": turn.seconds} if turn.done else {})
             self._record(turn)
         finally:
             for tp in turn.taken:

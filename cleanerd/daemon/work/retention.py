@@ -28,10 +28,10 @@ from cleanerd.daemon.inventory.listed_log import ListedLog
 from cleanerd.daemon.telemetry.event_log import EventLog
 from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.work.commits import UNREAD
 from cleanerd.daemon.work.deletions import PendingDeletions
 from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.daemon.work.states import NotTaken, PartitionStates, Taken
-from cleanerd.daemon.work.wanted import UNREAD
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError, LockHeld, LogUncleanable, SourceChanged, attempt
