@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -95,28 +96,19 @@ def test_no_such_log(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == [names.LOCK]
 
 
-def test_lock_of_another_keeps_the_log(tmp_path: Path) -> None:
+@pytest.mark.parametrize("reason", ["lock", "cleaner", *CHECKPOINTS])
+def test_what_is_refused_keeps_the_log(tmp_path: Path, reason: str) -> None:
+    """The lock of another, a cleaner that does not stop, a damaged checkpoint."""
     before = fill(tmp_path)
-    with LogDirLock(str(tmp_path)), pytest.raises(LockHeld):
-        delete_log(str(tmp_path), "t", 0, lock_wait_s=0)
+    if reason in CHECKPOINTS:
+        (tmp_path / reason).write_text("0\n1\nt zero 5\n")
+    error = {"lock": LockHeld, "cleaner": Retryable}.get(reason, CorruptFile)
+    control = Recording(refuses=True) if reason == "cleaner" else None
+    with LogDirLock(str(tmp_path)) if reason == "lock" else nullcontext(), pytest.raises(error):
+        delete_log(str(tmp_path), "t", 0, control=control, lock_wait_s=0)
     assert contents(tmp_path) == before
-    assert len(entries(tmp_path, TP)) == 4
-
-
-@pytest.mark.parametrize("name", CHECKPOINTS)
-def test_damaged_checkpoint_keeps_the_log(tmp_path: Path, name: str) -> None:
-    before = fill(tmp_path)
-    (tmp_path / name).write_text("0\n1\nt zero 5\n")
-    with pytest.raises(CorruptFile):
-        delete_log(str(tmp_path), "t", 0)
-    assert contents(tmp_path) == before
-
-
-def test_cleaner_that_does_not_stop_keeps_the_log(tmp_path: Path) -> None:
-    before = fill(tmp_path)
-    with pytest.raises(Retryable, match="t-0 is still being cleaned"):
-        delete_log(str(tmp_path), "t", 0, control=Recording(refuses=True))
-    assert contents(tmp_path) == before
+    if reason not in CHECKPOINTS:
+        assert len(entries(tmp_path, TP)) == 4
 
 
 def test_killed_anywhere_and_made_anew(tmp_path: Path) -> None:

@@ -86,31 +86,27 @@ def stage_again(disk: SimDisk, groups: list[StagedGroup]) -> None:
 
 
 @offsets
-def test_what_is_left_is_the_beginning_of_the_log(offset: int) -> None:
-    """To the offset; the other files go with the segments, and so do epochs and checkpoint entries beyond the end."""
-    disk, _ = old_log()
-    truncate(disk, offset)
-    assert records(disk) == [record for record in EVERYTHING if record.offset < offset]
-    active = max(base for base in BASES if base <= offset)
-    prefixes = {int(n[:20]) for n in disk.list_names(DIRECTORY) if n[:20].isdigit()}
-    assert prefixes == {base for base in BASES if base <= offset}
-    assert not [n for n in disk.list_names(DIRECTORY) if n.endswith(Suffix.STAGED.value)]
-    assert [e.start_offset for e in read_leader_epochs(PartitionDir(disk, DIRECTORY))] == [
-        s for s in (0, 20) if s < offset
-    ]
-    found = read_checkpoints(disk, LOG_DIR)
-    assert found.cleaner == {TP: min(CHECKPOINT, active), TopicPartition("other", 3): 7}
-    assert found.log_start == {TP: min(CHECKPOINT, offset), TopicPartition("other", 3): 7}
-
-
-@offsets
 def test_interrupted_anywhere_the_log_is_a_beginning_of_what_it_was(offset: int) -> None:
-    """Never with a hole, never shorter than asked for; to cleanerd and to a broker. Again, and it is as it should be."""
+    """Never with a hole, never shorter than asked for; to cleanerd and to a broker. Again, and it is as it should be: the
+    other files, epochs and checkpoint entries go with the segments.
+    """
     whole, _ = old_log()
     done = whole.copy()
     truncate(done, offset)
     wanted = records(done)
+    assert wanted == [record for record in EVERYTHING if record.offset < offset]
+    assert {int(n[:20]) for n in done.list_names(DIRECTORY) if n[:20].isdigit()} == {
+        b for b in BASES if b <= offset
+    }
+    assert not [n for n in done.list_names(DIRECTORY) if n.endswith(Suffix.STAGED.value)]
+    found = read_checkpoints(done, LOG_DIR)
+    active = max(base for base in BASES if base <= offset)
+    assert found.cleaner == {TP: min(CHECKPOINT, active), TopicPartition("other", 3): 7}
+    assert found.log_start == {TP: min(CHECKPOINT, offset), TopicPartition("other", 3): 7}
+    epochs = [epoch.start_offset for epoch in read_leader_epochs(PartitionDir(done, DIRECTORY))]
+    assert epochs == [start for start in (0, 20) if start < offset]
     for left in distinct(accidents(whole, offset)):
+        assert read_checkpoints(left, LOG_DIR).cleaner[TP] <= max(logs(left)), "(B)"
         found = records(left)
         assert found == EVERYTHING[: len(found)]
         assert found[: len(wanted)] == wanted
@@ -125,13 +121,6 @@ def test_interrupted_anywhere_the_log_is_a_beginning_of_what_it_was(offset: int)
         truncate(left, offset, "again")
         assert logs(left) == logs(done)
         assert set(left.list_names(DIRECTORY)) == set(done.list_names(DIRECTORY))
-
-
-@offsets
-def test_first_dirty_offset_is_never_above_the_active_segment(offset: int) -> None:
-    """(B) Or records written later would count as cleaned."""
-    for left in accidents(old_log()[0], offset):
-        assert read_checkpoints(left, LOG_DIR).cleaner[TP] <= max(logs(left))
 
 
 @offsets

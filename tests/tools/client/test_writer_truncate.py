@@ -1,5 +1,7 @@
 """Truncation by the cooperating writer (rules 2.7, 2.14): the files of a writer that never wrote the rest."""
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ from cleanerd.storage.scan import scan_partition
 from cleanerd.storage.segments import LogBatch, live_bases, log_batches
 from cleanerd.tools.client.producer import Producer, ProducerRecord
 from cleanerd.tools.client.reader import read_records
-from cleanerd.tools.client.writer import LogWriter
+from cleanerd.tools.client.writer import LogWriter, WriterOptions
 from tests.sim.disk import SwitchedOff
 from tests.tools.client.killed import KilledFiles, killed_at_every_operation
 from tests.tools.client.logs import Recording, busy, check_indexes, contents, open_writer
@@ -29,10 +31,10 @@ TP = TopicPartition("t", 0)
 SEGMENT_BYTES = 600
 
 
-def fill(log_dir: Path, rounds: int = 12) -> tuple[list[LogBatch], list[int]]:
+def fill(log_dir: Path, start_offset: int = 0) -> tuple[list[LogBatch], list[int]]:
     """Transactions, aborted ones too, across several segments; its batches and the bases of its segments."""
-    with open_writer(log_dir, segment_bytes=SEGMENT_BYTES) as writer:
-        busy(writer, range(rounds))
+    with open_writer(log_dir, segment_bytes=SEGMENT_BYTES, start_offset=start_offset) as writer:
+        busy(writer, range(12))
         return list(log_batches(writer.directory, 0)), live_bases(writer.directory)
 
 
@@ -147,53 +149,59 @@ def test_checkpoints_are_lowered_and_leader_epochs_dropped(tmp_path: Path) -> No
 # -- what is refused -----------------------------------------------------------------------------------------
 
 
-def test_below_the_first_segment_is_refused(tmp_path: Path) -> None:
-    with open_writer(tmp_path, start_offset=100) as writer:
-        Producer(writer).put(b"k", b"v")
+def damage_segment(log_dir: Path, bases: list[int]) -> str:
+    """A closed one, which is read before the ones behind it go."""
+    path = log_dir / "t-0" / f"{bases[1]:020d}.log"
+    content = path.read_bytes()
+    path.write_bytes(content[:70] + bytes([content[70] ^ 1]) + content[71:])
+    return str(path)
+
+
+def damage_checkpoint(log_dir: Path, name: str) -> str:
+    (log_dir / name).write_text("0\n1\nt zero 5\n")
+    return str(log_dir / name)
+
+
+REFUSALS: dict[str, tuple[type[Exception], Callable[[Path, list[int]], str], WriterOptions]] = {
+    "below the first segment": (ValueError, lambda *_: "starts above 99", WriterOptions()),
+    "damage below the offset": (CorruptFile, damage_segment, WriterOptions()),
+    "damaged checkpoint": (
+        CorruptFile, lambda log_dir, _: damage_checkpoint(log_dir, names.CLEANER_OFFSET_CHECKPOINT), WriterOptions()
+    ),
+    "damaged epochs": (
+        CorruptFile, lambda log_dir, _: damage_checkpoint(log_dir, f"t-0/{names.LEADER_EPOCH_CHECKPOINT}"),
+        WriterOptions(),
+    ),
+    "cleaner that does not stop": (
+        Retryable, lambda *_: "still being cleaned", WriterOptions(control=Recording(refuses=True))
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", REFUSALS)
+def test_what_is_refused_is_named_and_nothing_is_lost(tmp_path: Path, reason: str) -> None:
+    _, bases = fill(tmp_path, start_offset=100)
+    error, arrange, options = REFUSALS[reason]
+    with LogWriter(str(tmp_path), "t", 0, segment_bytes=SEGMENT_BYTES, options=options) as writer:
+        told = arrange(tmp_path, bases)
         before = contents(tmp_path)
-        with pytest.raises(ValueError, match="starts above 99"):
-            writer.truncate(99)
+        with pytest.raises(error, match=re.escape(told)):
+            writer.truncate(99 if error is ValueError else bases[2] - 1)
         assert contents(tmp_path) == before
         Producer(writer).put(b"k", b"v")
 
 
 def test_lock_of_another_keeps_the_log_as_it_is(tmp_path: Path) -> None:
+    """2.7: and the cleaner is resumed."""
     fill(tmp_path)
-    with open_writer(tmp_path, lock_wait_s=0) as writer:
+    control = Recording()
+    with open_writer(tmp_path, control=control, lock_wait_s=0) as writer:
         before = contents(tmp_path)
         for change in (writer.truncate, writer.truncate_fully_and_start_at):
             with LogDirLock(str(tmp_path)), pytest.raises(LockHeld):
                 change(1)
         assert contents(tmp_path) == before
-        Producer(writer).put(b"k", b"v")
-
-
-def test_damage_below_the_offset_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
-    """A closed segment is read before the ones behind it go."""
-    _, bases = fill(tmp_path)
-    path = tmp_path / "t-0" / f"{bases[1]:020d}.log"
-    content = bytearray(path.read_bytes())
-    content[70] ^= 1
-    path.write_bytes(content)
-    with open_writer(tmp_path, segment_bytes=SEGMENT_BYTES) as writer:
-        before = contents(tmp_path)
-        with pytest.raises(CorruptFile) as caught:
-            writer.truncate(bases[2] - 1)
-        assert caught.value.path == str(path)
-        assert contents(tmp_path) == before
-        Producer(writer).put(b"k", b"v")
-
-
-@pytest.mark.parametrize("name", [names.CLEANER_OFFSET_CHECKPOINT, f"t-0/{names.LEADER_EPOCH_CHECKPOINT}"])
-def test_damaged_checkpoint_is_named_and_nothing_is_lost(tmp_path: Path, name: str) -> None:
-    fill(tmp_path)
-    with open_writer(tmp_path, segment_bytes=SEGMENT_BYTES) as writer:
-        (tmp_path / name).write_text("0\n1\nt zero 5\n")
-        before = contents(tmp_path)
-        with pytest.raises(CorruptFile) as caught:
-            writer.truncate(1)
-        assert caught.value.path == str(tmp_path / name)
-        assert contents(tmp_path) == before
+        assert control.calls == ["stopped t-0", "resumed t-0"] * 2
         Producer(writer).put(b"k", b"v")
 
 
@@ -327,25 +335,6 @@ def test_2_7_the_cleaner_is_stopped_below_the_active_base_only(tmp_path: Path) -
         assert control.calls == ["stopped t-0", "resumed t-0"]
         writer.truncate_fully_and_start_at(0)
         assert control.calls[2:] == ["stopped t-0", "resumed t-0"]
-
-
-def test_2_7_the_cleaner_is_resumed_whatever_happens(tmp_path: Path) -> None:
-    _, bases = fill(tmp_path)
-    control = Recording()
-    with open_writer(tmp_path, segment_bytes=SEGMENT_BYTES, control=control, lock_wait_s=0) as writer:
-        with LogDirLock(str(tmp_path)), pytest.raises(LockHeld):
-            writer.truncate(bases[1])
-        assert control.calls == ["stopped t-0", "resumed t-0"]
-
-
-def test_cleaner_that_does_not_stop_in_time_keeps_the_log_as_it_is(tmp_path: Path) -> None:
-    _, bases = fill(tmp_path)
-    with open_writer(tmp_path, segment_bytes=SEGMENT_BYTES, control=Recording(refuses=True)) as writer:
-        before = contents(tmp_path)
-        with pytest.raises(Retryable, match="still being cleaned"):
-            writer.truncate(bases[1])
-        assert contents(tmp_path) == before
-        Producer(writer).put(b"k", b"v")
 
 
 def test_retention_planned_before_a_truncation_takes_nothing(tmp_path: Path) -> None:

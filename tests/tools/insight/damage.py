@@ -166,6 +166,10 @@ bad_batch = Written("bad_batch", _PLAIN, put(b"\x17" * 16 + b"\x09", 1, 0), star
 offset_order = Written("offset_order", _PLAIN, put(b"\x01", 2, 4), start_of(2))
 """The base offset is outside of the CRC."""
 torn_batch = Written("torn_batch", _IDEMPOTENT, lambda had: had[:-5], start_of(-1))
+torn_after_a_clean_stop = Written(
+    "torn_after_a_clean_stop", _PLAIN, lambda had: had[:-5], start_of(-1), "torn_batch"
+)
+"""Then no recovery will cut it off."""
 zeros = Written("zeros", _IDEMPOTENT, lambda had: had + bytes(5000), len)
 preallocated = Written("preallocated", _PLAIN, lambda had: had + bytes(1 << 20), len)
 many_findings = Written(
@@ -189,7 +193,8 @@ time_index_too_young = Written(
 )
 _HALF = lambda had: had + b"abc", lambda had: len(had) + 3
 WRITTEN = (
-    bad_crc, bad_crc_of_a_size, bad_batch, offset_order, torn_batch, zeros, preallocated, many_findings, index_missing,
+    bad_crc, bad_crc_of_a_size, bad_batch, offset_order, torn_batch, torn_after_a_clean_stop, zeros, preallocated,
+    many_findings, index_missing,
     orphan_index, txn_index_without_an_abort, time_index_too_old, time_index_too_young,
     Written("time_index_that_falls", _TIME_INDEX, lambda had: had[12:24] + had[:12], 12, "time_index_entry"),
     Written("time_index_of_half_an_entry", _TIME_INDEX, *_HALF, "time_index_entry"),

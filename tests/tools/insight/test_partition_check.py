@@ -3,28 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from cleanerd.format.names import FileKind
 from cleanerd.format.txn_index import parse_txn_index, render_txn_index
-from cleanerd.tools.insight.verify import verify
-from tests.tools.insight import damage_beside
 from tests.tools.insight.logdirs import codes, segment
-
-
-def test_the_end_of_a_log_is_known_from_other_processes(
-    log_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What they answer is a copy."""
-    for harm in damage_beside.WRITTEN:
-        if harm.name in {"log_start_beyond_end", "checkpoint_beyond_end", "epoch_beyond_end"}:
-            harm(log_dir)
-    monkeypatch.setattr("cleanerd.tools.insight.processes.INLINE_BYTES", 0)
-    alone, together = (verify([str(log_dir)], processes=processes) for processes in (1, 2))
-    assert {finding.code for finding in alone.findings} >= {
-        "log_start_beyond_end", "checkpoint_beyond_end", "epoch_beyond_end"
-    }  # fmt: skip
-    assert together.findings == alone.findings
 
 
 def test_an_abort_begins_between_the_marker_before_and_its_first_batch(log_dir: Path) -> None:

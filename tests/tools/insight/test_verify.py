@@ -33,6 +33,7 @@ ALSO = {
     damage.segment_overflow: {"time_index_end", "epoch_order", "snapshot", "checkpoint_beyond_end"},
     damage.txn_index_without_an_abort: {"txn_index_gap"},
     damage.torn_tail: {"epoch_beyond_end"},  # of the broker's last start
+    damage.torn_after_a_clean_stop: {"epoch_beyond_end", "checkpoint_beyond_end", "snapshot"},
 }
 """What else a damage entails."""
 
@@ -95,14 +96,6 @@ def test_directories_of_two_brokers(tmp_path: Path) -> None:
         (second / names.META_PROPERTIES).read_text().replace("node.id=", "node.id=7")
     )
     assert codes(first, second) == {"meta_mismatch": 2}
-
-
-def test_a_torn_tail_is_damage_when_the_broker_stopped_in_order(log_dir: Path) -> None:
-    """Then no recovery will cut it off."""
-    log = segment(log_dir / "plain-0", 0)
-    os.truncate(log, log.stat().st_size - 5)
-    (finding,) = [finding for finding in findings(log_dir) if finding.severity is Severity.ERROR]
-    assert (finding.code, finding.path) == ("torn_batch", str(log))
 
 
 def test_the_end_of_a_live_log_is_no_finding(log_dir: Path) -> None:
@@ -255,9 +248,13 @@ def test_sparse_terabytes_cost_nothing(log_dir: Path, tmp_path: Path) -> None:
 
 
 def test_several_processes_find_what_one_does(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Findings and sums."""
-    damage.bad_crc(log_dir)
+    """Findings and sums, also what only the end of a log shows."""
+    ends = {"log_start_beyond_end", "checkpoint_beyond_end", "epoch_beyond_end"}
+    for harm in (damage.bad_crc, *damage_beside.WRITTEN):
+        if harm.name in {"bad_crc", *ends}:
+            harm(log_dir)
     alone = verify([str(log_dir)])
+    assert {finding.code for finding in alone.findings} >= {"bad_crc", *ends}
     monkeypatch.setattr("cleanerd.tools.insight.processes.INLINE_BYTES", 0)
     seen: list[tuple[int, int]] = []
     together = verify([str(log_dir)], processes=2, read=lambda done, total: seen.append((done, total)))
