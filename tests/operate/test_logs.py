@@ -48,43 +48,23 @@ class Call(NamedTuple):
 # -- the table and the code -----------------------------------------------------------------------------------------
 
 
-def loggers(tree: ast.Module) -> set[str]:
-    """Names that stand for a logger of structlog."""
-    return {
-        target.id
-        for node in tree.body
-        if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("structlog.get_logger(")
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-
-
-def logging_calls(path: Path) -> Iterator[Call]:
-    """All of a module; whatever else it does with a logger is an error, except in the event log."""
-    text = path.read_text()
-    if "structlog.get_logger(" not in text:
-        return
-    tree = ast.parse(text)
-    names = loggers(tree)
-    understood = set()
-    for node in ast.walk(tree):
+def logging_calls(path: Path, text: str) -> Iterator[Call]:
+    """All of a module; whatever else it does with its logger is an error, except in the event log."""
+    assert text.count("get_logger(") == text.count('\n_log = structlog.get_logger("cleanerd")\n') == 1, path
+    nodes, calls = list(ast.walk(ast.parse(text))), 0
+    for node in nodes:
         match node:
             case ast.Call(
-                func=ast.Attribute(value=ast.Name(id=name) as logger, attr=level),
+                func=ast.Attribute(value=ast.Name(id="_log"), attr=level),
                 args=[ast.Constant(value=str(event))],
-            ) if name in names and level in LEVELS:
-                understood.add(logger)
+            ) if level in LEVELS:
+                calls += 1
                 fields = {field for keyword in node.keywords for field in fields_of(keyword)}
                 if level == "exception":
                     fields, level = fields | {"exception"}, "error"
                 yield Call(f"{path.name}:{node.lineno}", event, level, frozenset(fields))
-    others = [
-        node.lineno
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load)
-        if node not in understood
-    ]
-    assert not others or path == EVENT_LOG, f"{path}: lines {others}: what is logged there?"
+    uses = [node.lineno for node in nodes if isinstance(node, ast.Name) and node.id == "_log"]
+    assert len(uses) == 1 + calls or path == EVENT_LOG, f"{path}: lines {uses}: what is logged there?"
 
 
 def fields_of(keyword: ast.keyword) -> set[str]:
@@ -94,7 +74,8 @@ def fields_of(keyword: ast.keyword) -> set[str]:
     return {"exception" if keyword.arg == "exc_info" else keyword.arg}
 
 
-CALLS = [call for path in sorted(PACKAGE.rglob("*.py")) for call in logging_calls(path)]
+SOURCES = {path: path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
+CALLS = [c for path, text in SOURCES.items() if "get_logger(" in text for c in logging_calls(path, text)]
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: f"{call.event}-{call.where}")
@@ -113,8 +94,8 @@ def test_whatever_is_in_the_table_is_logged() -> None:
 
 def told_outcomes() -> Iterator[tuple[str, str]]:
     """Event and outcome of what is recorded by name."""
-    for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for text in SOURCES.values():
+        for node in ast.walk(ast.parse(text)) if ".record(" in text else ():
             match node:
                 case ast.Call(
                     func=ast.Attribute(attr="record"),
@@ -136,13 +117,11 @@ def test_outcomes_are_those_of_the_code() -> None:
 
 def test_nothing_below_the_daemon_logs() -> None:
     """So that no record and no batch ever has a line. What libraries log may be silenced there."""
-    below = [
-        path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] not in ("daemon", "cli")
-    ]
+    below = {path for path in SOURCES if path.relative_to(PACKAGE).parts[0] not in ("daemon", "cli")}
     logs = re.compile(
         r"structlog|logging\.(debug|info|warning|error|exception|critical|log)\b|getLogger\((?!\"py4j\")[^)]"
     )
-    assert [path for path in below if logs.search(path.read_text())] == []
+    assert [path for path in below if logs.search(SOURCES[path])] == []
 
 
 @pytest.mark.parametrize("event", [e for e in EVENTS.values() if e.outcomes], ids=lambda event: event.name)
