@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -48,11 +49,13 @@ class Shell:
         return ran.stdout.split()
 
 
-@pytest.fixture
-def shell(daemon: Daemon, tmp_path: Path) -> Shell:
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     """With a daemon that has orders-0 and orders-3."""
+    daemon = Daemon(tmp_path_factory.mktemp("shell"))
     daemon.parts.jobs.request([daemon.order(3)], force=False).id = "j1"
-    return Shell(tmp_path, daemon.path)
+    yield Shell(daemon.root, daemon.path)
+    daemon.close()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import argparse
 import io
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ COMMANDS = {
 }
 VERBS = {
     "log": ["orders-3"],
-    "explain": ["orders-3"],
+    "explain": ["orders-0"],
     "clean": ["orders-3"],
     "retention": ["orders"],
 }
@@ -92,17 +93,24 @@ def has_formats(parser: argparse.ArgumentParser) -> bool:
     return any("-o" in action.option_strings for action in parser._actions)
 
 
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """One whose log orders-0 is paused."""
+    daemon = Daemon(tmp_path_factory.mktemp("served"))
+    pause.pause(daemon.control, "orders-0", "me", "1 \u2265 2 \u4e2d")
+    yield daemon
+    daemon.close()
+
+
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize(
     "verb", ["status", "logs", "jobs", "holds", "history", "forecast", "throttle", "top", *VERBS]
 )
-def test_cleanerctl(verb: str, form: str, plain: Streams, daemon: Daemon) -> None:
-    if verb == "explain":
-        pause.pause(daemon.control, "orders-3", "me", "1 \u2265 2 \u4e2d")
+def test_cleanerctl(verb: str, form: str, plain: Streams, served: Daemon) -> None:
     with plain, capture_logs():  # the daemon logs in this process
-        code = ctl_main.main(["--socket", str(daemon.path), verb, *VERBS.get(verb, []), "-o", form])
+        code = ctl_main.main(["--socket", str(served.path), verb, *VERBS.get(verb, []), "-o", form])
     assert code == 0, plain.text()
-    assert plain.text() or form == "jsonl", "no holds are no lines"
+    assert plain.text() or form == "jsonl", "no jobs are no lines"
 
 
 @pytest.mark.parametrize(
