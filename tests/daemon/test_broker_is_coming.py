@@ -130,11 +130,9 @@ class SlowFiles(RealFiles):
 def world(tmp_path: Path) -> Iterator[World]:
     """A broker's directory `a`."""
     world = World(tmp_path)
-    (tmp_path / "topics.d").mkdir()
-    for topic in TOPICS:
-        (tmp_path / "topics.d" / f"{topic}.properties").write_text("cleanup.policy=compact\n")
     (world.a / names.META_PROPERTIES).write_text(META_PROPERTIES)
-    world.configure()
+    for topic in TOPICS:
+        world.configure_topic(topic, "compact")
     yield world
     world.close()
 

@@ -102,10 +102,7 @@ def in_two_directories(world: Stage) -> Subject:
     """Of a broker that is stopped and whose topics are known."""
     write_logs(world.a, "one")
     write_logs(world.b, "one")
-    topics = world.root / "topics.d"
-    topics.mkdir()
-    (topics / "one.properties").write_text(f"cleanup.policy=compact,delete\nretention.ms={HOUR_MS}\n")
-    world.configure()
+    world.configure_topic("one", "compact,delete", retention_ms=HOUR_MS)
     return free(world)
 
 

@@ -165,8 +165,8 @@ def test_a_log_that_lies_in_two_directories_is_left_alone(world: World) -> None:
     copytree(world.a / "few-0", world.b / "few-0")
     for log_dir in (world.a, world.b):
         (log_dir / META_PROPERTIES).write_text(BROKER)
-    configure(world, "few", "compact")
-    configure(world, "failing", "compact")
+    world.configure_topic("few", "compact")
+    world.configure_topic("failing", "compact")
     world.scan()
     for one, other in ((log, world.b), (twin, world.a)):
         found = world.parts.conditions.of(one)
@@ -174,10 +174,10 @@ def test_a_log_that_lies_in_two_directories_is_left_alone(world: World) -> None:
         assert f"it lies in {other} as well" in str(found.reason)
     assert world.parts.conditions.of(world.log("failing")).state == "dirty"
     for policy in ("compact", "delete"):
-        configure(world, "few", policy)
+        world.configure_topic("few", policy)
         for explanation in explain.explain(world.control, log.topic_partition):
             assert [fact for fact in explanation.facts if "as well" in fact.value], explanation.facts
-    configure(world, "few", "compact")
+    world.configure_topic("few", "compact")
     world.b.rename(aside)
     world.b.write_text("a disk that fails")
     world.scan()
@@ -190,14 +190,6 @@ def test_a_log_that_lies_in_two_directories_is_left_alone(world: World) -> None:
     world.parts.inventory.touch_log(twin)
     world.daemon.scanner.refresh()
     assert world.parts.conditions.of(log).state == "dirty"
-
-
-def configure(world: World, topic: str, policy: str) -> None:
-    """A topic of a broker without a metadata log is known by its file."""
-    topics = world.root / "topics.d"
-    topics.mkdir(exist_ok=True)
-    (topics / f"{topic}.properties").write_text(f"cleanup.policy={policy}\n")
-    world.configure()
 
 
 def test_a_log_dir_that_fails_leaves_the_others_alone_and_is_recovered_when_it_is_back(world: World) -> None:
@@ -259,7 +251,7 @@ def test_only_a_request_that_is_granted_forgets_failures(world: World) -> None:
 
 def test_a_clock_that_was_set_back_ends_the_pause_after_a_failure(world: World) -> None:
     """The time of the next try is one of the wall clock: a day back would be a day of waiting."""
-    failing, failures = world.log("failing"), world.daemon.parts.failures
+    failing, failures = world.log("failing"), world.parts.failures
     fail(world, failing, is_retryable=True)
     now_ms = world.clock.now_ms()
     assert failures.blocks(failing, now_ms)

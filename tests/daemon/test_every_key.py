@@ -263,7 +263,7 @@ def engine_runs(running: Running) -> bool:
 
 
 def budget(running: Running) -> int:
-    """Bytes for keys of a cleaning that the daemon asks its engine for."""
+    """Bytes for keys of a cleaning that the daemon asks its engine for: all jobs share them, the express one too."""
     calls: list[CleanCall] = []
 
     class Recorder:
@@ -273,8 +273,12 @@ def budget(running: Running) -> int:
 
     running.cleaned(running.fresh(), Recorder())
     (call,) = calls
+    assert not call.is_owned, "no broker lives there"
     request = CleanRequest(
-        config=call.config, topic_config=call.topic_configs.__getitem__, log_dirs=(), jobs_at_once=1
+        config=call.config,
+        topic_config=call.topic_configs.__getitem__,
+        log_dirs=(),
+        jobs_at_once=call.jobs_at_once,
     )
     return budget_of(request).bytes
 
@@ -351,8 +355,9 @@ EFFECTS: dict[str, Effect] = {
     "cleanerd.io.max.write.bytes.per.second": Effect(rate(RateLimit.WRITE), "7e9", math.inf, 7e9),
     "cleanerd.throttle.pressure.max.percent": Effect(paced("max_percent"), "30", None, 30),
     "cleanerd.throttle.request.queue.max.ms": Effect(paced("request_queue_max_ms"), "40", None, 40),
-    "log.cleaner.dedupe.buffer.size": Effect(budget, "10000000", 120_795_955, 9_000_000),
-    "log.cleaner.io.buffer.load.factor": Effect(budget, "0.5", 120_795_955, 67_108_864),
+    "log.cleaner.threads": Effect(budget, "3", 60_397_977, 30_198_988),
+    "log.cleaner.dedupe.buffer.size": Effect(budget, "10000000", 60_397_977, 4_500_000),
+    "log.cleaner.io.buffer.load.factor": Effect(budget, "0.5", 60_397_977, 33_554_432),
     "log.cleaner.backoff.ms": Effect(pause_s("cleanerd-retention"), "4000", 15.0, 4.0),
     "cleanerd.scan.interval.ms": Effect(pause_s("cleanerd-scanner"), "9000", 30.0, 9.0),
     "cleanerd.job.stall.timeout.ms": Effect(
@@ -402,7 +407,6 @@ EFFECTS: dict[str, Effect] = {
     "cleanerd.log.level": Effect(lambda _: logging.getLogger().level, "debug", logging.INFO, logging.DEBUG),
     "cleanerd.spark.idle.timeout.ms": Effect(engine_runs, "0", True, False),
 }  # fmt: skip
-OF_THREADS = {"log.cleaner.threads", "cleanerd.shutdown.timeout.ms"}
 
 
 @pytest.mark.parametrize("key", EFFECTS)
@@ -437,4 +441,4 @@ def test_no_key_that_a_reload_may_change_is_left_out() -> None:
     reloadable = {
         name for name, key in BROKER_KEYS.items() if key.scope is Scope.RELOADABLE and key.has_effect
     }
-    assert reloadable == EFFECTS.keys() | OF_THREADS
+    assert reloadable == {*EFFECTS, "cleanerd.shutdown.timeout.ms"}

@@ -1,7 +1,7 @@
 """Reloads of the daemon: serialised, all or nothing, with real files; C154."""
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
@@ -184,11 +184,8 @@ def test_a_vanished_metadata_log_keeps_the_topics(daemon: Daemon, trigger: Reloa
 def test_reloads_are_serialised(daemon: Daemon) -> None:
     """Of many at once each sees a whole world: no two overlap, and the last one leaves what the file says."""
     daemon.path.write_text("log.cleaner.backoff.ms=6\n")
-    threads = [threading.Thread(target=daemon.reload) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        wait([pool.submit(daemon.reload) for _ in range(8)])
     assert len(daemon.applied) == 1
     assert daemon.reloader.current.broker.backoff_ms == 6
 

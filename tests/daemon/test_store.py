@@ -4,8 +4,8 @@ import os
 import sqlite3
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -429,11 +429,8 @@ def test_many_threads_write_and_read(path: str) -> None:
             history.put("log", f"t-{partition}", {"at": time_ms})
             history.events(f"t-{partition}", 5, None)
 
-    threads = [threading.Thread(target=work, args=(partition,)) for partition in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
     assert history.lost_events == 0
     assert len(times(history, limit=1000)) == 200
     assert history.all("log", dict) == {f"t-{partition}": {"at": 49} for partition in range(4)}

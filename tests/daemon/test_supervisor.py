@@ -1,18 +1,14 @@
 """The supervisor without its threads: what a reload, a hold, a full disk and a foreign directory make of the logs."""
 
 import threading
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from cleanerd.cleaning.clean import budget_of
-from cleanerd.cleaning.result import CleanRequest, LogResult
+from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.throttle import RateLimit
 from cleanerd.daemon.configuration.reload import ReloadStatus, ReloadTrigger
-from cleanerd.daemon.engine.calls import CleanCall
 from cleanerd.daemon.loops.housekeeper import Housekeeper
 from cleanerd.daemon.workers import Worker
 from cleanerd.env.files import RealFiles
@@ -28,12 +24,6 @@ from tests.storage.kill9_child import GROUPS, TP, clean_until, write_log
 from tests.storage.test_kill9 import Truth
 
 
-def set_policy(world: World, topic: str, policy: str) -> None:
-    topics = world.root / "topics.d"
-    topics.mkdir(exist_ok=True)
-    (topics / f"{topic}.properties").write_text(f"cleanup.policy={policy}\n")
-
-
 def next_logs(world: World) -> list[str]:
     job = world.parts.schedule.next().job
     return [] if job is None else [str(log) for log in job.logs]
@@ -46,8 +36,7 @@ def test_c051_a_topic_that_is_not_compacted_any_more_has_its_cleanings_aborted(w
     world.scan()
     states, logs = world.parts.states, world.parts.inventory.logs()
     assert states.try_start_all(logs) == logs
-    set_policy(world, "one", "delete")
-    assert world.configure().status is ReloadStatus.ACCEPTED
+    assert world.configure_topic("one", "delete").status is ReloadStatus.ACCEPTED
     assert {str(log) for log in logs if states.is_aborted(log)} == {"one-0", "one-1"}
     for log in logs:
         states.done_cleaning(log)
@@ -96,7 +85,7 @@ def test_recovery_ends_a_commit_that_had_begun_in_a_held_log_and_begins_no_other
 
 def test_nothing_more_is_staged_beside_a_live_broker_than_it_allows(world: World) -> None:
     (world.a / names.META_PROPERTIES).write_text(META_PROPERTIES)
-    set_policy(world, "one", "compact")
+    world.configure_topic("one", "compact")
     world.configure(cleanerd_staged_max_bytes=0)
     world.scan()
     conditions, log = world.parts.conditions, world.log("one")
@@ -136,35 +125,11 @@ def test_cleanerds_own_switch_and_ratio_win_over_the_brokers(world: World) -> No
     assert next_logs(world) != []
 
 
-def test_jobs_side_by_side_share_the_memory_for_keys(world: World) -> None:
-    """log.cleaner.dedupe.buffer.size is divided, as Kafka divides it over its threads; the express worker has a share."""
-    world.restart(log_cleaner_threads=3, log_cleaner_dedupe_buffer_size=80 << 20)
-    calls: list[CleanCall] = []
-
-    class Recorder:
-        def clean(self, call: CleanCall, *_: object) -> list[LogResult]:
-            calls.append(call)
-            return [LogResult.of(tp, call.log_dir) for tp in call.partitions]
-
-    job = world.parts.schedule.next().job
-    assert job is not None
-    engine: Any = Recorder()
-    replace(world.daemon.cleaners.cleanings, engine=engine).run(job)
-    (call,) = calls
-    assert call.jobs_at_once == 4
-    request = CleanRequest(
-        config=call.config, topic_config=call.topic_configs.__getitem__, log_dirs=(), jobs_at_once=4
-    )
-    assert budget_of(request).bytes == int((80 << 20) * call.config.io_buffer_load_factor / 4)
-    assert not call.is_owned
-
-
 def test_a_throttle_holds_until_a_reload_is_asked_for_or_the_rates_change(world: World) -> None:
     """Not until any topic of the cluster changes."""
     throttle = world.parts.throttle
     throttle.set_limits(total=5.0, read=5.0)
-    set_policy(world, "two", "compact")
-    world.configure()
+    world.configure_topic("two", "compact")
     assert throttle.limits()[RateLimit.TOTAL] == 5.0
     world.control.reload(ReloadTrigger.REQUEST)
     assert throttle.limits()[RateLimit.TOTAL] > 1e300

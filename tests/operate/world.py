@@ -77,6 +77,15 @@ class World:
         self._set(settings)
         return self.control.reload(ReloadTrigger.FILES)
 
+    def configure_topic(self, topic: str, policy: str, **settings: object) -> ReloadOutcome:
+        """The same of the file of a topic, by which that of a broker without a metadata log is known."""
+        topics = self.root / "topics.d"
+        topics.mkdir(exist_ok=True)
+        lines = {"cleanup.policy": policy, **{name.replace("_", "."): one for name, one in settings.items()}}
+        text = "".join(f"{name}={value}\n" for name, value in lines.items())
+        (topics / f"{topic}.properties").write_text(text)
+        return self.configure()
+
     def log(self, topic: str) -> LogId:
         return LogId(str(self.a), TopicPartition(topic, 0))
 

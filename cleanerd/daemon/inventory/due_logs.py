@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import TopicConfig
-from cleanerd.daemon.inventory.entry import Entry
+from cleanerd.daemon.inventory.entry import Entry, Visits
 from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.inventory.listed_log import ClosedSegment, ListedLog
 from cleanerd.daemon.inventory.urgency import FOREVER_MS, DirtyEstimate, Due, DueReason, estimate
@@ -89,16 +89,14 @@ class DueLogs:
         The log is offered again when its files, its checkpoint, its configuration or the reason are others, and at
         `until_ms`: give one when what held it back cannot be seen from here, as an open transaction.
         """
-        entry = self._inventory.entry(log)
-        if entry is not None:
-            entry.visits.examined_until_ms = FOREVER_MS if until_ms is None else until_ms
-            entry.visits.examined = entry.visits.offered
+        visits = self._visits(log)
+        visits.examined_until_ms = FOREVER_MS if until_ms is None else until_ms
+        visits.examined = visits.offered
 
     def note_unrecorded(self, log: LogId) -> None:
         """What `due` offered had nothing to remove, but the process that has `.lock` keeps its checkpoint."""
-        entry = self._inventory.entry(log)
-        if entry is not None:
-            entry.visits.unrecorded = entry.visits.offered
+        visits = self._visits(log)
+        visits.unrecorded = visits.offered
 
     def is_unrecorded(self, log: LogId) -> bool:
         """Whether a cleaning of what is due would only write the checkpoint, as `note_unrecorded` found."""
@@ -110,9 +108,7 @@ class DueLogs:
 
     def note_horizon(self, log: LogId, next_ms: int | None) -> None:
         """A look found no expired delete horizon (rule 0.6); the next one expires at `next_ms`, None if there is none."""
-        entry = self._inventory.entry(log)
-        if entry is not None:
-            entry.visits.horizon_ms = FOREVER_MS if next_ms is None else next_ms
+        self._visits(log).horizon_ms = FOREVER_MS if next_ms is None else next_ms
 
     def note_cleaned(self, log: LogId) -> None:
         """All that had expired is gone, and what was stamped now will have after delete.retention.ms."""
@@ -121,17 +117,15 @@ class DueLogs:
 
     def horizons_at_ms(self, log: LogId) -> int | None:
         """When a log will be looked at for expired delete horizons if nobody cleans it before; None if it need not be."""
-        entry, found = self._inventory.entry(log), self.estimate(log)
-        if entry is None or found is None or not found.clean_range.clean_bytes:
+        found, horizon_ms = self.estimate(log), self._visits(log).horizon_ms
+        if found is None or not found.clean_range.clean_bytes:
             return None
-        return entry.visits.horizon_ms if entry.visits.horizon_ms < FOREVER_MS else None
+        return horizon_ms if horizon_ms < FOREVER_MS else None
 
     def due_for_s(self, log: LogId) -> float:
         """For how long a log has been found due without a break, in seconds; 0 for one that is not due."""
-        entry = self._inventory.entry(log)
-        if entry is None or entry.visits.due_since_s is None:
-            return 0.0
-        return self._clock.monotonic_s() - entry.visits.due_since_s
+        since_s = self._visits(log).due_since_s
+        return 0.0 if since_s is None else self._clock.monotonic_s() - since_s
 
     def estimate(self, log: LogId) -> DirtyEstimate | None:
         """The most that may be cleanable of a log; None if it is not compacted, does not exist or cannot be read."""
@@ -153,6 +147,11 @@ class DueLogs:
             if due is not None and due.reason is not DueReason.HORIZON:
                 size_bytes = 3 * due.range.size_bytes
                 yield Work(entry.log, size_bytes, now_ms, _sum_ms(found.deadline_ms, grace_ms(lag_ms)))
+
+    def _visits(self, log: LogId) -> Visits:
+        """What is remembered of a log; notes about one that has vanished are for nobody."""
+        entry = self._inventory.entry(log)
+        return Visits() if entry is None else entry.visits
 
     def _online(self) -> list[Entry]:
         return [entry for entries in self._inventory.online_entries().values() for entry in entries]

@@ -45,18 +45,15 @@ class Jobs:
     def start(self, trigger: JobTrigger, logs: Sequence[LogId]) -> Job:
         """A job of the schedule; it begins now."""
         with self._changed:
-            return self._begin(self._add(Job(trigger, logs, force=False)))
+            return self.begin(self._add(Job(trigger, logs, force=False)))
 
     def begin(self, job: Job) -> Job:
         """A requested job begins."""
         with self._changed:
-            return self._begin(job)
-
-    def _begin(self, job: Job) -> Job:
-        assert job.started_ms is None, "a job begins once"
-        job.started_ms = self._clock.now_ms()
-        self._changed.notify_all()
-        return job
+            assert job.started_ms is None, "a job begins once"
+            job.started_ms = self._clock.now_ms()
+            self._changed.notify_all()
+            return job
 
     def _add(self, job: Job) -> Job:
         self._jobs[job.id] = job
