@@ -8,14 +8,14 @@ from collections.abc import Sequence
 import pytest
 
 from cleanerd.errors import SourceChanged
-from cleanerd.format.names import FileKind, SegmentFileName, Suffix, parse_segment_file
+from cleanerd.format.names import FileKind, SegmentFileName
 from cleanerd.storage.delete import deleted_files, retire_segments, unlink_all
-from cleanerd.storage.partition_dir import PartitionDir
+from cleanerd.storage.partition_dir import PartitionDir, bases_of
 from tests.sim import kafka_startup
 from tests.sim.disk import SimDisk, SwitchedOff
-from tests.storage.crashes import killed
+from tests.storage.crashes import killed, switched_off
+from tests.storage.model import DIRECTORY
 
-DIRECTORY = "/logs/t-0"
 BASES = (0, 10, 20, 30, 40)
 GOING = BASES[:3]
 KINDS = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
@@ -31,23 +31,20 @@ def a_log() -> SimDisk:
     return disk
 
 
-def delete_segments(disk: SimDisk, directory: str, bases: Sequence[int]) -> None:
+def delete_segments(disk: SimDisk, bases: Sequence[int]) -> None:
     """All steps, one after the other."""
     if bases:
-        assert unlink_all(disk, retire_segments(PartitionDir(disk, directory), bases)) == {}
+        assert unlink_all(disk, retire_segments(PartitionDir(disk, DIRECTORY), bases)) == {}
 
 
 def interrupted() -> list[SimDisk]:
     """The disk before every operation of a deletion, and after the last."""
-    return list(killed(a_log(), lambda disk: delete_segments(disk, DIRECTORY, GOING)))
+    return list(killed(a_log(), lambda disk: delete_segments(disk, GOING)))
 
 
 def live(disk: SimDisk) -> list[int]:
     """Base offsets of the segments."""
-    names = map(parse_segment_file, disk.list_names(DIRECTORY))
-    return sorted(
-        n.base_offset for n in names if n is not None and (n.kind, n.suffix) == (FileKind.LOG, Suffix.LIVE)
-    )
+    return bases_of(disk.list_names(DIRECTORY))
 
 
 def assert_is_end_of_log(disk: SimDisk) -> None:
@@ -59,46 +56,28 @@ def assert_is_end_of_log(disk: SimDisk) -> None:
         assert disk.exists(f"{DIRECTORY}/{base:020d}.txnindex"), f"{base} lost its transaction index"
 
 
-def broker_starts(disk: SimDisk) -> None:
-    disk.restart()
-    kafka_startup.start(disk, DIRECTORY, lambda content, base: base + 10)
-
-
 def test_all_files_of_the_segments_are_gone_and_no_other() -> None:
     disk = interrupted()[-1]
     expected = {f"{base:020d}{kind}" for base, kind in itertools.product((30, 40), KINDS)}
     assert set(disk.list_names(DIRECTORY)) == expected
 
 
-def test_killed_anywhere_leaves_the_end_of_the_log() -> None:
-    for disk in interrupted():
-        assert_is_end_of_log(disk)
-
-
-def test_a_broker_that_starts_after_a_kill_finds_the_end_of_the_log() -> None:
-    for disk in interrupted():
-        broker_starts(disk)
-        assert_is_end_of_log(disk)
-        left = {os.path.splitext(name)[1] for name in disk.list_names(DIRECTORY)}
-        assert ".deleted" not in left
-
-
 def test_a_deletion_killed_anywhere_is_ended_by_the_next_one() -> None:
     for disk in interrupted():
         disk.restart()
-        delete_segments(disk, DIRECTORY, [base for base in live(disk) if base in GOING])
+        delete_segments(disk, [base for base in live(disk) if base in GOING])
         assert live(disk) == [30, 40]
 
 
 @pytest.mark.parametrize("with_broker", [False, True])
 def test_power_cut_anywhere_leaves_the_end_of_the_log(with_broker: bool) -> None:
-    """Any subset of what was not synced may be lost; a newer segment never goes before an older one."""
+    """So does a kill. Of what was not synced any subset may be lost; a newer segment never goes before an older one."""
     for disk in interrupted():
-        for kept in disk.power_cuts(DIRECTORY):
-            after = disk.copy()
-            after.power_cut(DIRECTORY, kept)
+        for after in (disk, *switched_off(disk)):
             if with_broker:
-                broker_starts(after)
+                after.restart()
+                kafka_startup.start(after, DIRECTORY, lambda content, base: base + 10)
+                assert not [name for name in after.list_names(DIRECTORY) if name.endswith(".deleted")]
             assert_is_end_of_log(after)
 
 
@@ -108,17 +87,15 @@ def test_power_cut_after_a_killed_deletion_went_on_leaves_no_hole() -> None:
         disk.restart()
         disk.stop_after = operations
         with contextlib.suppress(SwitchedOff):
-            delete_segments(disk, DIRECTORY, [base for base in live(disk) if base in GOING])
-        for kept in disk.power_cuts(DIRECTORY):
-            after = disk.copy()
-            after.power_cut(DIRECTORY, kept)
+            delete_segments(disk, [base for base in live(disk) if base in GOING])
+        for after in switched_off(disk):
             assert_is_end_of_log(after)
 
 
 def test_files_that_are_missing_are_passed_over() -> None:
     disk = a_log()
     disk.unlink(f"{DIRECTORY}/{SegmentFileName(0, FileKind.TXN_INDEX)}")
-    delete_segments(disk, DIRECTORY, [0])
+    delete_segments(disk, [0])
     assert live(disk) == [10, 20, 30, 40]
 
 
@@ -142,7 +119,7 @@ def test_what_an_interrupted_deletion_left_goes_with_the_next() -> None:
     disk = a_log()
     disk.rename(f"{DIRECTORY}/{0:020d}.log", f"{DIRECTORY}/{0:020d}.log.deleted")
     disk.put(f"{DIRECTORY}/{7:020d}.snapshot", b"stray")
-    delete_segments(disk, DIRECTORY, [10])
+    delete_segments(disk, [10])
     expected = {f"{base:020d}{kind}" for base, kind in itertools.product((20, 30, 40), KINDS)}
     assert set(disk.list_names(DIRECTORY)) == expected
 

@@ -9,7 +9,7 @@ import pytest
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import SourceChanged
 from cleanerd.format.producer_snapshot import ProducerEntry, parse_producer_snapshot
-from cleanerd.storage.partition_dir import PartitionDir
+from cleanerd.storage.partition_dir import PartitionDir, bases_of
 from cleanerd.storage.recover import recover
 from cleanerd.storage.roll import roll_segment
 from tests.sim import kafka_startup
@@ -46,7 +46,7 @@ def roll(disk: SimDisk) -> None:
 
 
 def log_bases(disk: SimDisk) -> list[int]:
-    return [int(n[:20]) for n in disk.list_names(DIRECTORY) if n.endswith(".log")]
+    return bases_of(disk.list_names(DIRECTORY))
 
 
 def next_offset(content: bytes, base: int) -> int:
