@@ -344,15 +344,12 @@ class LogDir:
     @contextlib.contextmanager
     def cleaned_by_us(self) -> Iterator[None]:
         """No second cleanerd in the same directory. Raises DirOffline where one is."""
-        lock = LogDirLock(self.path, names.CLEANERD_LOCK)
-        try:
-            lock.__enter__()
-        except LockHeld as error:
-            raise DirOffline(f"another cleanerd works in {self.path} (process {error.pid})") from error
-        try:
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(LogDirLock(self.path, names.CLEANERD_LOCK))
+            except LockHeld as error:
+                raise DirOffline(f"another cleanerd works in {self.path} (process {error.pid})") from error
             yield
-        finally:
-            lock.__exit__(None, None, None)
 
 
 def why_two_copies(other: str) -> str:
