@@ -2,6 +2,7 @@
 
 import contextlib
 from collections import defaultdict
+from collections.abc import Mapping
 
 from cleanerd.cleaning.plan import CleaningPlan
 from cleanerd.env.files import Files, open_regular
@@ -24,19 +25,30 @@ def stage_log(
 
     `moves_checkpoint`: False when there are groups to change beside these.
     """
+    partition, basis = PartitionDir(files, plan.candidate.snapshot.directory), plan.candidate.basis
     changed = sorted(rewritten.indexed.changed_groups)
     before: StagedGroup | None = None
     for number in changed:
-        before = _stage_group(
-            files,
-            plan,
-            number,
-            rewritten,
-            before,
+        group, parts = plan.groups[number], rewritten.parts.get(number, [])
+        first, last = group.sources[0], group.sources[-1]
+        # Only the group before it may vouch for what this one drops (E of `storage.commit`).
+        assert before is None or before.next_base_offset <= first.base_offset, "groups ascend"
+        assert group.next_base_offset <= plan.work.round_end, "no group reaches behind the round"
+        staged = StagedGroup(
+            sources=tuple(SourceSegment.of(s.base_offset, s.identity) for s in group.sources),
+            next_base_offset=group.next_base_offset,
+            round_end=plan.work.round_end,
+            sizes=_assemble(partition, plan, rewritten, number),
+            log_mtime_ns=last.identity.mtime_ns,
+            last_offset=max((part.last_offset for part in parts), default=-1),
+            leader_epochs=basis.leader_epochs,
             is_last=number == changed[-1],
+            generation=basis.generation,
+            checkpoint=basis.checkpoint,
             moves_checkpoint=moves_checkpoint,
         )
-    discard_parts(PartitionDir(files, plan.candidate.snapshot.directory))
+        before = write_manifest(partition, staged, before)
+    discard_parts(partition)
     _leave_cache(plan, frozenset(changed))
     return len(changed)
 
@@ -64,26 +76,15 @@ def _drop(path: str, ranges: Ranges) -> None:
         drop(fd, ranges)
 
 
-def _stage_group(
-    files: Files,
-    plan: CleaningPlan,
-    number: int,
-    rewritten: RewrittenLog,
-    before: StagedGroup | None,
-    *,
-    is_last: bool,
-    moves_checkpoint: bool,
-) -> StagedGroup:
-    snapshot, group, parts = plan.candidate.snapshot, plan.groups[number], rewritten.parts.get(number, [])
+def _assemble(
+    partition: PartitionDir, plan: CleaningPlan, rewritten: RewrittenLog, number: int
+) -> Mapping[FileKind, int]:
+    """Write the staged files of a group; returns their sizes."""
+    group, parts = plan.groups[number], rewritten.parts.get(number, [])
     first, last = group.sources[0], group.sources[-1]
-    # Only the group before it may vouch for what this one drops (E of `storage.commit`).
-    assert before is None or before.next_base_offset <= first.base_offset, (
-        "groups are staged in ascending order"
-    )
-    assert group.next_base_offset <= plan.work.round_end, "no group reaches behind the round"
     offset_index, time_index = join_entries(parts, plan.work.index_interval_bytes)
     sizes = assemble(
-        PartitionDir(files, snapshot.directory),
+        partition,
         Assembly(
             base_offset=first.base_offset,
             parts=tuple(dict.fromkeys(part.path for part in parts if part.path is not None)),
@@ -100,18 +101,4 @@ def _stage_group(
         raise VerificationFailed(
             f"{last.path}: {expected} bytes stay of its group, {sizes[FileKind.LOG]} are staged"
         )
-    basis = plan.candidate.basis
-    staged = StagedGroup(
-        sources=tuple(SourceSegment.of(s.base_offset, s.identity) for s in group.sources),
-        next_base_offset=group.next_base_offset,
-        round_end=plan.work.round_end,
-        sizes=sizes,
-        log_mtime_ns=last.identity.mtime_ns,
-        last_offset=max((part.last_offset for part in parts), default=-1),
-        leader_epochs=basis.leader_epochs,
-        is_last=is_last,
-        generation=basis.generation,
-        checkpoint=basis.checkpoint,
-        moves_checkpoint=moves_checkpoint,
-    )
-    return write_manifest(PartitionDir(files, snapshot.directory), staged, before)
+    return sizes

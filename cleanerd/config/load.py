@@ -247,13 +247,18 @@ def _broker_layers(sources: Sources, metadata: ClusterMetadata | None) -> Layers
     if not sources.config_file.keys().isdisjoint(_LOG_DIRS):
         environment.pop("log.dir", None)
     static = Layers(dict(sources.command_line), environment, dict(sources.config_file))
-    dynamic = _dynamic_layers(metadata, static) if metadata else []
+    dynamic = _dynamic_layers(metadata, static) if metadata else ()
     return Layers(static.maps[0], *dynamic, *static.maps[1:])
 
 
-def _dynamic_layers(metadata: ClusterMetadata, static: Texts) -> list[dict[str, Text]]:
+def _dynamic_layers(metadata: ClusterMetadata, static: Texts) -> Iterator[dict[str, Text]]:
     """BROKER records that concern this node; keys outside the dynamic set have no effect (rule 7.21)."""
-    return [_dynamic_layer(metadata, node) for node in (*_node_ids(metadata, static), "")]
+    dynamic = {name for name, key in BROKER_KEYS.items() if key.scope is Scope.RELOADABLE}
+    if not metadata.is_whole:
+        dynamic.difference_update(*(TOPIC_KEYS[name].synonyms for name in _RETENTION))
+    for resource in (*_node_ids(metadata, static), ""):
+        origin, records = _origin(metadata, f'BROKER "{resource}"'), metadata.broker_configs.get(resource, {})
+        yield {name: Text(text, origin) for name, text in records.items() if name in dynamic}
 
 
 def _node_ids(metadata: ClusterMetadata, static: Texts) -> list[str]:
@@ -261,15 +266,6 @@ def _node_ids(metadata: ClusterMetadata, static: Texts) -> list[str]:
     if metadata.node_id is not None:
         return [str(metadata.node_id)]
     return [static[name].strip() for name in ("node.id", "broker.id") if name in static][:1]
-
-
-def _dynamic_layer(metadata: ClusterMetadata, resource: str) -> dict[str, Text]:
-    origin = _origin(metadata, f'BROKER "{resource}"')
-    records = metadata.broker_configs.get(resource, {})
-    dynamic = {name for name, key in BROKER_KEYS.items() if key.scope is Scope.RELOADABLE}
-    if not metadata.is_whole:
-        dynamic.difference_update(*(TOPIC_KEYS[name].synonyms for name in _RETENTION))
-    return {name: Text(text, origin) for name, text in records.items() if name in dynamic}
 
 
 def _check_dedupe_buffer(settings: SettingsByKey, problems: list[str]) -> None:

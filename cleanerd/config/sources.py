@@ -93,26 +93,21 @@ def environment_variable(key: str) -> str:
     return prefix + name.replace("_", "__").replace("-", "___").replace(".", "_").upper()
 
 
-def read_environment() -> dict[str, Text]:
-    """Broker keys that the process environment sets."""
-    variables = {key: environment_variable(key) for key in BROKER_KEYS}
-    return {
-        key: Text(os.environ[variable], Origin(Layer.ENVIRONMENT, variable))
-        for key, variable in variables.items()
-        if variable in os.environ
-    }
-
-
 def _environment(problems: list[str], warnings: list[str]) -> dict[str, Text]:
-    known = [environment_variable(key) for key in BROKER_KEYS if key.startswith(OWN_PREFIX)]
+    variables = {environment_variable(key): key for key in BROKER_KEYS}
+    own = [name for name in variables if name.startswith("CLEANERD_")]
     retired = {environment_variable(key): key for key in RETIRED_KEYS}
     for name in sorted(os.environ):
         if name in retired:
             warnings.append(_retired(retired[name], Origin(Layer.ENVIRONMENT, name)))
-        elif name.startswith("CLEANERD_") and name not in known:
-            nearly = difflib.get_close_matches(name, known, 1, _NEARLY)
+        elif name.startswith("CLEANERD_") and name not in own:
+            nearly = difflib.get_close_matches(name, own, 1, _NEARLY)
             problems.extend(f"{name}: expected {meant}, found an unknown variable" for meant in nearly)
-    return read_environment()
+    return {
+        key: Text(os.environ[variable], Origin(Layer.ENVIRONMENT, variable))
+        for variable, key in variables.items()
+        if variable in os.environ
+    }
 
 
 def _command_line(

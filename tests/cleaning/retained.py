@@ -3,9 +3,7 @@
 from pathlib import Path
 
 from cleanerd.cleaning.retain import Dispose, Retained, retain
-from cleanerd.config.load import resolve
 from cleanerd.config.model import TopicConfig
-from cleanerd.config.sources import read_sources
 from cleanerd.env.clock import FixedNow
 from cleanerd.env.files import RealFiles
 from cleanerd.format import names
@@ -23,9 +21,7 @@ FILES = RealFiles()
 TP, OTHER = TopicPartition("t", 0), TopicPartition("other", 3)
 NOW_MS = 1_700_000_000_000
 OLD_MS = NOW_MS - 1001
-UNLIMITED = (
-    resolve(read_sources()).topic("t").but(cleanup_policy=("delete",), retention_ms=-1, retention_bytes=-1)
-)
+UNLIMITED = TopicConfig(cleanup_policy=("delete",), retention_ms=-1, retention_bytes=-1)
 EXPIRED = UNLIMITED.but(retention_ms=1000)
 SEGMENT_KINDS = (".index", ".log", ".snapshot", ".timeindex")
 

@@ -129,23 +129,16 @@ def test_it_is_dropped_when_it_ends_above_the_high_watermark(staged: Cleaning, w
 
 def test_nor_is_a_log_recorded_as_clean_above_the_high_watermark(staged: Cleaning) -> None:
     assert staged.plan is not None
-    basis, end = staged.plan.candidate.basis, staged.plan.work.round_end
-    log_dir = Path(staged.log_dir)
+    log_dir, mark = Path(staged.log_dir), staged.plan.work.round_end - 1
     (log_dir / names.META_PROPERTIES).write_text(META_PROPERTIES)
-    (log_dir / names.REPLICATION_CHECKPOINT).write_bytes(render_offset_checkpoint({TP: end - 1}))
-    with pytest.raises(SourceChanged, match="but the high watermark is"):
-        committed(at(staged, (staged.log_dir,)), unchanged=Unchanged(end, basis))
-    assert not read_checkpoints(FILES, staged.log_dir).cleaner
+    (log_dir / names.REPLICATION_CHECKPOINT).write_bytes(render_offset_checkpoint({TP: mark}))
+    check_not_recorded(staged, "but the high watermark is", (staged.log_dir,))
 
 
 def test_nor_is_one_that_was_created_again_with_a_segment_at_the_same_offset(staged: Cleaning) -> None:
     """No cleaning has seen its records."""
-    assert staged.plan is not None
-    basis, end = staged.plan.candidate.basis, staged.plan.work.round_end
     (Path(staged.directory) / names.PARTITION_METADATA).write_text("version: 0\ntopic_id: " + "A" * 22)
-    with pytest.raises(SourceChanged, match="the topic was created again"):
-        committed(at(staged, ()), unchanged=Unchanged(end, basis))
-    assert not read_checkpoints(FILES, staged.log_dir).cleaner
+    check_not_recorded(staged, "the topic was created again")
 
 
 @pytest.fixture
@@ -165,11 +158,7 @@ def test_2_10_it_is_dropped_while_its_broker_moves_the_log(staged: Cleaning, mov
 
 def test_2_10_nor_is_a_log_recorded_as_clean_meanwhile(staged: Cleaning, moved: tuple[str, str]) -> None:
     """The first dirty offset goes along with the move, to a log that has not been cleaned."""
-    assert staged.plan is not None
-    basis, end = staged.plan.candidate.basis, staged.plan.work.round_end
-    with pytest.raises(SourceChanged, match="moves it"):
-        committed(at(staged, moved), unchanged=Unchanged(end, basis))
-    assert not read_checkpoints(FILES, staged.log_dir).cleaner
+    check_not_recorded(staged, "moves it", moved)
 
 
 def test_a_log_that_another_broker_moves_is_not_meant(staged: Cleaning, moved: tuple[str, str]) -> None:
@@ -184,3 +173,12 @@ def check_dropped(staged: Cleaning, reason: str, log_dirs: tuple[str, ...] = ())
         committed(at(staged, log_dirs))
     assert files_of(staged) == before
     assert manifest_names(PartitionDir(FILES, staged.directory)) == []
+
+
+def check_not_recorded(staged: Cleaning, reason: str, log_dirs: tuple[str, ...] = ()) -> None:
+    """As a log in whose cleaned range nothing had to go."""
+    assert staged.plan is not None
+    unchanged = Unchanged(staged.plan.work.round_end, staged.plan.candidate.basis)
+    with pytest.raises(SourceChanged, match=reason):
+        committed(at(staged, log_dirs), unchanged=unchanged)
+    assert not read_checkpoints(FILES, staged.log_dir).cleaner

@@ -19,13 +19,7 @@ from tests.cleaning.logs import RECORDS, write_logs
 from tests.sim.hooked import HookedFiles
 from tests.storage.metadata import SAMPLE_ID, TOPIC, batch, config, log, topic
 
-CONFIG = TopicConfig(
-    cleanup_policy=("compact",), broker_min_cleanable_dirty_ratio=0.5,
-    delete_retention_ms=0, min_compaction_lag_ms=0, max_compaction_lag_ms=2**63 - 1, retention_ms=-1,
-    retention_bytes=-1, topic_segment_bytes=1 << 30, segment_index_bytes=1 << 20, index_interval_bytes=4096,
-    file_delete_delay_ms=0, remote_storage_enable=False, compression="batch", compression_type="producer",
-    compression_gzip_level=-1, compression_lz4_level=9, compression_zstd_level=3,
-)  # fmt: skip
+CONFIG = TopicConfig(cleanup_policy=("compact",))
 NOW_MS = 10_000_000
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from javaproperties import dumps
 
 from cleanerd.config.keys import BROKER_KEYS
-from cleanerd.config.sources import environment_variable, read_environment, read_sources
+from cleanerd.config.sources import environment_variable, read_sources
 
 
 def write(path: Path, text: str) -> str:
@@ -128,7 +128,7 @@ def test_environment_is_read_by_exact_name(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("kafka_log_dir", "/b")
     monkeypatch.setenv("KAFKA_HEAP_OPTS", "-Xmx1g")
     monkeypatch.setenv("CLEANERD_SPARK_MASTER", "")
-    found = read_environment()
+    found = read_sources().environment
     assert found == {"log.dirs": "/a", "cleanerd.spark.master": ""}
     assert str(found["log.dirs"].origin) == "environment: KAFKA_LOG_DIRS"
 
