@@ -48,7 +48,7 @@ def test_a_killed_broker_leaves_no_errors(log_dir: Path, tmp_path: Path) -> None
     """Preallocated indexes, old checkpoints, half-written tails."""
     write_phases(tmp_path / "writing", log_dir, [(plan, Phase.SECOND) for plan in ONE_PHASE[::3]], kill=True)
     found = verify([str(log_dir)]).findings
-    assert [finding for finding in found if finding.severity is Severity.ERROR] == []
+    assert [finding for finding in found if finding.kind.severity is Severity.ERROR] == []
 
 
 def test_a_live_broker_that_writes_rolls_and_deletes(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_live_broker_that_writes_rolls_and_deletes(tmp_path: Path) -> None:
             stop.set()
             thread.join()
     problems = [
-        finding for report in reports for finding in report.findings if finding.severity is not Severity.INFO
+        finding for report in reports for finding in report.findings if finding.kind.severity is not Severity.INFO
     ]
     assert problems == [], Counter(finding.code for finding in problems)
     assert reports[-1].records > 0

@@ -56,7 +56,7 @@ def test_clean_and_verify_agree(harm: Callable[[Path], object], spark: LazySpark
         harm(log_dir / "t-0")
     before = findings(log_dir)
     ran = clean(spark, log_dir)
-    errors = [finding for finding in before if finding.severity is Severity.ERROR]
+    errors = [finding for finding in before if finding.kind.severity is Severity.ERROR]
     reasons = [str(result["reason"]) for result in ran.results.values() if result["outcome"] == "failed"]
     for reason in reasons:
         assert any(os.path.basename(finding.path) in reason for finding in errors) or ".log: " in reason, (

@@ -16,6 +16,7 @@ import json
 import sys
 from argparse import Namespace
 from collections import Counter
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from cleanerd import API_VERSION
@@ -63,7 +64,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _fields(finding: "Finding") -> dict[str, object]:
-    values: dict[str, object] = {name: getattr(finding, name) for name in FINDING_FIELDS}
+    known = asdict(finding) | finding.kind._asdict()
+    values = {name: known[name] for name in FINDING_FIELDS}
     for name, absent in (("topic", ""), ("partition", -1), ("position", -1)):
         if values[name] == absent:
             values[name] = None
@@ -74,7 +76,7 @@ def _summary(report: "VerifyReport") -> dict[str, object]:
     names = ("log_dirs", "partitions", "segments", "batches", "records", "bytes_read")
     values: dict[str, object] = {name: getattr(report, name) for name in names}
     values["seconds"] = round(report.seconds, 3)
-    counts = Counter(str(finding.severity) for finding in report.findings)
+    counts = Counter(str(finding.kind.severity) for finding in report.findings)
     return values | {"errors": counts["error"], "warnings": counts["warning"], "infos": counts["info"]}
 
 
@@ -90,7 +92,7 @@ def _write_table(report: "VerifyReport") -> None:
     if findings:
         write_table(
             {
-                "SEVERITY": [str(finding.severity) for finding in findings],
+                "SEVERITY": [str(finding.kind.severity) for finding in findings],
                 "CODE": [finding.code for finding in findings],
                 "FILE": [finding.path for finding in findings],
                 "BYTE": ["" if finding.position < 0 else str(finding.position) for finding in findings],
@@ -99,7 +101,7 @@ def _write_table(report: "VerifyReport") -> None:
             }
         )
         for code, finding in {finding.code: finding for finding in findings}.items():
-            output.write(f"{code}: {finding.meaning}\n  remedy: {finding.remedy}\n")
+            output.write(f"{code}: {finding.kind.meaning}\n  remedy: {finding.kind.remedy}\n")
     summary = _summary(report)
     output.say(
         f"{report.partitions} partitions, {report.segments} segments, {report.records} records, "

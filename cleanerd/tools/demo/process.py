@@ -8,10 +8,10 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.managers import BaseManager
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from cleanerd.env.clock import SystemClock
 from cleanerd.format.names import FileKind, SegmentFileName
@@ -40,7 +40,9 @@ class Traffic:
     def __init__(self, log_dir: str) -> None:
         self._clock = SystemClock()
         self._feeds = [Feed(log_dir, topic, seed) for seed, topic in enumerate(TOPICS)]
-        self._threads = ExitStack()
+        self._pool = ThreadPoolExecutor()
+        self._threads: list[Future[None]] = []
+        self._stop = threading.Event()
         self._rounds = 0
         self._reads = 0
         self._problems: list[str] = []
@@ -57,8 +59,14 @@ class Traffic:
 
     def go_on(self) -> None:
         """Start both threads."""
-        self._threads.enter_context(Repeat(self._write_on, _WRITE_PAUSE_S))
-        self._threads.enter_context(Repeat(self._read, 0))
+        self._threads = [
+            self._pool.submit(self._repeat, self._write_on, _WRITE_PAUSE_S),
+            self._pool.submit(self._repeat, self._read, 0),
+        ]
+
+    def _repeat(self, step: Callable[[], None], pause_s: float) -> None:
+        while not self._stop.wait(pause_s):
+            step()
 
     def _write_on(self) -> None:
         self._rounds += 1
@@ -86,7 +94,9 @@ class Traffic:
 
     def stop(self) -> None:
         """Stop both threads. Raises what ended one of them early."""
-        self._threads.close()
+        self._stop.set()
+        for thread in self._threads:
+            thread.result()
 
     def check(self, number: int, cleaned_to: int) -> Verdict:
         """The last read of a log, now that writing is over. Keys deleted below `cleaned_to` must have left no trace."""
@@ -106,34 +116,6 @@ class Traffic:
     def problems(self) -> list[str]:
         """Everything that any read found wrong."""
         return self._problems
-
-
-class Repeat:
-    """Calls `step` again and again in a thread of its own while inside a `with` block, `pause_s` apart.
-
-    What the step raises ends the thread, and is raised at the end of the block.
-    """
-
-    def __init__(self, step: Callable[[], None], pause_s: float) -> None:
-        self._step = step
-        self._pause_s = pause_s
-        self._stop = threading.Event()
-        self._pool = ThreadPoolExecutor(max_workers=1)
-        self._done: Future[None] | None = None
-
-    def __enter__(self) -> Self:
-        self._done = self._pool.submit(self._run)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._pool.shutdown()
-        assert self._done is not None
-        self._done.result()
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._pause_s):
-            self._step()
 
 
 class _Manager(BaseManager):

@@ -114,7 +114,6 @@ class Demo:
     def _clean_once(
         self, requests: Sequence[CleanRequest], progress: Progress, clock: Clock
     ) -> list[LogResult]:
-        """`clean_once` with the one Spark session."""
         self._results = clean_once(requests, progress, clock, session=self._session)
         return self._results
 

@@ -152,19 +152,9 @@ class Finding:
     found: str
 
     @property
-    def severity(self) -> Severity:
-        """How bad it is."""
-        return KINDS[self.code].severity
-
-    @property
-    def meaning(self) -> str:
-        """What is wrong, in words."""
-        return KINDS[self.code].meaning
-
-    @property
-    def remedy(self) -> str:
-        """What to do."""
-        return KINDS[self.code].remedy
+    def kind(self) -> Kind:
+        """How bad it is, what it means and what to do."""
+        return KINDS[self.code]
 
 
 class Judged:

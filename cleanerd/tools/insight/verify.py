@@ -41,7 +41,7 @@ class VerifyReport:
 
     def count(self, severity: Severity) -> int:
         """Findings of a severity."""
-        return sum(finding.severity is severity for finding in self.findings)
+        return sum(finding.kind.severity is severity for finding in self.findings)
 
     @property
     def is_sound(self) -> bool:

@@ -28,7 +28,7 @@ def test_a_transaction_index_that_was_not_listed_is_read(
 
     check = segment_check._check
     monkeypatch.setattr(segment_check, "_check", appears)
-    assert [finding.severity for finding in findings(log_dir)] == []
+    assert [finding.kind.severity for finding in findings(log_dir)] == []
 
 
 @pytest.mark.parametrize("checkpoint", [names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT])

@@ -226,7 +226,7 @@ def test_a_legacy_message_after_damage_is_found(tmp_path: Path) -> None:
     parts = [encode_message(Record(n, 1000 + n, b"k", b"value" * 9), magic=n % 2) for n in range(9)]
     segment(partition, 0).write_bytes(b"".join([*parts[:3], b"\x77" * 100, *parts[4:]]))
     report = verify([str(tmp_path)])
-    assert [finding.code for finding in report.findings if finding.severity is Severity.ERROR] == [
+    assert [finding.code for finding in report.findings if finding.kind.severity is Severity.ERROR] == [
         "bad_batch"
     ]
     assert report.batches == 8
