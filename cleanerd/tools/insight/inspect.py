@@ -9,7 +9,7 @@ locked or changed; of a broker's directory nothing is read above the checkpointe
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -19,10 +19,8 @@ import numpy.typing as npt
 from cleanerd.errors import SourceChanged
 from cleanerd.format.codecs import Codec
 from cleanerd.format.head import CODEC_MASK
-from cleanerd.format.names import MAX_OFFSET
-from cleanerd.kernels.judge import Context, mark_aborted
-from cleanerd.kernels.tables import EventKind, Producers, Table
-from cleanerd.kernels.transactions import collect_events
+from cleanerd.kernels.judge import mark_aborted
+from cleanerd.kernels.tables import EventKind, Table
 from cleanerd.pipeline.values import TopicCodec
 from cleanerd.tools.kernels.tally import DAY_MS, GROUPS, Tally, TopTable, Total
 
@@ -39,8 +37,6 @@ _CONFIDENCE = 1.96  # 95 % of a normal distribution
 _CONFIDENCE_OF_GROUPS = 2.13  # 95 % of Student's distribution, for as many groups
 _ATTEMPTS_MAX = 3
 _TOP = 20
-_NOTHING = np.empty(0, np.int64)
-_CONTEXT = Context(0, -1, MAX_OFFSET, Producers(_NOTHING, _NOTHING, _NOTHING), _NOTHING)
 
 
 class Estimate(NamedTuple):
@@ -190,21 +186,21 @@ def tally_log(view: LogRange, keys_max: int, key: tuple[int, int] | None = None,
     """The counts of a log alone; `key`: of the fingerprints, a new one by default. Raises as `read_slices`."""
     tally = Tally(keys_max, key or new_key(), now_ms=now_ms)
     for sound in read_slices(view):
-        add_sound(tally, view, sound)
+        _add(tally, view, sound)
     return tally
 
 
-def add_sound(tally: Tally, view: LogRange, sound: Sound) -> npt.NDArray[np.bool_]:
-    """Count some batches; returns which of their piece are aborted."""
+def _add(tally: Tally, view: LogRange, sound: Sound) -> None:
+    """Count some batches."""
     aborted = mark_aborted(sound.piece.batches, view.aborted)
     tally.add(sound.piece.raw, sound.part.expanded, sound.piece.batches, sound.part.records, aborted)
-    return aborted
 
 
 def _inspect(view: LogRange, now_ms: int, tally: Tally, topic_codec: TopicCodec | None) -> Inspection:
     sample, batches = RecordSample(), _Batches()
     for sound in read_slices(view):
-        batches.add(sound, add_sound(tally, view, sound))
+        _add(tally, view, sound)
+        batches.add(sound)
         sample.add(sound)
     newest, totals = tally.newest(), tally.totals
     records, size = superseded(tally)
@@ -279,7 +275,7 @@ class _Batches:
         self.count = self.bytes = self.commits = self.aborts = 0
         self._codecs = np.zeros((CODEC_MASK + 1, 4), np.int64)
 
-    def add(self, sound: Sound, aborted: npt.NDArray[np.bool_]) -> None:
+    def add(self, sound: Sound) -> None:
         """Count the batches of a slice. Requires: its records were walked, so that legacy wrappers know their count."""
         rows = sound.batches
         sizes = rows["size"].astype(np.int64)
@@ -290,8 +286,7 @@ class _Batches:
         for column, values in enumerate(columns):
             added = np.bincount(codec, weights=values, minlength=CODEC_MASK + 1)
             self._codecs[:, column] += added.astype(np.int64)
-        mine = slice(sound.part.begin, sound.part.end)
-        kinds = collect_events(sound.piece.raw, rows, aborted[mine], _CONTEXT)["kind"]
+        kinds = sound.events()["kind"]
         self.commits += int(np.count_nonzero(kinds == int(EventKind.COMMIT)))
         self.aborts += int(np.count_nonzero(kinds == int(EventKind.ABORT)))
 
@@ -338,27 +333,21 @@ def _superseded_ages(tally: Tally, today: int) -> tuple[AgeBand, ...]:
 
 
 def _hot_keys(table: TopTable) -> tuple[HotKey, ...]:
-    rows = table.rows
+    names = ["name_length", "records", "bytes", "newest_bytes"]
     return tuple(
-        HotKey(
-            table.name(at),
-            int(rows["name_length"][at]),
-            int(rows["records"][at]),
-            int(rows["bytes"][at]),
-            max(int(rows["bytes"][at] - rows["newest_bytes"][at]), 0),
-        )
-        for at in table.largest(_TOP, rows["bytes"])
+        HotKey(name, length, records, size, max(size - newest, 0))
+        for name, (length, records, size, newest) in _top(table, names)
     )
 
 
 def _prefixes(table: TopTable) -> tuple[Prefix, ...]:
-    rows = table.rows
-    return tuple(
-        Prefix(
-            table.name(at), int(rows["records"][at]), int(rows["bytes"][at]), int(rows["wasted_bytes"][at])
-        )
-        for at in table.largest(_TOP, rows["bytes"])
-    )
+    return tuple(Prefix(name, *row) for name, row in _top(table, ["records", "bytes", "wasted_bytes"]))
+
+
+def _top(table: TopTable, names: list[str]) -> Iterator[tuple[bytes, tuple[int, ...]]]:
+    """Names with the most bytes, and these columns of each."""
+    for at in table.largest(_TOP, table.rows["bytes"]):
+        yield table.name(at), table.rows[names][at].item()
 
 
 def _days(tally: Tally) -> tuple[Day, ...]:
@@ -370,16 +359,10 @@ def _days(tally: Tally) -> tuple[Day, ...]:
 
 
 def _largest(tally: Tally) -> tuple[LargeRecord, ...]:
-    rows = tally.largest
-    by_size: Sequence[int] = np.argsort(-rows["expanded_bytes"], kind="stable").tolist()
-    return tuple(
-        LargeRecord(
-            int(rows["offset"][at]),
-            int(rows["timestamp"][at]),
-            tally.large_name(at),
-            int(rows["expanded_bytes"][at]),
-            int(rows["bytes"][at]),
-        )
-        for at in by_size
-        if rows["expanded_bytes"][at]
-    )
+    rows = tally.largest[["offset", "timestamp", "expanded_bytes", "bytes"]]
+    found = []
+    for at in np.argsort(-rows["expanded_bytes"], kind="stable").tolist():
+        offset, timestamp_ms, expanded_bytes, size = rows[at].item()
+        if expanded_bytes:
+            found.append(LargeRecord(offset, timestamp_ms, tally.large_name(at), expanded_bytes, size))
+    return tuple(found)

@@ -22,9 +22,7 @@ from cleanerd.format.names import (
     segment_path,
 )
 from cleanerd.format.txn_index import AbortedTxn
-from cleanerd.kernels.judge import Context
-from cleanerd.kernels.tables import Producers, Table
-from cleanerd.kernels.transactions import collect_events
+from cleanerd.kernels.tables import Table
 from cleanerd.policy.grouping import MAX_RELATIVE_OFFSET
 from cleanerd.storage.index_files import read_offset_index, read_time_index, read_txn_index
 
@@ -39,8 +37,6 @@ FINDINGS_MAX = 100
 CHANGED = "changed"
 
 _T = TypeVar("_T")
-_NOTHING = np.empty(0, np.int64)
-_CONTEXT = Context(0, -1, MAX_OFFSET, Producers(_NOTHING, _NOTHING, _NOTHING), _NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,9 +269,7 @@ def _note_batches(report: SegmentReport, found: Sound) -> None:
     _note_epochs(report, rows)
     if (rows["producer_id"] >= 0).any():
         report.has_producers = True
-        nothing = np.zeros(len(rows), np.bool_)
-        events = collect_events(found.piece.raw, np.ascontiguousarray(rows), nothing, _CONTEXT)
-        report.events.append(events)
+        report.events.append(found.events())
 
 
 def _note_epochs(report: SegmentReport, rows: Table) -> None:

@@ -31,8 +31,11 @@ from cleanerd.format.head import (
     MAGIC_AT,
     peek_batch,
 )
+from cleanerd.format.names import MAX_OFFSET
+from cleanerd.kernels.judge import Context
 from cleanerd.kernels.scan import crcs, first_bad_crc, first_bad_order, scan_batches
-from cleanerd.kernels.tables import Bytes, ReadStatus, Table
+from cleanerd.kernels.tables import Bytes, Producers, ReadStatus, Table
+from cleanerd.kernels.transactions import collect_events
 from cleanerd.pipeline.chunks import PIECE_BYTES, Piece, Slice, slices
 from cleanerd.pipeline.values import Source
 from cleanerd.storage.file_bytes import read_at
@@ -46,6 +49,8 @@ BATCH_BYTES_MAX = 512 << 20
 ReadAt = Callable[[int, int, int], Bytes]
 """Called with (descriptor, position, size): that many bytes, fewer at the end of the file."""
 
+_NOTHING = np.empty(0, np.int64)
+_CONTEXT = Context(0, -1, MAX_OFFSET, Producers(_NOTHING, _NOTHING, _NOTHING), _NOTHING)
 _CREDIT_BYTES = 1 << 30  # for CRCs that turn out wrong
 _WINDOW_BYTES = 4 << 20
 
@@ -76,6 +81,10 @@ class Sound:
     def batches(self) -> Table:
         """The rows of these batches; `position` counts from `piece.file_position`."""
         return self.piece.batches[self.part.begin : self.part.end]
+
+    def events(self) -> Table:
+        """`EVENT` rows: of every transaction the first batch of a run, whatever became of it, and the markers."""
+        return collect_events(self.piece.raw, self.batches, np.zeros(len(self.batches), np.bool_), _CONTEXT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +261,7 @@ class _Walk:
 
     def _offsets_wanted(self) -> str:
         limit = self._bounds.limit_offset
-        below = f" and below {limit}" if limit < 2**63 - 1 else ""
+        below = f" and below {limit}" if limit < MAX_OFFSET else ""
         return f"offsets above {self._previous}{below}"
 
     def _parsed(self, piece: Piece, begin: int, end: int, previous: int) -> Iterator[Sound | Damage]:
