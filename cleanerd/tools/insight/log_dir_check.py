@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from uuid import UUID
@@ -37,13 +37,23 @@ _KIND_CODES = {
 
 
 @dataclass(slots=True)
-class LogDir:
+class LogDir(Judged):
     """A log directory as it was listed, and what is wrong with it. `partitions`: names of their directories."""
 
-    facts: DirFacts
+    path: str
+    facts: DirFacts = field(init=False)
     findings: list[Finding] = field(default_factory=list)
     partitions: list[tuple[TopicPartition, str]] = field(default_factory=list)
     meta: MetaProperties | None = None
+
+    @property
+    def subject(self) -> tuple[str, str, int]:
+        """The log directory as a whole."""
+        return self.path, "", -1
+
+    def file(self, name: str) -> str:
+        """Path of what lies in it."""
+        return os.path.join(self.path, name)
 
     def chosen(
         self, topics: Collection[str], partitions: Collection[int]
@@ -56,30 +66,33 @@ class LogDir:
 
 def list_log_dir(log_dir: str) -> LogDir:
     """Look at the checkpoints, then at the names: what a live broker adds meanwhile is never missed by a checkpoint."""
-    findings: list[Finding] = []
-    problems = _Problems(log_dir, findings)
-    offsets = {name: problems.checkpoint(name) for name in CHECKPOINTS}
-    meta = problems.meta()
-    facts = DirFacts(
+    found = LogDir(log_dir)
+    offsets = {
+        name: found.parsed(found.file(name), parse_offset_checkpoint, "checkpoint") or {}
+        for name in CHECKPOINTS
+    }
+    meta = found.meta = found.parsed(
+        found.file(names.META_PROPERTIES), parse_meta_properties, "meta_properties"
+    )
+    found.facts = DirFacts(
         log_dir=log_dir,
-        is_kafka=os.path.lexists(os.path.join(log_dir, names.META_PROPERTIES)),
+        is_kafka=os.path.lexists(found.file(names.META_PROPERTIES)),
         is_kraft=meta is not None and meta.version > 0,
         is_live=_is_live(log_dir),
-        is_clean=os.path.isfile(os.path.join(log_dir, names.CLEAN_SHUTDOWN)),
+        is_clean=os.path.isfile(found.file(names.CLEAN_SHUTDOWN)),
         offsets=offsets,
     )
-    found = LogDir(facts, findings, meta=meta)
     try:
         listed = sorted(os.listdir(log_dir))
     except OSError as error:
-        problems.add("unreadable", log_dir, -1, "a readable directory", error.strerror)
+        found.add("unreadable", log_dir, -1, "a readable directory", error.strerror)
         return found
     instead = guarded(partial(found_instead, RealFiles(), log_dir), log_dir)
     if isinstance(instead, str):
-        problems.add("no_log_dir", log_dir, -1, A_LOG_DIR, instead)
+        found.add("no_log_dir", log_dir, -1, A_LOG_DIR, instead)
     for name in listed:
-        _sort(found, problems, name)
-    _check_entries(found, problems)
+        _sort(found, name)
+    _check_entries(found)
     return found
 
 
@@ -90,55 +103,34 @@ def _is_live(log_dir: str) -> bool:
         return False
 
 
-def _sort(found: LogDir, problems: "_Problems", name: str) -> None:
-    path = os.path.join(found.facts.log_dir, name)
+def _sort(found: LogDir, name: str) -> None:
+    path = found.file(name)
     parsed = parse_partition_dir(name)
     try:
         is_directory = stat.S_ISDIR(os.stat(path).st_mode)
     except OSError as error:
         if parsed is not None:
-            problems.add("unreadable", path, -1, "a directory", error.strerror)
+            found.add("unreadable", path, -1, "a directory", error.strerror)
         return
     if parsed is None:
         if is_directory and name != _TOLERATED_DIRECTORY and found.facts.is_kafka:
-            problems.add("foreign_directory", path, -1, "TOPIC-PARTITION", name)
+            found.add("foreign_directory", path, -1, "TOPIC-PARTITION", name)
     elif not is_directory:
-        problems.add("not_regular", path, -1, "a partition directory", "no directory")
+        found.add("not_regular", path, -1, "a partition directory", "no directory")
     elif parsed[1] is DirKind.CURRENT:
         found.partitions.append((parsed[0], path))
     else:
-        problems.add(_KIND_CODES[parsed[1]], path)
+        found.add(_KIND_CODES[parsed[1]], path)
 
 
-def _check_entries(found: LogDir, problems: "_Problems") -> None:
+def _check_entries(found: LogDir) -> None:
     """Entries of the checkpoints without a partition; a broker that is at work may be about to drop them."""
     if found.facts.is_live:
         return
     present = {tp for tp, _ in found.partitions}
     for name in CHECKPOINTS:
         for tp in sorted(found.facts.offsets[name].keys() - present):
-            problems.add("checkpoint_partition", problems.path(name), -1, f"a directory {tp}", "none")
-
-
-class _Problems(Judged):
-    """Findings about a log directory as a whole."""
-
-    def __init__(self, log_dir: str, findings: list[Finding]) -> None:
-        self.findings = findings
-        self._log_dir = log_dir
-
-    @property
-    def subject(self) -> tuple[str, str, int]:
-        return self._log_dir, "", -1
-
-    def path(self, name: str) -> str:
-        return os.path.join(self._log_dir, name)
-
-    def meta(self) -> MetaProperties | None:
-        return self.parsed(self.path(names.META_PROPERTIES), parse_meta_properties, "meta_properties")
-
-    def checkpoint(self, name: str) -> Mapping[TopicPartition, int]:
-        return self.parsed(self.path(name), parse_offset_checkpoint, "checkpoint") or {}
+            found.add("checkpoint_partition", found.file(name), -1, f"a directory {tp}", "none")
 
 
 def compare_log_dirs(log_dirs: Sequence[LogDir], partitions: Iterable[Partition]) -> None:
@@ -163,10 +155,10 @@ def _second_copies(found_dirs: Sequence[LogDir]) -> dict[str, str]:
     """Partition directories whose partition lies in an earlier one of these log directories as well, and in which."""
     second: dict[str, str] = {}
     for number, found in enumerate(found_dirs):
-        path, directories = found.facts.log_dir, dict(found.partitions)
-        up_to_here = tuple(one.facts.log_dir for one in found_dirs[: number + 1])
-        log_dir = LogDirOnDisk(CarefulFiles(), path, SystemClock(), found.facts.is_kafka, up_to_here)
-        twice = guarded(partial(log_dir.copies, directories.keys()), path)
+        directories = dict(found.partitions)
+        up_to_here = tuple(one.path for one in found_dirs[: number + 1])
+        log_dir = LogDirOnDisk(CarefulFiles(), found.path, SystemClock(), found.facts.is_kafka, up_to_here)
+        twice = guarded(partial(log_dir.copies, directories.keys()), found.path)
         if not isinstance(twice, CleanerdError):
             second |= {directories[tp]: other for tp, other in twice.items()}
     return second
@@ -178,12 +170,11 @@ def _compare_meta(log_dirs: Sequence[LogDir]) -> None:
         first, mine = log_dirs[0].meta, found.meta
         assert first is not None
         assert mine is not None
-        problems = _Problems(found.facts.log_dir, found.findings)
-        path, wanted = problems.path(names.META_PROPERTIES), (first.cluster_id, first.node_id)
+        path, wanted = found.file(names.META_PROPERTIES), (first.cluster_id, first.node_id)
         if (mine.cluster_id, mine.node_id) != wanted:
             have = (mine.cluster_id, mine.node_id)
-            problems.add("meta_mismatch", path, -1, f"cluster and node {wanted}", have)
+            found.add("meta_mismatch", path, -1, f"cluster and node {wanted}", have)
         if mine.directory_id is not None:
-            owner = owners.setdefault(mine.directory_id, found.facts.log_dir)
-            if owner != found.facts.log_dir:
-                problems.add("meta_mismatch", path, -1, "a directory.id of its own", f"that of {owner}")
+            owner = owners.setdefault(mine.directory_id, found.path)
+            if owner != found.path:
+                found.add("meta_mismatch", path, -1, "a directory.id of its own", f"that of {owner}")
