@@ -257,20 +257,16 @@ def test_damage_names_file_and_position(tmp_path):
         producer.put(b"k", b"v")
         writer.roll()
     path = tmp_path / "t-0" / "00000000000000000000.log"
-    good = path.read_bytes()
-    path.write_bytes(good[:-1] + b"x")
-    with pytest.raises(CorruptFile) as caught:
-        offsets(tmp_path / "t-0")
-    assert (caught.value.path, caught.value.position) == (str(path), size + 17)
-    at = size + RECORD_COUNT_AT
-    path.write_bytes(good[:at] + b"\xff" + good[at + 1 :])
-    with pytest.raises(CorruptFile) as caught:
-        offsets(tmp_path / "t-0")
-    assert (caught.value.path, caught.value.position) == (str(path), at)
-    path.write_bytes(good[:-1])
-    with pytest.raises(CorruptFile) as caught:
-        offsets(tmp_path / "t-0")
-    assert (caught.value.path, caught.value.position) == (str(path), size)
+    good, count_at = path.read_bytes(), size + RECORD_COUNT_AT
+    for bad, position in (
+        (good[:-1] + b"x", size + 17),
+        (good[:count_at] + b"\xff" + good[count_at + 1 :], count_at),
+        (good[:-1], size),
+    ):
+        path.write_bytes(bad)
+        with pytest.raises(CorruptFile) as caught:
+            offsets(tmp_path / "t-0")
+        assert (caught.value.path, caught.value.position) == (str(path), position)
 
 
 def test_empty_partition(tmp_path):

@@ -2,7 +2,6 @@
 
 import importlib
 import os
-import random
 import shutil
 from pathlib import Path
 
@@ -20,10 +19,9 @@ from cleanerd.tools.insight.segment_check import SegmentReport
 from cleanerd.tools.insight.verify import verify
 from cleanerd.tools.insight.walk import Bounds, walk_log
 from tests.cleaning.logs import clean, lock_of_another, write_logs
-from tests.kernels.random_log import RandomLog
 from tests.tools.insight import damage, damage_beside
 from tests.tools.insight.damage import Damage
-from tests.tools.insight.logdirs import GOLDEN, broker_log_dir, codes, findings, segment
+from tests.tools.insight.logdirs import GOLDEN, broker_log_dir, codes, findings, random_partition, segment
 
 DAMAGES = damage.DAMAGES | damage_beside.DAMAGES
 ALSO = {
@@ -205,18 +203,12 @@ def test_a_staged_cleaning_is_no_trouble(tmp_path: Path, spark: LazySpark) -> No
 
 def test_logs_of_magic_0_and_1(tmp_path: Path) -> None:
     """Single messages and wrappers of every codec, beside transactions and batches of magic 2."""
-    for seed in range(30):
-        log_dir = tmp_path / str(seed)
-        partition = log_dir / "t-0"
-        partition.mkdir(parents=True)
-        log = RandomLog(random.Random(seed)).append(40)
-        segment(partition, 0).write_bytes(b"".join(placed.data for placed in log.batches))
-        report = verify([str(log_dir)])
-        assert {finding.code for finding in report.findings} <= {
-            "index_missing", "time_index_missing", "txn_index_gap", "epoch_order",
-        }, seed  # fmt: skip
-        assert report.batches == len(log.batches)
-        shutil.rmtree(log_dir)
+    logs = [random_partition(tmp_path / f"t-{seed}", seed) for seed in range(30)]
+    report = verify([str(tmp_path)])
+    assert {finding.code for finding in report.findings} <= {
+        "index_missing", "time_index_missing", "txn_index_gap", "epoch_order",
+    }  # fmt: skip
+    assert report.batches == sum(len(damage.starts(segment(log, 0))) for log in logs)
 
 
 def test_a_legacy_message_after_damage_is_found(tmp_path: Path) -> None:
@@ -301,15 +293,9 @@ def test_verify_changes_nothing(log_dir: Path) -> None:
     ):
         harm(log_dir)
 
-    def state() -> dict[str, tuple[int, int, bytes]]:
-        return {
-            str(path): (
-                path.stat().st_ino,
-                path.stat().st_mtime_ns,
-                path.read_bytes() if path.is_file() else b"",
-            )
-            for path in sorted(log_dir.rglob("*"))
-        }
+    def state() -> list[tuple[Path, int, int, bytes]]:
+        found = [(path, path.stat()) for path in sorted(log_dir.rglob("*"))]
+        return [(p, s.st_ino, s.st_mtime_ns, p.read_bytes() if p.is_file() else b"") for p, s in found]
 
     before = state()
     assert not verify([str(log_dir)]).is_sound
