@@ -105,24 +105,17 @@ class Candidate:
 
 def partitions(log_dir: LogDir, request: CleanRequest) -> list[TopicPartition]:
     """Partition directories of a log directory that the request is about; anything else there is left alone."""
-    found = []
-    for name in log_dir.files.list_names(log_dir.path):
-        parsed = parse_partition_dir(name)
-        if (
-            parsed is None
-            or parsed[1] is not DirKind.CURRENT
-            or not os.path.isdir(os.path.join(log_dir.path, name))
-        ):
-            continue
-        tp = parsed[0]
-        if tp.topic == names.CLUSTER_METADATA_TOPIC:
-            continue
-        if request.topics is not None and tp.topic not in request.topics:
-            continue
-        if request.partitions is not None and tp.partition not in request.partitions:
-            continue
-        found.append(tp)
-    return found
+    parsed = map(parse_partition_dir, log_dir.files.list_names(log_dir.path))
+    current = (tp for tp, kind in filter(None, parsed) if kind is DirKind.CURRENT)
+    return [tp for tp in current if _is_asked_for(tp, request) and os.path.isdir(log_dir.partition(tp).path)]
+
+
+def _is_asked_for(tp: TopicPartition, request: CleanRequest) -> bool:
+    return (
+        tp.topic != names.CLUSTER_METADATA_TOPIC
+        and (request.topics is None or tp.topic in request.topics)
+        and (request.partitions is None or tp.partition in request.partitions)
+    )
 
 
 def examine(

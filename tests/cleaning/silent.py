@@ -1,5 +1,6 @@
-"""A cleaning of one log at a time of the test's choice."""
+"""Requests of the library, and a cleaning of one log at a time of the test's choice."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,18 @@ from cleanerd.env.clock import FixedNow
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 
 
+def request_of(log_dir: Path, topic: str, settings: Mapping[str, object], **options: Any) -> CleanRequest:
+    """For a log directory with this topic, which is compacted unless its settings say otherwise."""
+    given = {"cleanup_policy": "compact"} | dict(settings)
+    texts = [(topic, name.replace("_", "."), str(value)) for name, value in given.items()]
+    found = resolve(read_sources(topic_assignments=texts))
+    return CleanRequest(config=found.broker, topic_config=found.topic, log_dirs=(str(log_dir),), **options)
+
+
 def clean_at(
     now_ms: int, log_dir: Path, topic: str, spark: LazySpark, settings: dict[str, object], **options: Any
 ) -> LogResult:
-    """One run over all there is in the directory, which is the log of this topic. `options`: those of the request."""
-    given = {"cleanup.policy": "compact"} | {
-        name.replace("_", "."): value for name, value in settings.items()
-    }
-    found = resolve(
-        read_sources(topic_assignments=[(topic, name, str(value)) for name, value in given.items()])
-    )
-    request = CleanRequest(config=found.broker, topic_config=found.topic, log_dirs=(str(log_dir),), **options)
+    """One run over all there is in the directory, which is the log of this topic."""
+    request = request_of(log_dir, topic, settings, **options)
     (result,) = clean_once([request], Progress(), FixedNow(now_ms), session=spark)
     return result

@@ -7,10 +7,8 @@ import pytest
 
 from cleanerd.cleaning.causes import Cause, dated
 from cleanerd.cleaning.choose import examine_all
-from cleanerd.cleaning.result import CleanRequest, LogResult
+from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.retain import preview
-from cleanerd.config.load import Configuration, resolve
-from cleanerd.config.sources import read_sources
 from cleanerd.env.clock import FixedNow
 from cleanerd.env.files import RealFiles
 from cleanerd.env.pace import unpaced
@@ -19,7 +17,8 @@ from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.logs import segment
+from tests.cleaning.logs import META_PROPERTIES, segment
+from tests.cleaning.silent import request_of
 
 TP = TopicPartition("held", 0)
 HOUR_MS = 3_600_000
@@ -42,24 +41,15 @@ def write(log_dir: Path, newest_ms: int = OLD_MS, *, producer_id: int | None = N
 
 
 def as_broker(log_dir: Path, **entries: int) -> None:
-    (log_dir / names.META_PROPERTIES).write_text("version=1\ncluster.id=c\nnode.id=1\n")
+    (log_dir / names.META_PROPERTIES).write_text(META_PROPERTIES)
     for name, offset in entries.items():
         (log_dir / f"{name}-offset-checkpoint").write_text(f"0\n1\nheld 0 {offset}\n")
 
 
-def configured(**settings: object) -> Configuration:
-    items = {"cleanup_policy": "compact"} | settings
-    return resolve(
-        read_sources(topic_assignments=[(TP.topic, k.replace("_", "."), str(v)) for k, v in items.items()])
-    )
-
-
 def skipped(log_dir: Path, **settings: object) -> LogResult:
     """What an examination says."""
-    found = configured(**settings)
-    request = CleanRequest(config=found.broker, topic_config=found.topic, log_dirs=(str(log_dir),))
     place = LogDir.at(RealFiles(), str(log_dir), FixedNow(NOW_MS))
-    (result,) = examine_all(place, [TP], request, lambda _: unpaced)
+    (result,) = examine_all(place, [TP], request_of(log_dir, TP.topic, settings), lambda _: unpaced)
     assert isinstance(result, LogResult)
     assert result.outcome == "skipped"
     return result
@@ -70,7 +60,8 @@ def kept(log_dir: Path, **settings: object) -> Cause:
     place = LogDir.at(RealFiles(), str(log_dir), FixedNow(NOW_MS))
     snapshot = place.scan(TP, place.checkpoints())
     assert snapshot is not None
-    found = preview(RealFiles(), snapshot, configured(**settings).topic(TP.topic), NOW_MS)
+    config = request_of(log_dir, TP.topic, settings).topic_config(TP.topic)
+    found = preview(RealFiles(), snapshot, config, NOW_MS)
     assert found.cause is not None
     return found.cause
 

@@ -26,6 +26,7 @@ from cleanerd.storage.segments import log_batches
 from cleanerd.tools.client.producer import Producer, ProducerRecord
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter
+from tests.cleaning.logs import stop_broker
 from tests.cleaning.silent import clean_at
 
 TP = TopicPartition("quiet", 0)
@@ -174,12 +175,12 @@ def test_1_9_a_checkpoint_lifts_no_other_bound(tmp_path: Path, spark: LazySpark,
     """A broker's directory, restored without an entry: nothing says that its tombstones were replicated."""
     write(tmp_path, values, deletions)
     clean(tmp_path, spark, T0_MS)
-    (tmp_path / names.META_PROPERTIES).write_text("version=1\ncluster.id=c\nnode.id=1\n")
-    for name in {names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT} - {missing}:
-        (tmp_path / name).write_text("0\n1\nquiet 0 11\n")
+    stop_broker(tmp_path, {TP.topic: 11})
+    entries = (tmp_path / missing).read_text()
+    (tmp_path / missing).unlink()
     held = clean(tmp_path, spark, HORIZON_MS, force=True)
     assert (held.outcome, held.next_horizon_ms) == ("skipped", HORIZON_MS + DAY_MS)
-    (tmp_path / missing).write_text("0\n1\nquiet 0 11\n")
+    (tmp_path / missing).write_text(entries)
     assert clean(tmp_path, spark, HORIZON_MS).removed == {"tombstone": 5}
 
 

@@ -42,8 +42,10 @@ def kraft(
     topics: Mapping[str, Mapping[str, str]] | None = None,
     brokers: Mapping[str, Mapping[str, str]] | None = None,
     node_id: int | None = None,
+    ids: Mapping[str, UUID] | None = None,
 ) -> ClusterMetadata:
-    return ClusterMetadata({}, topics or {}, brokers or {}, "/m", node_id)
+    """What the metadata log at /m says."""
+    return ClusterMetadata(ids or {}, topics or {}, brokers or {}, "/m", node_id)
 
 
 @given(
@@ -115,14 +117,8 @@ def test_c152_invalid_compaction_lag() -> None:
 
 def test_lags_that_the_cluster_has_taken_hold() -> None:
     """A broker compares what one request sets with defaults of its own: all of the topics would be held up here."""
-    metadata = ClusterMetadata(
-        {},
-        {"t": {"min.compaction.lag.ms": "200"}},
-        {"": {"log.cleaner.max.compaction.lag.ms": "100"}},
-        "/m",
-        1,
-    )
-    topic = resolve(read_sources(), metadata).topic("t")
+    brokers = {"": {"log.cleaner.max.compaction.lag.ms": "100"}}
+    topic = configured(metadata=kraft({"t": {"min.compaction.lag.ms": "200"}}, brokers)).topic("t")
     assert (topic.min_compaction_lag_ms, topic.max_compaction_lag_ms) == (200, 100)
 
 

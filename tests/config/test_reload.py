@@ -13,7 +13,7 @@ from cleanerd.config.model import ClusterMetadata
 from cleanerd.config.reload import CLEANER_KEYS, ReloadPlan, plan_reload
 from cleanerd.config.settings import Scope
 from cleanerd.errors import BadConfiguration
-from tests.config.test_load import configured
+from tests.config.test_load import configured, kraft
 
 Texts = Mapping[str, str]
 SEVEN = {  # C150: a cluster-wide update of all seven keys
@@ -25,14 +25,6 @@ SEVEN = {  # C150: a cluster-wide update of all seven keys
     "log.cleaner.io.max.bytes.per.second": "50000000",
     "log.cleaner.backoff.ms": "6000",
 }
-
-
-def kraft(
-    topics: Mapping[str, Texts] | None = None,
-    cluster: Texts | None = None,
-    ids: Mapping[str, UUID] | None = None,
-) -> ClusterMetadata:
-    return ClusterMetadata(ids or {}, topics or {}, {"": cluster or {}}, "/m", 1)
 
 
 def planned(old: Texts, new: Texts) -> ReloadPlan:
@@ -77,13 +69,13 @@ def test_d20_is_for_numbers_that_somebody_chose() -> None:
 
 def test_d20_counts_that_the_cluster_accepted_are_adopted() -> None:
     """Several accepted steps may be seen as one; refusing it would also hold up every topic's changes."""
-    counts = [configured(metadata=kraft(cluster={"log.cleaner.threads": n})) for n in ("1", "8")]
+    counts = [configured(metadata=kraft(brokers={"": {"log.cleaner.threads": n}})) for n in ("1", "8")]
     assert plan_reload(*counts).new.broker.log_cleaner_threads == 8
 
 
 def test_c150_all_seven_keys_apply_together() -> None:
     """DBRT.testLogCleanerConfig: one plan; workers start anew; a restart finds the same values."""
-    before, after = configured(metadata=kraft()), configured(metadata=kraft(cluster=SEVEN))
+    before, after = configured(metadata=kraft()), configured(metadata=kraft(brokers={"": SEVEN}))
     plan = plan_reload(before, after)
     assert {change.key for change in plan.changes} == SEVEN.keys() == set(CLEANER_KEYS)
     assert plan.needs_workers
@@ -95,7 +87,7 @@ def test_c150_all_seven_keys_apply_together() -> None:
     assert settings["log.cleaner.io.buffer.size"].value == 300_000
     assert settings["message.max.bytes"].value == 40_000
     assert broker.io_max_bytes_per_second == 50_000_000
-    assert configured(metadata=kraft(cluster=SEVEN)).broker == broker
+    assert configured(metadata=kraft(brokers={"": SEVEN})).broker == broker
 
 
 @pytest.mark.parametrize(
