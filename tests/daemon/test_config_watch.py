@@ -8,27 +8,21 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from uuid import UUID
 
 import pytest
 from watchdog.observers.api import BaseObserver
 
-from cleanerd.config.load import Configuration, resolve
-from cleanerd.config.model import ClusterMetadata
-from cleanerd.config.reload import ReloadPlan
-from cleanerd.config.sources import read_sources
 from cleanerd.daemon.configuration import watch
-from cleanerd.daemon.configuration.reload import Reloader, ReloadTrigger
+from cleanerd.daemon.configuration.reload import ReloadTrigger
 from cleanerd.daemon.configuration.watch import ConfigWatcher
 from cleanerd.daemon.work.topic_answers import ClusterNews
-from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.format.batch import Record, encode_batch, iterate_batches
 from cleanerd.format.names import CLUSTER_METADATA_TOPIC
-from cleanerd.storage.metadata_log import find_metadata
 from cleanerd.storage.metadata_tail import MetadataTail
 
 LONG_S = 600.0
@@ -37,7 +31,6 @@ WAIT_S = 10.0
 POLICY = bytes.fromhex(
     "01 04 00 02 04 6d2d61 0f 636c65616e75702e706f6c696379 0f 636f6d706163742c64656c657465 00"
 )
-TOPIC = bytes.fromhex("01 02 00 04 6d2d61 3c7efbb57fdf4ca1a770c92d3cd3d157 00")
 NO_OP = bytes((1, 20, 0, 0))
 
 
@@ -293,12 +286,15 @@ def test_the_metadata_log_is_followed(tmp_path: Path, reloads: Reloads) -> None:
 
 
 def test_a_refused_metadata_log_is_tried_again(tmp_path: Path, reloads: Reloads) -> None:
-    """A disk had an error while it was read: what topics are must not stay unknown for ever."""
+    """A disk had an error while it was read: what topics are must not stay unknown for ever. The pauses grow."""
     append(tmp_path, POLICY)
-    reloads.answers = [False, False, True]
+    reloads.answers = [False, False, False, True]
+    reloads.content = lambda: str(time.monotonic())
     with watching(reloads, None, tmp_path, poll_s=0.02):
-        for _ in range(3):
-            assert reloads.next()[0] is ReloadTrigger.METADATA
+        triggers, at_s = zip(*(reloads.next() for _ in range(4)), strict=True)
+        assert set(triggers) == {ReloadTrigger.METADATA}
+        pauses_s = [float(later) - float(before) for before, later in pairwise(at_s)]
+        assert all(pause_s >= least_s for pause_s, least_s in zip(pauses_s, (0.02, 0.04, 0.08), strict=True))
         append(tmp_path, POLICY)
         assert reloads.next()[0] is ReloadTrigger.METADATA
     assert reloads.none_left()
@@ -316,34 +312,3 @@ def test_stop_does_not_wait_for_the_next_look(config: Path, reloads: Reloads) ->
 def test_a_watcher_that_was_never_started_stops(config: Path, reloads: Reloads) -> None:
     """A daemon may fail between the two."""
     watcher_of(reloads, config).stop()
-
-
-def test_files_and_metadata_log_reach_the_daemon(config: Path, tmp_path: Path) -> None:
-    """All parts together: a topic is created and compacted, then a rate is lowered in the file."""
-    log_dir = tmp_path / "logs"
-    append(log_dir, NO_OP)
-    config.write_text(f"log.dirs={log_dir}\n")
-    plans: queue.Queue[ReloadPlan] = queue.Queue()
-
-    def metadata() -> ClusterMetadata | None:
-        return find_metadata(RealFiles(), [str(log_dir)], str(log_dir))
-
-    def load() -> Configuration:
-        return resolve(read_sources(str(config)), metadata())
-
-    reloader = Reloader(load(), load, metadata, plans.put, SystemClock())
-    watcher = watcher_of(lambda trigger: not reloader.reload(trigger).problems, config, log_dir, poll_s=0.02)
-    watcher.start()
-    try:
-        append(log_dir, TOPIC)
-        append(log_dir, POLICY)
-        while not reloader.current.topic("m-a").compact:
-            plans.get(timeout=WAIT_S)
-        assert reloader.current.metadata is not None
-        assert reloader.current.metadata.topic_ids == {"m-a": UUID(bytes=TOPIC[7:23])}
-        config.write_text(f"log.dirs={log_dir}\nlog.cleaner.io.max.bytes.per.second=5\n")
-        while not plans.get(timeout=WAIT_S).touches("log.cleaner.io.max.bytes.per.second"):
-            pass
-        assert reloader.current.topic("m-a").compact
-    finally:
-        watcher.stop()

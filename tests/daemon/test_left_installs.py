@@ -143,30 +143,24 @@ def test_one_that_asked_for_nothing_goes_without_a_cluster(place: Place) -> None
     assert place.outcomes() == ["abandoned"]
 
 
+@pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("step", OUT)
-def test_a_replica_that_is_out_comes_back_and_its_broker_fetches_the_log(place: Place, step: str) -> None:
-    """What is prepared stays until all replicas are in sync: should the others die, it is the only copy."""
-    place.leave(step)
+def test_a_replica_that_is_out_comes_back_and_its_broker_fetches_the_log(
+    place: Place, step: str, in_place: bool
+) -> None:
+    """What is prepared stays until all replicas are in sync: should the others die, it is the only copy.
+
+    Under the partition's name it is taken away first: loaded, it would have its end fetched from a leader that may have
+    dropped the tombstones in it.
+    """
+    place.leave(step, in_place=in_place)
     place.cluster.replicas = REST
     place.settle()
     assert place.cluster.asked == [(LIST, True)]
     place.look(3)
     assert place.cluster.asked == [(LIST, True)], "the broker fetches: nothing else is asked for"
-    assert (place.area / "prepared").exists()
-    place.cluster.is_over()
-    place.look()
-    assert (place.outcomes(), place.area.exists()) == (["returned"], False)
-    assert list(place.live.iterdir()) == []
-
-
-@pytest.mark.parametrize("step", OUT)
-def test_a_prepared_directory_is_taken_away_before_the_replica_comes_back(place: Place, step: str) -> None:
-    """Loaded, it would have its end fetched from a leader that may have dropped the tombstones in it."""
-    place.leave(step, in_place=True)
-    place.cluster.replicas = REST
-    place.settle()
-    assert place.cluster.asked == [(LIST, True)]
-    assert [path.read_text() for path in place.area.glob("rejected*/*.log")] == ["prepared"]
+    kept = place.area.glob("rejected*/*.log" if in_place else "prepared/*.log")
+    assert [path.read_text() for path in kept] == ["prepared"]
     place.cluster.is_over()
     place.look()
     assert (place.outcomes(), place.area.exists()) == (["returned"], False)
