@@ -47,3 +47,4 @@ def test_words_that_name_a_state_are_coloured(monkeypatch: pytest.MonkeyPatch) -
         assert re.sub(r"\x1b\[\d*m", "", wide).splitlines() == LINES
         monkeypatch.setenv("NO_COLOR", "1")
         assert table(COLUMNS).splitlines() == LINES
+        assert coloured("failed") == "failed"

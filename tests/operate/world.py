@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cleanerd.config.load import Configuration, resolve
-from cleanerd.config.model import ClusterMetadata
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.api.control import Control
 from cleanerd.daemon.configuration.reload import Reloader, ReloadOutcome, ReloadTrigger
@@ -50,7 +49,7 @@ class World:
     def _start(self) -> None:
         self.history = Store(str(self.root / "history.sqlite"))
         self.reloader = Reloader(
-            self._load(), self._load, _no_metadata, lambda p: self.daemon.apply(p), self.clock
+            self._load(), self._load, lambda: None, lambda p: self.daemon.apply(p), self.clock
         )
         log_dirs = (str(self.a), str(self.b))
         self.parts = Parts(lambda: self.reloader.current, log_dirs, self.history, RealFiles(), self.clock)
@@ -103,7 +102,3 @@ class World:
 
     def _load(self) -> Configuration:
         return resolve(read_sources(str(self._file)))
-
-
-def _no_metadata() -> ClusterMetadata | None:
-    return None
