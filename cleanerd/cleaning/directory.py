@@ -101,9 +101,7 @@ class Directory(CommitHost):
         twice = self._log_dir.copies(self._found)
         self._found = [tp for tp in self._found if tp not in twice]
         for tp, other in twice.items():
-            result = LogResult.of(tp, self.path).failed(LogUncleanable(why_two_copies(other)))
-            if self._is_news(result):
-                self._add(result)
+            self._add_news(LogResult.of(tp, self.path).failed(LogUncleanable(why_two_copies(other))))
 
     def _recover(self) -> None:
         """Finish or undo interrupted commits where no broker owns the directory; what cannot be is not looked at further.
@@ -125,9 +123,7 @@ class Directory(CommitHost):
         request = self._request
         alone = left_alone(self._log_dir, self._found, request.configuration, request.topics or frozenset())
         for tp, reason in alone.items():
-            skipped = LogResult.of(tp, self.path, "skipped", reason)
-            if self._is_news(skipped):
-                self._add(skipped)
+            self._add_news(LogResult.of(tp, self.path, "skipped", reason))
         self._found = [tp for tp in self._found if tp not in alone]
 
     def _commit_waiting(self) -> None:
@@ -215,8 +211,10 @@ class Directory(CommitHost):
         for answer in self._examined(self._found, self._request, waiting):
             if isinstance(answer, Candidate):
                 candidates.append(answer)
-            elif answer.outcome == "failed" or self._is_news(answer):
+            elif answer.outcome == "failed":
                 self._add(answer)
+            else:
+                self._add_news(answer)
         return candidates
 
     def _examined(
@@ -229,11 +227,12 @@ class Directory(CommitHost):
         checkpoints = self._run.brokers.checkpoints(self._log_dir, tps)
         return examine_all(self._log_dir, tps, request, self._cleaner.pace_of, waiting, checkpoints)
 
-    def _is_news(self, skipped: LogResult) -> bool:
+    def _add_news(self, result: LogResult) -> None:
         """Compacted logs are always reported, others only when they were named; a log with a result has been."""
-        tp = skipped.topic_partition
+        tp = result.topic_partition
         is_asked_for = self._request.topics is not None or self._request.topic_config(tp.topic).compact
-        return is_asked_for and self._result_of(tp) is None
+        if is_asked_for and self._result_of(tp) is None:
+            self._add(result)
 
     # -- a dry run ----------------------------------------------------------------------------------------------
 

@@ -118,12 +118,9 @@ class Room:
             used += group.staged_bytes - group.parts_bytes
         return max(peak, used)
 
-    def taken(self, *, is_committed: bool) -> int:
-        """What all of them take in the end, less than nothing when their commit frees more."""
-        return self._taken(self._groups, is_committed=is_committed)
-
-    def _taken(self, numbers: Collection[int], *, is_committed: bool) -> int:
-        groups = [self._groups[number] for number in numbers]
+    def taken(self, *, is_committed: bool, numbers: Collection[int] | None = None) -> int:
+        """What these groups, or all, take in the end, less than nothing when their commit frees more."""
+        groups = [self._groups[number] for number in (self._groups if numbers is None else numbers)]
         freed = sum(group.replaced_bytes for group in groups) if is_committed else 0
         return sum(group.staged_bytes for group in groups) - freed
 
@@ -134,7 +131,7 @@ class Room:
             done = self.fitting(left, room_bytes)
             if not done:
                 return None
-            room_bytes -= self._taken(done, is_committed=True)
+            room_bytes -= self.taken(is_committed=True, numbers=done)
             left, rounds = left[len(done) :], rounds + 1
         return rounds
 
