@@ -66,13 +66,16 @@ def requests_from(arguments: Namespace) -> tuple[list[CleanRequest], list[LogRes
 
     Raises `BadConfiguration`, `BadUsage`.
     """
-    requests, failed = list[CleanRequest](), list[LogResult]()
-    for found in load_each(arguments, output.say, frozenset(arguments.topic)):
+    requests, failed, warnings = list[CleanRequest](), list[LogResult](), dict[str, None]()
+    for found in load_each(arguments, frozenset(arguments.topic)):
         if isinstance(found, Loaded):
             requests.append(_request(found, arguments))
+            warnings |= dict.fromkeys(found.warnings)
         else:
             log_dirs, error = found
             failed += [LogResult.of(NO_LOG, log_dir).failed(error) for log_dir in log_dirs]
+    for warning in warnings:
+        output.say(warning)
     return requests, failed
 
 

@@ -21,7 +21,10 @@ def show(arguments: Namespace) -> int:
 
     Asked for none, the values that topics have of their own; all others follow from the broker's.
     """
-    configuration = load(arguments, output.say).configuration
+    loaded = load(arguments)
+    for warning in loaded.warnings:
+        output.say(warning)
+    configuration = loaded.configuration
     if arguments.topic:
         topics = {topic: configuration.topic_settings(topic) for topic in arguments.topic}
     else:

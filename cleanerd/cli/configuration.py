@@ -13,6 +13,7 @@ from functools import partial
 
 from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.cleaning.foreign import left_alone
+from cleanerd.cli import output
 from cleanerd.config.load import Configuration, examine, resolve
 from cleanerd.config.model import CleanerdConfig, ClusterMetadata, TopicConfig
 from cleanerd.config.settings import Layer
@@ -32,42 +33,36 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A configuration and the log directories that it is for, as absolute paths."""
+    """A configuration and the log directories that it is for, as absolute paths; what is valid but perhaps not meant."""
 
     configuration: Configuration
     log_dirs: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
 
-def load(
-    arguments: Namespace,
-    warn: Callable[[str], None],
-    named: frozenset[str] | None = None,
-    *,
-    is_daemon: bool = False,
-) -> Loaded:
+def load(arguments: Namespace, *, is_daemon: bool = False) -> Loaded:
     """Resolve the options. Raises `BadConfiguration`, `BadUsage`, or what `find_metadata` raises.
 
-    `named`: the topics that a one-shot was given; None for none. A daemon asks brokers itself.
+    A daemon asks brokers itself.
     """
-    loaded = _static(arguments)
-    return _with_cluster(loaded, loaded.log_dirs, warn, named, is_daemon=is_daemon)
+    static = _static(arguments)
+    return _with_cluster(static, static.log_dirs, None, is_daemon=is_daemon)
 
 
 def load_each(
-    arguments: Namespace, warn: Callable[[str], None], named: frozenset[str] | None
+    arguments: Namespace, named: frozenset[str]
 ) -> Iterator[Loaded | tuple[tuple[str, ...], CleanerdError]]:
     """`load`, for each node whose log directories these are. One node's trouble is not that of others.
 
-    Yields what is loaded, or directories and why nothing is known of them. Raises as `load` where there is one node.
+    Yields what is loaded, or directories and why nothing is known of them. `named`: the topics that a one-shot was given;
+    none for all. Raises as `load` where there is one node.
     """
-    static, warnings = _static(arguments), dict[str, None]()
+    static = _static(arguments)
     nodes = by_node(RealFiles(), static.log_dirs)
     for log_dirs in nodes:
-        load_one = partial(_with_cluster, static, log_dirs, warnings.setdefault, named)
+        load_one = partial(_with_cluster, static, log_dirs, named)
         found = load_one() if len(nodes) == 1 else guarded(load_one, ", ".join(log_dirs))
         yield (log_dirs, found) if isinstance(found, CleanerdError) else found
-    for warning in warnings:
-        warn(warning)
 
 
 def _static(arguments: Namespace) -> Loaded:
@@ -79,12 +74,7 @@ def _static(arguments: Namespace) -> Loaded:
 
 
 def _with_cluster(
-    static: Loaded,
-    log_dirs: tuple[str, ...],
-    warn: Callable[[str], object],
-    named: frozenset[str] | None,
-    *,
-    is_daemon: bool = False,
+    static: Loaded, log_dirs: tuple[str, ...], named: frozenset[str] | None, *, is_daemon: bool = False
 ) -> Loaded:
     """With what the cluster of these directories sets."""
     files, configuration = RealFiles(), static.configuration
@@ -92,9 +82,7 @@ def _with_cluster(
     if metadata is not None:
         configuration = configuration.with_metadata(metadata)
     unknown = () if is_daemon else _unknown_topics(files, log_dirs, configuration, named)
-    for warning in (*configuration.warnings, *unknown):
-        warn(warning)
-    return Loaded(configuration, log_dirs)
+    return Loaded(configuration, log_dirs, (*configuration.warnings, *unknown))
 
 
 def log_dirs(arguments: Namespace) -> tuple[str, ...]:
@@ -107,9 +95,7 @@ def log_dirs(arguments: Namespace) -> tuple[str, ...]:
     return _log_dirs([], resolve(read_sources(arguments.config)).broker.log_dirs)
 
 
-def topic_configs(
-    arguments: Namespace, log_dirs: Sequence[str], warn: Callable[[str], None]
-) -> Callable[[str], TopicConfig] | None:
+def topic_configs(arguments: Namespace, log_dirs: Sequence[str]) -> Callable[[str], TopicConfig] | None:
     """What is known of topics without options that override it. None, and a warning, where the configuration is broken.
 
     Without the metadata log, from the files and the environment.
@@ -117,13 +103,13 @@ def topic_configs(
     try:
         configuration = resolve(read_sources(arguments.config))
     except CleanerdError as error:
-        warn(f"what is configured for topics is not known: {error}")
+        output.say(f"what is configured for topics is not known: {error}")
         return None
     try:
         found = _metadata(RealFiles(), log_dirs, configuration.broker)
         return configuration.with_metadata(found).topic
     except CleanerdError as error:
-        warn(f"what the cluster overrides for topics is not known: {error}")
+        output.say(f"what the cluster overrides for topics is not known: {error}")
         return configuration.topic
 
 

@@ -10,14 +10,12 @@ from cleanerd.storage.metadata_log import find_metadata
 
 def run(arguments: Namespace) -> int:
     """Exit code of the daemon. Raises BadConfiguration, BadUsage, Fatal."""
-    warnings: list[str] = []
-    loaded = load(arguments, warnings.append, is_daemon=True)
+    loaded = load(arguments, is_daemon=True)
     metadata_log_dir = loaded.configuration.broker.metadata_log_dir
     return Daemon(
         loaded.configuration,
         loaded.log_dirs,
         arguments.config,
-        lambda: load(arguments, lambda _: None, is_daemon=True).configuration,
+        lambda: load(arguments, is_daemon=True).configuration,
         lambda: find_metadata(RealFiles(), loaded.log_dirs, metadata_log_dir),
-        warnings,
     ).run()

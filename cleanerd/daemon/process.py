@@ -62,10 +62,7 @@ _STOP_MARGIN_S = 15.0
 
 
 class Daemon:
-    """`cleanerd run`. `load` reads the whole configuration again, `read_metadata` the metadata log alone.
-
-    `warnings` are what was found when `configuration` was read.
-    """
+    """`cleanerd run`. `load` reads the whole configuration again, `read_metadata` the metadata log alone."""
 
     def __init__(
         self,
@@ -74,12 +71,11 @@ class Daemon:
         config_file: str | None,
         load: Callable[[], Configuration],
         read_metadata: Callable[[], ClusterMetadata | None],
-        warnings: Iterable[str] = (),
     ) -> None:
         config, clock = configuration.broker, SystemClock()
         logs.configure(config.log_format, config.log_level)
         self._warned: set[str] = set()
-        self._warn(warnings)
+        self._warn(configuration.warnings)
         sys.excepthook = _report_unexpected
         self._manager = ServiceManager(os.environ, os.getpid(), clock)
         self._stopping = threading.Event()

@@ -56,7 +56,7 @@ def run(arguments: Namespace) -> int:
     directories = log_dirs(arguments)
     for reason in no_log_dirs(directories):
         output.say(reason)
-    config_of = topic_configs(arguments, directories, output.say)
+    config_of = topic_configs(arguments, directories)
     keys_max = arguments.keys_max or KEYS_MAX
     tasks = [
         InspectTask(
