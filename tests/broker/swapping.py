@@ -16,7 +16,7 @@ from typing import Any
 import hatch_build
 from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.broker_agent.session import Session
-from cleanerd.broker_agent.swap import Swap
+from cleanerd.broker_agent.swap import Swap, Swapped
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.env.clock import SystemClock
@@ -170,6 +170,19 @@ class Swapping:
             lambda: f"{before} {self.broker.troubles()}",
         )
 
+    def check_in_order(self) -> None:
+        """As `check`, and the broker has nothing to complain of."""
+        self.check()
+        assert self.complaints() == []
+
+    def errors(self) -> list[str]:
+        """Its complaints that are errors."""
+        return [line for line in self.complaints() if "ERROR" in line]
+
+    def swap(self, session: Session) -> None:
+        """Swap a few copies, as soon as the broker's own cleaner is not at it."""
+        wait_until(lambda: self.stage_copies(groups_max=3).by(session).outcome == "swapped", 30)
+
     def session(self) -> Session:
         assert self.broker.pid is not None
         return Session(self.broker.pid, str(self.log_dir), FILES, SystemClock())
@@ -193,6 +206,13 @@ class Swapping:
     def stage_copies(self, topic: str = TOPIC, groups_max: int = 1000) -> Swap:
         """`staged_copies` of one of its logs."""
         return staged_copies(self.log_dir, topic, groups_max)
+
+
+def answered(swap: Swap, session: Session) -> Swapped:
+    """The answer of a broker whose own cleaner, which looks at every log again and again, has left this one."""
+    while (answer := swap.by(session)).outcome == "busy":
+        pass
+    return answer
 
 
 def staged_copies(log_dir: Path, topic: str, groups_max: int = 1000) -> Swap:

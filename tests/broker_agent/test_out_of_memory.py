@@ -6,12 +6,10 @@ import pytest
 
 from cleanerd.broker_agent import session as sessions
 from cleanerd.broker_agent.live_logs import describe
-from cleanerd.broker_agent.swap import Swapped
 from cleanerd.format.names import TopicPartition
-from tests.broker.swapping import TOPIC, Swapping
+from tests.broker.swapping import TOPIC, Swapping, answered
 from tests.broker_agent.test_other_versions import agent, read
 from tests.broker_agent.test_swap_faults import live
-from tests.daemon.processes import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 
@@ -30,24 +28,17 @@ def test_nothing_is_begun_without_memory(
     """
     code = MOMENTS[moment]
     hungry = agent(tmp_path / "hungry", {code: f"Object full = new long[Integer.MAX_VALUE];\n{code}"})
-    before, answers = live(swapping.directory()), list[Swapped]()
+    before = live(swapping.directory())
     with monkeypatch.context() as patch:
         patch.setattr(sessions, "agent_jar", lambda: read(hungry))
         session = swapping.session()
-    swap = swapping.stage_copies(groups_max=3)
-
-    def is_answered() -> bool:
-        answers.append(swap.by(session))
-        return answers[-1].outcome != "busy"
-
-    wait_until(is_answered, 30)
-    assert (answers[-1].outcome, answers[-1].cause) == ("failed", "out_of_memory"), answers
-    assert "java.lang.OutOfMemoryError" in answers[-1].reason
+    answer = answered(swapping.stage_copies(groups_max=3), session)
+    assert (answer.outcome, answer.cause) == ("failed", "out_of_memory"), answer
+    assert "java.lang.OutOfMemoryError" in answer.reason
     assert live(swapping.directory()) == before
     (found,) = describe(session, str(swapping.log_dir), [TopicPartition(TOPIC, 0)])
     assert found.cleaning_state != "LogCleaningPaused"
-    wait_until(lambda: swapping.stage_copies(groups_max=3).by(swapping.session()).outcome == "swapped", 30)
+    swapping.swap(swapping.session())
     swapping.transactions.end(commit=True)
     swapping.let_own_cleaner_go_on()
-    swapping.check()
-    assert swapping.complaints() == []
+    swapping.check_in_order()

@@ -18,10 +18,10 @@ import pytest
 import hatch_build
 from cleanerd.broker_agent import session as sessions
 from cleanerd.broker_agent.jar import AgentJar, agent_jar
-from cleanerd.broker_agent.swap import REFUSAL_CAUSES, Swapped
+from cleanerd.broker_agent.swap import REFUSAL_CAUSES
 from cleanerd.errors import NoWayIn
 from tests.broker.releases import required_program, run_tool
-from tests.broker.swapping import TOPIC, TXN_TOPIC, Swapping
+from tests.broker.swapping import TOPIC, TXN_TOPIC, Swapping, answered
 from tests.daemon.processes import wait_until
 
 SWAPS = int(os.environ.get("CLEANERD_TEST_SWAPS", "1000"))
@@ -52,12 +52,10 @@ def test_a_log_shrinks_beside_traffic_and_without_a_restart(swapping: Swapping) 
         assert swapping.complaints() == []
         if swapping.broker.properties.get("log.cleaner.enable") != "false":
             swapping.let_own_cleaner_go_on()
-            assert swapping.complaints() == []
-            swapping.check()
+            swapping.check_in_order()
     swapping.broker.stop()
     swapping.broker.start()
-    assert swapping.complaints() == []
-    swapping.check()
+    swapping.check_in_order()
     assert not list(swapping.directory(TOPIC).glob("*.cleanerd"))
 
 
@@ -141,7 +139,7 @@ def test_what_does_not_fit_is_refused_and_nothing_is_touched(swapping: Swapping)
         assert (answer["outcome"], reason in answer["reason"]) == (outcome, True), (name, answer)
         assert (answer["cause"] == "other") == (outcome == "failed"), (name, answer)
         assert live() == before, name
-    wait_until(lambda: swapping.stage_copies(groups_max=3).by(session).outcome == "swapped", 30)
+    swapping.swap(session)
     assert swapping.complaints() == []
     swapping.transactions.end(commit=False)
     swapping.check()
@@ -164,35 +162,29 @@ def test_a_failing_disk_is_seen_as_what_it_is(swapping: Swapping) -> None:
     """
     swapping.transactions.end(commit=False)
     session, directory = swapping.session(), swapping.directory()
-    swap, answers = swapping.stage_copies(groups_max=3), list[Swapped]()
-
-    def is_answered() -> bool:
-        answers.append(swap.by(session))
-        return answers[-1].outcome != "busy"
-
+    swap = swapping.stage_copies(groups_max=3)
     live = sorted(directory.glob("*.log"))
     with not_to_be_renamed(directory / f"{0:020}.timeindex.cleanerd"):
-        wait_until(is_answered, 30)
-    assert answers[-1].outcome == "failed"
-    assert "could not be opened" in answers[-1].reason
+        answer = answered(swap, session)
+    assert answer.outcome == "failed"
+    assert "could not be opened" in answer.reason
     assert sorted(directory.glob("*.log")) == live
     assert not list(directory.glob("*.cleaned"))
-    swapping.check()
-    assert swapping.complaints() == []
+    swapping.check_in_order()
 
     swap = swapping.stage_copies(groups_max=3)
     with not_to_be_renamed(live[0]):
         with contextlib.suppress(
             NoWayIn
         ):  # its only directory: the broker ends, perhaps before it has answered
-            wait_until(is_answered, 30)
-            assert answers[-1].outcome == "failed"
-            assert "failed while it replaced segments" in answers[-1].reason
+            answer = answered(swap, session)
+            assert answer.outcome == "failed"
+            assert "failed while it replaced segments" in answer.reason
         with pytest.raises(RuntimeError, match="the broker ended"):
             wait_until(lambda: swapping.broker.poll(), 60)
         assert "could not be replaced" in "".join(swapping.complaints())
     swapping.broker.start()
-    assert [line for line in swapping.complaints() if "ERROR" in line] == []
+    assert swapping.errors() == []
     swapping.check()
 
 
@@ -213,10 +205,9 @@ def test_the_compiler_that_spark_brings_makes_an_agent_that_swaps_as_well(
     assert jar != agent_jar()
     monkeypatch.setattr(sessions, "agent_jar", lambda: jar)
     session = swapping.session()
-    wait_until(lambda: swapping.stage_copies(groups_max=3).by(session).outcome == "swapped", 30)
+    swapping.swap(session)
     swapping.transactions.end(commit=False)
-    swapping.check()
-    assert swapping.complaints() == []
+    swapping.check_in_order()
 
 
 @pytest.mark.parametrize("swapping", ["cleaner on"], indirect=True)
@@ -240,8 +231,7 @@ def test_thousands_of_swaps_leave_the_broker_as_large_as_it_was(swapping: Swappi
         lambda: f"{before} {resources(swapping.broker.pid)}",
     )
     swapping.transactions.end(commit=False)
-    swapping.check()
-    assert swapping.complaints() == []
+    swapping.check_in_order()
 
 
 def grown(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
@@ -289,8 +279,7 @@ def test_kill_9_at_any_moment_of_a_swap(swapping: Swapping) -> None:
         killer = threading.Thread(target=kill)
         killer.start()
         try:
-            while swap.by(session).outcome == "busy":
-                pass
+            answered(swap, session)
         except NoWayIn:
             left["killed in the middle"] += 1
         killer.join()
@@ -299,7 +288,7 @@ def test_kill_9_at_any_moment_of_a_swap(swapping: Swapping) -> None:
         for suffix in (".manifest.cleanerd", ".cleaned", ".swap", ".deleted"):
             left[suffix] += any(name.endswith(suffix) for name in names)
         broker.start()
-        assert [line for line in swapping.complaints() if "ERROR" in line] == []
+        assert swapping.errors() == []
         swapping.check()
         for path in swapping.directory().glob("*.cleanerd"):
             path.unlink()

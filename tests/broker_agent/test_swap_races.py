@@ -1,14 +1,14 @@
 """What a broker does in the middle of a swap: it stops, it deletes the log. One of its system calls is held up for that."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from cleanerd.broker_agent.live_logs import roll
-from cleanerd.broker_agent.swap import Swapped
 from tests.broker.live import PATIENCE_S
-from tests.broker.swapping import TOPIC, Swapping
+from tests.broker.swapping import TOPIC, Swapping, answered
 from tests.daemon.processes import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
@@ -39,32 +39,24 @@ def test_a_log_that_the_broker_has_closed_is_not_touched(swapping: Swapping) -> 
     assert rolled.outcome == "later", rolled
     assert sorted((path.name, path.stat().st_ino) for path in directory.glob("*.log")) == live
     swapping.broker.start()
-    assert swapping.complaints() == []
-    swapping.check()
+    swapping.check_in_order()
 
 
 def test_the_first_dirty_offset_of_a_log_that_is_deleted_meanwhile_is_taken_back(swapping: Swapping) -> None:
     """One of the same name may come, of which no cleaning has seen a record."""
-    session, answers = swapping.session(), list[Swapped]()
-    checkpoint = swapping.log_dir / "cleaner-offset-checkpoint"
-
-    def swap() -> None:
-        staged = swapping.stage_copies()
-        while not answers or answers[-1].outcome == "busy":
-            answers.append(staged.by(session))
-
-    with swapping.injecting(HELD_UP, "rename", checkpoint.with_name(f"{checkpoint.name}.tmp")) as told:
-        swapper = threading.Thread(target=swap)
-        swapper.start()
-        wait_until(lambda: checkpoint.name in told.read_text() or not swapper.is_alive(), 60)
-        assert swapper.is_alive(), answers
+    session, checkpoint = swapping.session(), swapping.log_dir / "cleaner-offset-checkpoint"
+    renamed = checkpoint.with_name(f"{checkpoint.name}.tmp")
+    with ThreadPoolExecutor(1) as threads, swapping.injecting(HELD_UP, "rename", renamed) as told:
+        answer = threads.submit(answered, swapping.stage_copies(), session)
+        wait_until(lambda: checkpoint.name in told.read_text() or answer.done(), 60)
+        assert not answer.done(), answer
         admin = swapping.broker.admin()
         admin.delete_topics([TOPIC])[TOPIC].result(PATIENCE_S)
-        wait_until(lambda: not swapping.directory().exists() or not swapper.is_alive(), 60)
-        swapper.join()
-    assert (answers[-1].outcome, answers[-1].cause) == ("changed", "another_log"), answers[-1]
+        wait_until(lambda: not swapping.directory().exists() or answer.done(), 60)
+        swapped = answer.result()
+    assert (swapped.outcome, swapped.cause) == ("changed", "another_log"), swapped
     wait_until(lambda: swapping.first_dirty_offset(TOPIC) == 0, 30)
-    assert [line for line in swapping.complaints() if "ERROR" in line] == []
+    assert swapping.errors() == []
 
 
 def test_log_dirs_may_be_links(tmp_path: Path) -> None:
@@ -77,5 +69,4 @@ def test_log_dirs_may_be_links(tmp_path: Path) -> None:
         for topic, row in results.items():
             assert (row["outcome"], row["committed_by"]) == ("committed", "swap"), row
             assert swapping.first_dirty_offset(topic) == row["end_offset"] > 0
-        swapping.check()
-        assert swapping.complaints() == []
+        swapping.check_in_order()

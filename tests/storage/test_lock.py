@@ -241,20 +241,6 @@ def test_read_only_file_system_is_offline(tmp_path: Path) -> None:
         subprocess.run(["umount", tmp_path], check=True)
 
 
-def test_directory_that_cannot_be_written_is_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same without the right to mount."""
-
-    def refuse(path: str, flags: int, mode: int = 0o777) -> int:
-        raise OSError(30, "Read-only file system", path)
-
-    monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(DirOffline, match="Read-only"), LogDirLock(str(tmp_path)):
-        pass
-    monkeypatch.undo()
-    with LogDirLock(str(tmp_path)):
-        pass
-
-
 @pytest.mark.parametrize("name", [names.LOCK, names.CLEANERD_LOCK])
 @pytest.mark.parametrize("target", ["nowhere", "somebodys"])
 def test_a_link_is_not_followed(tmp_path: Path, name: str, target: str) -> None:
