@@ -72,10 +72,9 @@ def find_jvm(pid: int) -> Jvm:
         raise NoWayIn(f"process {pid}, which holds .lock, is no JVM: only a Kafka broker can swap segments")
     if b"/libj9vm" in libraries:  # it would write a dump at each SIGQUIT
         raise NoWayIn(f"the JVM of process {pid} is OpenJ9, which is not attached to: {_WITH_AGENT}")
-    if "-XX:+DisableAttachMechanism" in options:
-        raise NoWayIn(f"the JVM of process {pid} runs with -XX:+DisableAttachMechanism: {_WITHOUT}")
-    if "-XX:-EnableDynamicAgentLoading" in options:
-        raise NoWayIn(f"the JVM of process {pid} runs with -XX:-EnableDynamicAgentLoading: {_WITHOUT}")
+    for option in ("-XX:+DisableAttachMechanism", "-XX:-EnableDynamicAgentLoading"):
+        if option in options:
+            raise NoWayIn(f"the JVM of process {pid} runs with {option}: {_WITHOUT}")
     caught = int(status["SigCgt"], 16) >> (signal.SIGQUIT - 1) & 1
     return Jvm(pid, int(status["NSpid"].split()[-1]), bool(caught))
 

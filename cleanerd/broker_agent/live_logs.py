@@ -69,12 +69,16 @@ class Rolled:
 
     def error(self, directory: str) -> CleanerdError | None:
         """What the outcome means for the log in this directory; None: its active segment is empty."""
-        message = f"{directory}: not rolled: {self.reason}"
         if self.outcome in ("rolled", "unchanged"):
             return None
-        if self.outcome == "changed":
-            return SourceChanged(message)
-        return LockHeld(message) if self.outcome == "later" else LogUncleanable(message)
+        return refusal(self.outcome, f"{directory}: not rolled: {self.reason}")
+
+
+def refusal(outcome: str, message: str) -> CleanerdError:
+    """What it means that a broker has not done what it was asked for."""
+    if outcome == "changed":
+        return SourceChanged(message)
+    return LockHeld(message) if outcome in ("busy", "later") else LogUncleanable(message)
 
 
 def live_checkpoints(logs: Iterable[LiveLog], on_disk: Checkpoints) -> Checkpoints:

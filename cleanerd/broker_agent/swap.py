@@ -53,12 +53,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from cleanerd.env.files import FileStat
-from cleanerd.errors import CleanerdError, LockHeld, LogUncleanable, SourceChanged
+from cleanerd.errors import CleanerdError, LockHeld
 from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import StagedGroup
 
-from .live_logs import named_log
+from .live_logs import named_log, refusal
 from .session import Session
 
 _TIMEOUT_S = 30.0
@@ -143,11 +143,7 @@ class Swapped:
         message = f"{self.directory}: {self.reason}"
         if self.outcome == "swapped":
             return None
-        if self.outcome == "changed":
-            return SourceChanged(message)
-        if self.outcome == "starting":
-            return BrokerStarting(message)
-        return LockHeld(message) if self.outcome in ("busy", "later") else LogUncleanable(message)
+        return BrokerStarting(message) if self.outcome == "starting" else refusal(self.outcome, message)
 
 
 def _group(group: StagedGroup) -> dict[str, Any]:
