@@ -8,6 +8,8 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -116,7 +118,7 @@ def test_a_jvm_with_a_tmp_of_its_own(classes: Path, tmp_path: Path) -> None:
 def test_a_jvm_of_another_user(
     classes: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    """Root is let in, and what it leaves is the other user's; who has that user alone, and another group, is not."""
+    """Root is let in, and what it leaves is the other user's; who has that user alone, or that group alone, is not."""
     place = Path(tempfile.mkdtemp())  # of pytest's directories others see nothing
     request.addfinalizer(lambda: shutil.rmtree(place))
     shutil.copy(classes / "Sleeper.class", place)
@@ -127,9 +129,11 @@ def test_a_jvm_of_another_user(
     with jvm(place, before=as_nobody) as pid:
         assert NO_BROKER in ask(pid, place)
         assert (place / ".cleanerd-agent.jar").stat().st_uid == NOBODY
-        monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
-        with pytest.raises(NoWayIn, match="its own user and group only"):
-            find_jvm(pid)
+        for uid, gid in ((NOBODY, os.getegid()), (12345, NOBODY)):
+            monkeypatch.setattr(os, "geteuid", lambda uid=uid: uid)
+            monkeypatch.setattr(os, "getegid", lambda gid=gid: gid)
+            with pytest.raises(NoWayIn, match="its own user and group only"):
+                find_jvm(pid)
 
 
 def test_a_jvm_that_hangs(classes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,6 +156,16 @@ def test_an_answer_that_begins_as_a_success_may_be_none(classes: Path, tmp_path:
         load_agent(find_jvm(pid), str(jar), "", SystemClock())
 
 
+@contextmanager
+def started(command: list[str]) -> Iterator["subprocess.Popen[str]"]:
+    """A process that is none of a JVM, killed at the end."""
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 def test_a_jvm_that_would_write_a_dump_is_sent_no_signal(tmp_path: Path) -> None:
     """OpenJ9, by the names of its libraries: to that one SIGQUIT is the request for a dump, each time a file."""
     code = "import mmap, sys; files = [open(path) for path in sys.argv[1:]]; "
@@ -160,37 +174,20 @@ def test_a_jvm_that_would_write_a_dump_is_sent_no_signal(tmp_path: Path) -> None
     for library in libraries:
         library.write_text("x")
     command = [sys.executable, "-c", code, *map(str, libraries)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
+    with started(command) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         assert "is OpenJ9, which is not attached to: start it with -javaagent" in ask(process.pid, tmp_path)
         assert process.poll() is None
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_what_is_no_jvm_is_sent_no_signal(tmp_path: Path) -> None:
     """A writer may hold the lock of a directory, too; SIGQUIT would end it."""
-    process = subprocess.Popen([shutil.which("sleep") or "sleep", "60"])
-    try:
+    with started(["sleep", "60"]) as process:
         assert "is no JVM" in ask(process.pid, tmp_path)
         assert process.poll() is None
-    finally:
-        process.kill()
-        process.wait()
     assert "has ended" in ask(process.pid, tmp_path)
     assert "cannot be seen" in ask(0, tmp_path)
-
-
-def test_of_another_user_only_root_is_let_in(
-    classes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with jvm(classes) as pid:
-        monkeypatch.setattr(os, "geteuid", lambda: 12345)
-        with pytest.raises(NoWayIn, match="its own user and group only"):
-            find_jvm(pid)
 
 
 def test_another_jar_than_the_one_that_was_built_is_not_loaded(

@@ -18,7 +18,6 @@ from cleanerd.errors import NoWayIn
 from cleanerd.format.names import TopicPartition
 from tests.broker.swapping import TOPIC, Swapping, answered, build_agent, swap_command
 from tests.daemon.processes import wait_until
-from tests.operate.tools import need
 from tests.storage.ext4 import Ext4
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800)]
@@ -52,11 +51,7 @@ class World:
     """A broker whose log directory lies on a disk of its own."""
 
     def __init__(self, root: Path) -> None:
-        image = root / "disk.img"
-        with image.open("wb") as file:
-            file.truncate(256 << 20)
-        subprocess.run([need("mkfs.ext4", "e2fsprogs"), "-q", "-m0", str(image)], check=True)
-        self.disk = Ext4(image, root / "disk")
+        self.disk = Ext4.made(root, 256 << 20)
         self.disk.mount()
         self.swapping = Swapping(root, log_dir=self.disk.place / "logs")
 

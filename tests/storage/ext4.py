@@ -16,7 +16,6 @@ from pathlib import Path
 from tests.operate.tools import missing, need
 
 _EXT4_IOC_SHUTDOWN, _LOG_FLUSH, _NO_LOG_FLUSH = 0x8004587D, 1, 2
-IMAGE_BYTES = 32 << 20
 
 
 class Ext4:
@@ -27,13 +26,13 @@ class Ext4:
         place.mkdir(exist_ok=True)
 
     @classmethod
-    def made(cls, directory: Path) -> "Ext4":
+    def made(cls, directory: Path, size_bytes: int = 32 << 20) -> "Ext4":
         """A new one, with files for it below `directory`. Skips where it cannot be had."""
         if os.geteuid() != 0:
             missing("a file system of its own needs root")
         image = directory / "ext4.img"
         with image.open("wb") as file:
-            file.truncate(IMAGE_BYTES)
+            file.truncate(size_bytes)
         subprocess.run([need("mkfs.ext4", "e2fsprogs"), "-q", "-m0", str(image)], check=True)
         return cls(image, directory / "ext4")
 

@@ -174,19 +174,3 @@ def test_killed_anywhere_touches_nothing_live_and_recovery_removes_the_rest(part
             return
         write_parts(partition)
     raise AssertionError("staging never ends")
-
-
-def test_discarding_killed_anywhere_never_leaves_a_manifest_without_its_files(partition: Path) -> None:
-    """Manifests go first; live files are not touched; going on ends it."""
-    before = live_files(partition)
-    stage(FILES, partition)
-    for _ in range(100):
-        try:
-            discard_staged(PartitionDir(Killable(1), str(partition)))
-        except Killed:
-            for group in read_manifests(PartitionDir(FILES, str(partition))):
-                assert {name(0, kind, Suffix.STAGED) for kind in group.sizes} <= set(staged_files(partition))
-            continue
-        assert (staged_files(partition), live_files(partition)) == ([], before)
-        return
-    raise AssertionError("discarding never ends")

@@ -195,16 +195,13 @@ def test_2_9_what_is_deleted_in_a_topic_that_was_created_again_stays_deleted(
     assert not [r for r in read_records(old) if r.key == b"secret" and r.value is not None]
 
 
-def test_a_dry_run_writes_nothing(tmp_path: Path, spark: LazySpark) -> None:
-    write(tmp_path, 25)
-    clean(spark, tmp_path, options=["--dry-run"])
-    assert stored(tmp_path) == 25
-
-
-def test_a_log_that_is_not_compacted_keeps_what_it_has(tmp_path: Path, spark: LazySpark) -> None:
+@pytest.mark.parametrize("option", ["--dry-run", "--topic-set=t:cleanup.policy=delete"])
+def test_a_dry_run_and_a_log_that_is_not_compacted_write_nothing(
+    tmp_path: Path, spark: LazySpark, option: str
+) -> None:
     """Kafka looks at the candidates of a compaction."""
     write(tmp_path, 25)
-    clean(spark, tmp_path, options=["--topic-set=t:cleanup.policy=delete"])
+    clean(spark, tmp_path, options=[option])
     assert stored(tmp_path) == 25
 
 
