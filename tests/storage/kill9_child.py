@@ -9,6 +9,7 @@ import os
 import random
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -25,11 +26,12 @@ from cleanerd.storage.generation import read_generation
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from cleanerd.storage.segments import LogBatch, OpenSegment, live_bases
-from cleanerd.storage.staged import SourceSegment, StagedGroup, write_manifest
+from cleanerd.storage.staged import StagedGroup, write_manifest
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
 from tests.sim.counted import CountedFiles
 from tests.storage.committing import commit_group
+from tests.storage.model import group_of
 
 TP = TopicPartition("t", 0)
 GROUPS = (slice(0, 3), slice(3, 7), slice(7, None))
@@ -161,11 +163,11 @@ def _stage(
         part = os.path.join(directory, str(SegmentFileName(base, FileKind.PART, Suffix.STAGED)))
         files.write(part, b"".join(batch.data for batch in half))
         parts.append(part)
-    sources = [_source(directory, base) for base in bases]
-    like = os.path.join(directory, str(SegmentFileName(bases[-1], FileKind.LOG)))
+    partition = PartitionDir(files, directory)
+    last = SegmentFileName(bases[-1], FileKind.LOG)
     nothing = np.zeros(0, np.int64)
     sizes = assemble(
-        PartitionDir(files, directory),
+        partition,
         Assembly(
             base_offset=bases[0],
             parts=tuple(parts),
@@ -174,28 +176,14 @@ def _stage(
             if survivors
             else TimeIndex(nothing, nothing),
             aborted_txns=tuple(txn for base in bases for txn in _aborted(directory, base)),
-            like=like,
-            mtime_ns=sources[-1].identity.mtime_ns,
+            like=partition.path_of(last),
+            mtime_ns=partition.stat(last).mtime_ns,
         ),
     )
-    group = StagedGroup(
-        sources=tuple(sources),
-        next_base_offset=following,
-        round_end=round_end,
-        sizes=sizes,
-        log_mtime_ns=sources[-1].identity.mtime_ns,
-        last_offset=last_offset,
-        leader_epochs=(),
-        is_last=True,
-        generation=read_generation(PartitionDir(FILES, directory)),
-    )
-    write_manifest(PartitionDir(files, directory), group)
+    group = group_of(partition, bases, following, sizes, last_offset)
+    group = replace(group, round_end=round_end, generation=read_generation(partition))
+    write_manifest(partition, group)
     return group
-
-
-def _source(directory: str, base: int) -> SourceSegment:
-    stat = FILES.stat(os.path.join(directory, str(SegmentFileName(base, FileKind.LOG))))
-    return SourceSegment.of(base, stat)
 
 
 def run(log_dir: str, operations: int, pipe: Connection) -> None:

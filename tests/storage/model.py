@@ -6,8 +6,8 @@ A `.txnindex` has lines `<producer> <first offset> <marker offset>`. An index na
 
 import hashlib
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from cleanerd.env.files import Files
@@ -168,31 +168,46 @@ def stage(
     checkpoint: int | None = None,
 ) -> StagedGroup:
     """Write the staged files of a group and declare them, as a cleaning does."""
-    sources = []
-    for source in rewrite.sources:
-        stat = files.stat(os.path.join(directory, str(SegmentFileName(source.base, FileKind.LOG))))
-        sources.append(SourceSegment.of(source.base, stat))
-    sizes = {}
+    partition, sizes = PartitionDir(files, directory), {}
+    mtime_ns = partition.stat(SegmentFileName(rewrite.sources[-1].base, FileKind.LOG)).mtime_ns
     for kind, content in rewrite.new.contents.items():
-        path = os.path.join(directory, str(SegmentFileName(rewrite.new.base, kind, Suffix.STAGED)))
+        path = partition.path_of(SegmentFileName(rewrite.new.base, kind, Suffix.STAGED))
         files.write(path, content)
-        files.set_mtime_ns(path, sources[-1].identity.mtime_ns)
+        files.set_mtime_ns(path, mtime_ns)
         files.fsync(path)
         sizes[kind] = len(content)
-    group = StagedGroup(
-        sources=tuple(sources),
-        next_base_offset=rewrite.next_base,
+    bases = [source.base for source in rewrite.sources]
+    group = replace(
+        group_of(partition, bases, rewrite.next_base, sizes, rewrite.last_offset),
         round_end=ACTIVE,
-        sizes=sizes,
-        log_mtime_ns=sources[-1].identity.mtime_ns,
-        last_offset=rewrite.last_offset,
         leader_epochs=tuple(e for e in ((0, 0), (3, 20)) if e[1] < rewrite.next_base),
         is_last=is_last,
         moves_checkpoint=moves_checkpoint,
         checkpoint=checkpoint,
     )
-    write_manifest(PartitionDir(files, directory), group)
+    write_manifest(partition, group)
     return group
+
+
+def group_of(
+    partition: PartitionDir,
+    bases: Sequence[int],
+    next_base_offset: int,
+    sizes: Mapping[FileKind, int],
+    last_offset: int,
+) -> StagedGroup:
+    """The only group of a cleaning: files staged for the segments at these bases, of the time of the last one."""
+    logs = [(base, partition.stat(SegmentFileName(base, FileKind.LOG))) for base in bases]
+    return StagedGroup(
+        sources=tuple(SourceSegment.of(base, log) for base, log in logs),
+        next_base_offset=next_base_offset,
+        round_end=next_base_offset,
+        sizes=sizes,
+        log_mtime_ns=logs[-1][1].mtime_ns,
+        last_offset=last_offset,
+        leader_epochs=(),
+        is_last=True,
+    )
 
 
 def staged_disk(scenario: Scenario) -> tuple[SimDisk, list[StagedGroup]]:

@@ -1,12 +1,13 @@
 """Staging on a real directory: whatever interrupts it, only staged names come into being, and recovery removes them."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from cleanerd.env.files import FileStat, RealFiles
+from cleanerd.env.files import RealFiles
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix
 from cleanerd.format.offset_index import OffsetIndex
 from cleanerd.format.time_index import TimeIndex
@@ -14,8 +15,9 @@ from cleanerd.format.txn_index import AbortedTxn, parse_txn_index
 from cleanerd.storage.assemble import Assembly, assemble
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
-from cleanerd.storage.staged import SourceSegment, StagedGroup, discard_staged, read_manifests, write_manifest
+from cleanerd.storage.staged import discard_staged, read_manifests, write_manifest
 from tests.sim.counted import CountedFiles
+from tests.storage.model import group_of
 
 FILES = RealFiles()
 MTIME_NS = 1_600_000_000_123_456_789
@@ -74,21 +76,9 @@ def assembly(directory: Path, aborted: tuple[AbortedTxn, ...] = ABORTED) -> Asse
 
 def stage(files: RealFiles, directory: Path) -> None:
     """Assemble and declare, as a cleaning does."""
-    sizes = assemble(PartitionDir(files, str(directory)), assembly(directory))
-    source: FileStat = FILES.stat(str(directory / name(0, FileKind.LOG)))
-    write_manifest(
-        PartitionDir(files, str(directory)),
-        StagedGroup(
-            sources=(SourceSegment.of(0, source),),
-            next_base_offset=20,
-            round_end=20,
-            sizes=sizes,
-            log_mtime_ns=MTIME_NS,
-            last_offset=12,
-            leader_epochs=(),
-            is_last=True,
-        ),
-    )
+    partition = PartitionDir(files, str(directory))
+    sizes = assemble(partition, assembly(directory))
+    write_manifest(partition, replace(group_of(partition, [0], 20, sizes, 12), log_mtime_ns=MTIME_NS))
 
 
 def live_files(directory: Path) -> dict[str, tuple[bytes, int]]:

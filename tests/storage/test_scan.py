@@ -249,16 +249,13 @@ def test_4_22_those_that_ended_below_the_log_start_are_left_out(aborted_dir: Pat
 def test_half_an_entry_is_a_writer_at_work_in_the_active_segment_and_damage_in_another(
     aborted_dir: Path,
 ) -> None:
-    for base, is_damage in ((2, False), (0, True)):
-        path = aborted_dir / str(TP) / name(base, FileKind.TXN_INDEX)
-        with path.open("ab") as file:
-            file.write(b"\0" * 5)
-        if not is_damage:
-            assert len(read_aborted_txns(FILES, scan(aborted_dir))) == 2
-            continue
-        with pytest.raises(CorruptFile) as caught:
-            read_aborted_txns(FILES, scan(aborted_dir))
-        assert caught.value.path == str(path)
+    active, closed = (aborted_dir / str(TP) / name(base, FileKind.TXN_INDEX) for base in (2, 0))
+    active.write_bytes(active.read_bytes() + bytes(5))
+    assert len(read_aborted_txns(FILES, scan(aborted_dir))) == 2
+    closed.write_bytes(closed.read_bytes() + bytes(5))
+    with pytest.raises(CorruptFile) as caught:
+        read_aborted_txns(FILES, scan(aborted_dir))
+    assert caught.value.path == str(closed)
 
 
 def test_kept_empty_batch_at_the_end_counts_for_the_log_end(tmp_path: Path) -> None:
