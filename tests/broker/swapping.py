@@ -245,7 +245,7 @@ def _copy(
         round_end=round_end,
         sizes=sizes,
         log_mtime_ns=partition.stat(log.with_suffix(Suffix.STAGED)).mtime_ns,
-        last_offset=end - 1,
+        last_offset=end - 1 if sizes[FileKind.LOG] else -1,
         leader_epochs=tuple(read_leader_epochs(partition)),
         is_last=end == round_end,
         checkpoint=checkpoint,
