@@ -230,11 +230,12 @@ def test_a_file_is_believed_when_it_stands_still(
     monkeypatch.setattr(watch, "SETTLE_S", 0.3)
     reloads.content = config.read_text
     with watching(reloads, config), config.open("w") as file:
-        for line in ("a=2\n", "b=3\n", "c=4\n", "d=5\n"):
+        lines = [f"key{number}=1\n" for number in range(8)]  # it is looked at more than once meanwhile
+        for line in lines:
             file.write(line)
             file.flush()
             threading.Event().wait(0.1)
-        assert reloads.next() == (ReloadTrigger.FILES, "a=2\nb=3\nc=4\nd=5\n")
+        assert reloads.next() == (ReloadTrigger.FILES, "".join(lines))
     assert reloads.none_left()
 
 
