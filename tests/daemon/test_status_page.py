@@ -6,8 +6,8 @@ import subprocess
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -37,15 +37,6 @@ def served(world: World) -> Iterator[str]:
     with serving(StatusPage(world.control).by_path()) as address:
         yield address
     world.parts.life.is_ready = False  # no thread of it runs
-
-
-def answer(address: str, path: str) -> HTTPResponse:
-    connection = HTTPConnection(address, timeout=20)
-    connection.request("GET", path)
-    response = connection.getresponse()
-    response.read()
-    connection.close()
-    return response
 
 
 def empty(world: World) -> None:
@@ -112,9 +103,9 @@ def test_every_page_is_served_with_its_policy_and_starts_no_engine(world: World)
             "/log?name=one-0",
             "/history?range=30d&q=one",
         ):
-            response = answer(address, path)
-            assert (response.status, response.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
-            assert headers().items() <= dict(response.headers).items()
+            with urlopen(f"http://{address}{path}", timeout=20) as answer:
+                assert (answer.status, answer.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+                assert headers().items() <= dict(answer.headers).items()
     assert world.parts.engine.starts == 0
 
 
