@@ -46,10 +46,10 @@ from cleanerd.format.names import (
     META_PROPERTIES,
     SEGMENT_MAX_BYTES,
     FileKind,
-    Suffix,
-    parse_segment_file,
+    SegmentFileName,
 )
 from cleanerd.storage.metadata_seek import index_position, starts_batch
+from cleanerd.storage.partition_dir import bases_of
 
 ATTEMPTS_MAX = 3
 """How often a directory is listed again when files vanish while they are read."""
@@ -261,10 +261,9 @@ def _snapshot_batches(data: bytes) -> list[_Batch]:
 
 def _segments_from(offset: int, listing: list[str]) -> list[str]:
     """Names of the log files that hold `offset` and what follows it, in order."""
-    parsed = sorted(filter(None, map(parse_segment_file, listing)), key=lambda name: name.base_offset)
-    logs = [name for name in parsed if name.kind is FileKind.LOG and name.suffix is Suffix.LIVE]
-    below = [name for name in logs if name.base_offset <= offset]
-    return [str(name) for name in below[-1:] + logs[len(below) :]]
+    bases = bases_of(listing)
+    below = [base for base in bases if base <= offset]
+    return [str(SegmentFileName(base, FileKind.LOG)) for base in below[-1:] + bases[len(below) :]]
 
 
 def _log_batches(path: str, data: bytes, start: int, offset: int, *, is_last: bool) -> Iterator[_Batch]:

@@ -10,7 +10,6 @@ Truncation: the last batch that was read must still be where it was, byte for by
 and offset are in there, and together they fix everything before them.
 """
 
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,8 +20,9 @@ from cleanerd.format.control import ControlType, parse_control_key
 from cleanerd.format.errors import FormatError
 from cleanerd.format.head import HEADER_SIZE
 from cleanerd.format.metadata_records import parse_metadata_record
-from cleanerd.format.names import FileKind, Suffix, parse_segment_file
+from cleanerd.format.names import FileKind, segment_path
 from cleanerd.storage.metadata_seek import index_position, starts_batch
+from cleanerd.storage.partition_dir import bases_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +63,9 @@ class MetadataTail:
 
     def _newest_segment(self) -> str | None:
         for directory in filter(self._files.exists, self._directories):
-            names = filter(None, map(parse_segment_file, self._files.list_names(directory)))
-            logs = [name for name in names if name.kind is FileKind.LOG and name.suffix is Suffix.LIVE]
-            if logs:
-                newest = max(logs, key=lambda name: name.base_offset)
-                return os.path.join(directory, str(newest))
+            bases = bases_of(self._files.list_names(directory))
+            if bases:
+                return segment_path(directory, bases[-1], FileKind.LOG)
         return None
 
     def _end_of(self, path: str) -> _Mark:
