@@ -160,6 +160,19 @@ def bring_horizons_nearer(directory: Path, age_ms: int) -> None:
         os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
+def model_disagreements(made: Pass, plans: Iterable[TopicPlan]) -> list[str]:
+    """Where the plain model keeps other records than the broker, in words."""
+    left = dumps(made.after, plans)
+    return [
+        f"{topic}: the model keeps other records than the broker"
+        for topic, before in dumps(made.before, plans).items()
+        if left[topic].records
+        != survivors(
+            before, first_dirty_offset=first_dirty_offset(made.before, before), now_ms=made.started_ms
+        )
+    ]
+
+
 def disagreements(made: Pass, plans: Sequence[TopicPlan], ours: Path, *, by_swaps: bool = False) -> list[str]:
     """Make the same pass with cleanerd in the new directory `ours`; what is different then, in words.
 

@@ -5,6 +5,8 @@ was written in two, with a cleaning by the broker between them: their logs have 
 delete horizons and kept empty batches.
 """
 
+import fcntl
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,30 +43,34 @@ CLEANING = {"log.cleaner.min.cleanable.ratio": "0.0"}
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A log directory of a cleanly stopped broker, and how many records were sent to each topic."""
+    """A log directory of a cleanly stopped broker, and what is in it."""
 
     log_dir: Path
-    plans: tuple[TopicPlan, ...]
-    sent: dict[str, int]
+    plans: tuple[TopicPlan, ...] = (*ONE_PHASE, *TWO_PHASES)
 
 
 @pytest.fixture(scope="session")
 def origin(tmp_path_factory: pytest.TempPathFactory) -> Origin:
-    """The written topics of all seeds."""
-    root = tmp_path_factory.mktemp("origin")
-    return write_origin(root, root / "logs", ONE_PHASE, TWO_PHASES)
+    """The written topics of all seeds; whichever worker of a run needs them first writes them for all."""
+    base = tmp_path_factory.getbasetemp()
+    root = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "origin"
+    root.mkdir(exist_ok=True)
+    with (root / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (root / "complete").exists():
+            write_origin(root, root / "logs", ONE_PHASE, TWO_PHASES)
+            (root / "complete").touch()
+    return Origin(root / "logs")
 
 
 def write_origin(
-    root: Path, place: Path, one_phase: tuple[TopicPlan, ...], two_phases: tuple[TopicPlan, ...]
-) -> Origin:
+    root: Path, place: Path, one_phase: Sequence[TopicPlan], two_phases: Sequence[TopicPlan]
+) -> None:
     """Topics written at once, and topics written in two phases with a cleaning by the broker between them."""
-    first = write_phases(root / "first", place, [(plan, Phase.FIRST) for plan in two_phases])
+    write_phases(root / "first", place, [(plan, Phase.FIRST) for plan in two_phases])
     clean_by_broker(root / "cleaning", place, [plan.directory for plan in two_phases])
     last = [(plan, Phase.ONLY) for plan in one_phase] + [(plan, Phase.SECOND) for plan in two_phases]
-    second = write_phases(root / "second", place, last)
-    sent = {topic: count + first.get(topic, 0) for topic, count in second.items()}
-    return Origin(place, (*one_phase, *two_phases), sent)
+    write_phases(root / "second", place, last)
 
 
 @pytest.fixture
@@ -77,8 +83,8 @@ def log_dir(origin: Origin, tmp_path: Path) -> Path:
 
 def write_phases(
     work_dir: Path, place: Path, phases: Sequence[tuple[TopicPlan, Phase]], *, kill: bool = False
-) -> dict[str, int]:
-    """One broker run that writes the phases, then stops or is killed; records sent by topic."""
+) -> None:
+    """One broker run that writes the phases, then stops or is killed."""
     now_ms = SystemClock().now_ms()
     with KafkaBroker(work_dir, log_dirs_in(place)) as broker:
         admin = broker.admin()
@@ -92,7 +98,6 @@ def write_phases(
                 wait_until_deleted(broker, partition_dir(place, plan.directory), log_start)
         if kill:
             broker.kill()
-    return sent
 
 
 def clean_by_broker(work_dir: Path, place: Path, directories: Iterable[str]) -> None:

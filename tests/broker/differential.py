@@ -1,11 +1,12 @@
 """Random logs of a real broker, cleaned by its own cleaner and by cleanerd: `python -m tests.broker.differential`.
 
 A round takes some seeds. A broker with two log directories writes a topic for each: half of them at once, half in two
-phases with a cleaning between; four more logs are of magic 0 and 1. Then come three passes, each half a day or a day
+phases with a cleaning between; eight more logs are of magic 0 and 1. Then come three passes, each half a day or a day
 after the one before, so that tombstones, markers and expired producers are met before and after their horizon. Each pass is
-made three times, over the same bytes, once by swaps in a running broker, and everything is compared (`agreement`). In the
-end the broker goes on with what cleanerd made of the first pass: it starts without a word, its consumers and tools look at
-everything, its producers write, it is restarted, and its own cleaner cleans on top.
+made three times, over the same bytes, once by swaps in a running broker, and everything is compared (`agreement`), the
+records with the model, too. In the end the broker goes on with what cleanerd made of the first pass: `cleanerd verify` finds
+nothing wrong with it, the broker starts without a word, its consumers and tools look at everything, its producers write, it
+is restarted, and its own cleaner cleans on top.
 """
 
 import argparse
@@ -17,14 +18,21 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cleanerd.env.clock import SystemClock
-from tests.broker.agreement import check_with_broker, disagreements, dumps, make_passes
+from cleanerd.tools.insight.verify import verify
+from tests.broker.agreement import (
+    check_with_broker,
+    disagreements,
+    dumps,
+    make_passes,
+    model_disagreements,
+)
 from tests.broker.conftest import clean_by_broker, write_origin, write_phases
-from tests.broker.kafka import KafkaBroker
 from tests.broker.model import survivors
-from tests.broker.old_logs import KINDS, old_plan, write_old_log
+from tests.broker.old_logs import add_old_logs, old_plans
 from tests.broker.releases import current_release
-from tests.broker.tools import first_dirty_offset, log_dir_names, log_dirs_in, partition_dir
-from tests.broker.workload import DAY_MS, Phase, TopicPlan, create_topics, plan_topic
+from tests.broker.swapping import build_agent
+from tests.broker.tools import first_dirty_offset, log_dir_names, log_dirs_in
+from tests.broker.workload import DAY_MS, Phase, TopicPlan, plan_topic
 
 AGES_MS = (0, DAY_MS // 2, DAY_MS)
 """Before each pass; tombstones are kept for a day or not at all."""
@@ -33,32 +41,29 @@ SEEDS_A_ROUND = 40
 
 def differences(root: Path, seeds: range) -> list[str]:
     """One round in the new directory `root`: all that is not as it should be, in words that begin with the topic."""
+    build_agent()
     place = root / "logs"
     for name in log_dir_names(2):
         (place / name).mkdir(parents=True)
     plans = [plan_topic(seed) for seed in seeds]
     half = len(plans) // 2
-    write_origin(root, place, tuple(plans[:half]), tuple(plans[half:]))
-    old = [old_plan(seeds[0] + number, kind, (1, DAY_MS)[number % 2]) for number, kind in enumerate(KINDS)]
-    _add_old_logs(root / "old", place, old)
+    write_origin(root, place, plans[:half], plans[half:])
+    old = old_plans(seeds[0])
+    add_old_logs(root / "old", place, old)
     passes = make_passes(place, [*plans, *old], root / "theirs", AGES_MS)
     found: list[str] = []
     for number, made in enumerate(passes, 1):
-        for way in ("ours", "swapped"):
-            ours, by_swaps = root / f"{way}-{number}", way == "swapped"
-            different = disagreements(made, [*plans, *old], ours, by_swaps=by_swaps)
-            found += [f"{text} (pass {number}, {way})" for text in different]
-    return found + list(_goes_on(root, passes[0].before, root / "ours-1", plans[:half]))
-
-
-def _add_old_logs(work_dir: Path, place: Path, plans: Sequence[TopicPlan]) -> None:
-    """Logs of old magics, which no broker takes from a producer, with the indexes that a broker gives them."""
-    with KafkaBroker(work_dir, log_dirs_in(place)) as broker:
-        create_topics(broker.admin(), {plan.topic: plan.config for plan in plans})
-    for plan in plans:
-        write_old_log(partition_dir(place, plan.directory), plan, SystemClock().now_ms())
-    with KafkaBroker(work_dir, log_dirs_in(place)):
-        pass
+        ours, swapped = root / f"ours-{number}", root / f"swapped-{number}"
+        different = model_disagreements(made, plans)
+        different += disagreements(made, [*plans, *old], ours)
+        different += [
+            f"{text}, by swaps" for text in disagreements(made, [*plans, *old], swapped, by_swaps=True)
+        ]
+        found += [f"{text} (pass {number})" for text in different]
+    ours = root / "ours-1"
+    sound = verify([str(log_dir) for log_dir in log_dirs_in(ours)], topics={plan.topic for plan in plans})
+    found += [f"verify: {finding}" for finding in sound.findings]
+    return found + list(_goes_on(root, passes[0].before, ours, plans[:half]))
 
 
 def _goes_on(root: Path, before: Path, ours: Path, plans: Sequence[TopicPlan]) -> Iterator[str]:

@@ -2,13 +2,17 @@
 
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from cleanerd.env.clock import SystemClock
 from cleanerd.format.batch import encode_batch
 from cleanerd.format.names import FileKind, SegmentFileName
 from cleanerd.format.record import Record
-from tests.broker.workload import DAY_MS, Scenario, TopicPlan
+from tests.broker.kafka import KafkaBroker
+from tests.broker.logdump import dump_partition
+from tests.broker.tools import log_dirs_in, offset_checkpoint, partition_dir
+from tests.broker.workload import DAY_MS, Scenario, TopicPlan, create_topics
 from tests.kernels.random_log import Placed, RandomLog, cut_segments
 
 STEPS = 120
@@ -22,11 +26,37 @@ KINDS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def old_plan(seed: int, name: str, delete_retention_ms: int) -> TopicPlan:
-    return TopicPlan(seed, Scenario(name, ()), 65536, 256, delete_retention_ms, len(KEYS))
+def old_plans(first_seed: int) -> list[TopicPlan]:
+    """Two logs of every kind, whose tombstones are kept for a moment and for a day."""
+    return [
+        TopicPlan(first_seed + 2 * number + place, Scenario(kind, ()), 65536, 256, retention_ms, len(KEYS))
+        for number, kind in enumerate(KINDS)
+        for place, retention_ms in enumerate((1, DAY_MS))
+    ]
 
 
-def write_old_log(directory: Path, plan: TopicPlan, now_ms: int) -> None:
+def add_old_logs(work_dir: Path, place: Path, plans: Sequence[TopicPlan]) -> None:
+    """Logs of old magics, which no broker takes from a producer, with the indexes that a broker gives them.
+
+    The second of two logs of a kind was cleaned up to its middle.
+    """
+    with KafkaBroker(work_dir, log_dirs_in(place)) as broker:
+        create_topics(broker.admin(), {plan.topic: plan.config for plan in plans})
+    now_ms = SystemClock().now_ms()
+    for plan in plans:
+        _write(partition_dir(place, plan.directory), plan, now_ms)
+    with KafkaBroker(work_dir, log_dirs_in(place)):
+        pass
+    for plan in plans[1::2]:
+        directory = partition_dir(place, plan.directory)
+        bases = dump_partition(directory).bases
+        checkpoint = directory.parent / "cleaner-offset-checkpoint"
+        entries = offset_checkpoint(checkpoint) | {plan.directory: bases[len(bases) // 2]}
+        rows = [f"{name.removesuffix('-0')} 0 {offset}\n" for name, offset in entries.items()]
+        checkpoint.write_text("".join(["0\n", f"{len(rows)}\n", *rows]), encoding="utf-8")
+
+
+def _write(directory: Path, plan: TopicPlan, now_ms: int) -> None:
     """Closed segments of random batches, written over the last two days, and an active one of today's magic."""
     rng = random.Random(plan.seed)
     made = RandomLog(rng, keys=KEYS, kinds=KINDS[plan.scenario.name]).append(STEPS)

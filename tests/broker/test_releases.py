@@ -1,4 +1,4 @@
-"""Each release of the table, by its own broker (`python -m tests.broker.matrix` takes more topics)."""
+"""Each older release of the table, by its own broker (`python -m tests.broker.matrix` takes more topics)."""
 
 from pathlib import Path
 
@@ -11,7 +11,9 @@ from tests.broker.releases import SWITCH, releases
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(1200)]
 
 
-@pytest.mark.parametrize("version", releases())
+@pytest.mark.parametrize(
+    "version", list(releases())[:-1]
+)  # all other tests of this directory are about the last one
 def test_a_broker_and_cleanerd_agree(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both cleaners leave the same; that broker loads it without a complaint, and takes it in while it runs."""
     monkeypatch.setenv(SWITCH, version)

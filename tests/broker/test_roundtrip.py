@@ -7,6 +7,8 @@ import pytest
 
 from cleanerd.env.clock import SystemClock
 from cleanerd.format.producer_snapshot import parse_producer_snapshot
+from cleanerd.tools.insight.findings import Severity
+from cleanerd.tools.insight.verify import verify
 from tests.broker.agreement import check_with_broker, clean_and_compare, compare_with_model, dumps
 from tests.broker.conftest import ONE_PHASE, Origin, clean_by_broker, write_phases
 from tests.broker.kafka import KafkaBroker
@@ -89,10 +91,12 @@ def test_a_log_that_was_rolled_is_loaded_and_written_on(log_dir: Path, tmp_path:
 
 
 def test_broker_recovers_a_log_that_was_cleaned_after_a_crash(log_dir: Path, tmp_path: Path) -> None:
-    """After SIGKILL the indexes are preallocated and the checkpoints old; cleaning then loses nothing."""
+    """After SIGKILL the indexes are preallocated and the checkpoints old: no error, and cleaning loses nothing."""
     plans = ONE_PHASE[::3]
     now_ms = SystemClock().now_ms()
     write_phases(tmp_path / "writing", log_dir, [(plan, Phase.SECOND) for plan in plans], kill=True)
+    findings = verify([str(log_dir)]).findings
+    assert [finding for finding in findings if finding.kind.severity is Severity.ERROR] == []
     before = dumps(log_dir, plans)
     starts = {topic: first_dirty_offset(log_dir, log) for topic, log in before.items()}
     result = clean(log_dir, plans, "--now-ms", str(now_ms))
