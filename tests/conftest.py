@@ -25,6 +25,7 @@ from hypothesis import settings
 
 import cleanerd.kernels  # noqa: F401  # settles where compiled kernels are kept, before a test imports numba
 from cleanerd.spark_runtime.lazy_spark import LazySpark
+from tests.session import SESSION
 
 # No deadline for an example: it would measure the load of the machine. Time is a matter of the measurements in tests/bench.
 settings.register_profile("same", derandomize=True, deadline=None)
@@ -36,8 +37,9 @@ LONGEST = (
     "broker/test_releases.py",
     "operate/test_newer_python.py",
     "operate/test_install.py",
+    "broker/test_differential.py",
 )
-"""With everything switched on, seven to sixteen minutes each: begun last, one of them would end alone."""
+"""With everything switched on, five to sixteen minutes each: begun last, one of them would end alone."""
 
 FILES_BETWEEN = 6
 """So many files, and one of three workers has got through the one with the cluster."""
@@ -114,7 +116,6 @@ def _fixtures(item: pytest.Item) -> Sequence[str]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[LazySpark]:
-    """The one real Spark session that all tests of a run share; it starts with its first job."""
-    session = LazySpark("local[2]")
-    yield session
-    session.stop()
+    """What all tests of a run share."""
+    yield SESSION
+    SESSION.stop()

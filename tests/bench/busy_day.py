@@ -37,7 +37,7 @@ from typing import Any
 
 import numpy as np
 import psutil
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
 from tests.bench import day_plot
 from tests.bench.day_load import TOPICS, Latencies, Traffic
@@ -227,12 +227,11 @@ class Day:
 
 def create_topics(cluster: KafkaCluster, options: argparse.Namespace, *, is_muted: bool) -> None:
     """All topics, on all brokers."""
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     config = TOPIC | {"segment.bytes": str(options.segment_mib << 20)}
     config |= {"min.cleanable.dirty.ratio": "1.0"} if is_muted else {}
     topics = [NewTopic(topic, options.partitions, len(NODES), config=config) for topic in TOPICS]
-    made = admin.create_topics(topics)
-    for topic in made.values():
+    admin = cluster.admin()  # the futures end with it
+    for topic in admin.create_topics(topics).values():
         topic.result(60)
 
 

@@ -3,15 +3,13 @@
 import json
 import random
 import re
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, IsolationLevel, TopicPartition
+from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from cleanerd.format.record import Record
@@ -24,10 +22,10 @@ from tests.broker.live import (
     PATIENCE_S,
     fixed_ports,
 )
-from tests.broker.tools import READ_COMMITTED, offset_checkpoint, read_all
+from tests.broker.tools import READ_COMMITTED, offset_checkpoint, read_all, run_cleanerd, served_from
 from tests.broker.traffic import Groups, Ledger, Traffic, Transactions
 from tests.broker.workload import TIMEOUT_S, alter_config, create_topics, delete_records
-from tests.daemon.processes import ROOT, DaemonProcess, environment, wait_until
+from tests.daemon.processes import DaemonProcess, wait_until
 
 RATIO = "min.cleanable.dirty.ratio"
 CHECKPOINT = "cleaner-offset-checkpoint"
@@ -188,13 +186,7 @@ class World:
 
     def verify(self) -> list[dict[str, Any]]:
         """Errors that `cleanerd verify` finds in the directories."""
-        command = [sys.executable, "-m", "cleanerd.cli.main", "verify", "-o", "json"]
-        for log_dir in self.log_dirs:
-            command += ["--log-dir", str(log_dir)]
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False, timeout=300
-        )
-        assert done.returncode in {0, 1}, done.stderr
+        done = run_cleanerd("verify", "-o", "json", *(f"--log-dir={log_dir}" for log_dir in self.log_dirs))
         return [row for row in json.loads(done.stdout)["findings"] if row["severity"] == "error"]
 
     def _read(self) -> tuple[dict[str, int], dict[str, list[Record]]]:
@@ -220,11 +212,7 @@ class World:
         )
 
     def _log_start(self, topic: str) -> int:
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "none", "log_level": 0})
-        try:
-            return int(consumer.get_watermark_offsets(TopicPartition(topic, 0), TIMEOUT_S)[0])
-        finally:
-            consumer.close()
+        return served_from(self.bootstrap, topic)
 
     # -- what happens ----------------------------------------------------------------------------------------------
 

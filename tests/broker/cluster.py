@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
+
+from confluent_kafka.admin import AdminClient
 
 from tests.broker.kafka import KafkaBroker, free_ports
 
@@ -61,6 +62,10 @@ class KafkaCluster:
         """Addresses of all brokers, running or not."""
         return ",".join(f"127.0.0.1:{broker}" for broker, _ in self.ports.values())
 
+    def admin(self) -> AdminClient:
+        """Of whichever brokers run."""
+        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+
     def log_dir(self, node: int) -> Path:
         return self.brokers[node].log_dirs[0]
 
@@ -70,9 +75,7 @@ class KafkaCluster:
                 started.result()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for broker in self.brokers.values():
             if broker.pid is not None:
                 broker.kill()  # the last two would wait for each other's quorum

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as Delivery
 from confluent_kafka.admin import NewTopic
 
@@ -19,7 +19,7 @@ from cleanerd.env.clock import SystemClock
 from cleanerd.format.record import Record
 from tests.broker.kafka import KafkaBroker
 from tests.broker.releases import current_release
-from tests.broker.tools import READ_UNCOMMITTED, read_all
+from tests.broker.tools import READ_UNCOMMITTED, read_all, served_from
 from tests.broker.workload import DAY_MS, TIMEOUT_S, YEARS_MS
 from tests.daemon.processes import DaemonProcess, wait_until
 
@@ -230,12 +230,7 @@ class Place:
 
     def log_start(self, topic: str) -> int:
         """First offset that the broker serves."""
-        consumer = Consumer({"bootstrap.servers": self.broker.bootstrap, "group.id": "none", "log_level": 0})
-        try:
-            low, _ = consumer.get_watermark_offsets(TopicPartition(topic, 0), TIMEOUT_S)
-            return int(low)
-        finally:
-            consumer.close()
+        return served_from(self.broker.bootstrap, topic)
 
     def visible(self, topics: Sequence[str]) -> dict[str, list[Record]]:
         return read_all(self.broker, topics, READ_UNCOMMITTED)

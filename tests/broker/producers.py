@@ -8,7 +8,6 @@ transaction. Both lie on disk in the wild. Nothing is sent before `flush`, so ea
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from confluent_kafka import KafkaError, Producer
@@ -161,9 +160,7 @@ class WriterPool:
     def __enter__(self) -> "WriterPool":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._writers.clear()
         self._exits.close()
 

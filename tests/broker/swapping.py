@@ -27,12 +27,7 @@ from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import SourceSegment, StagedGroup, live_logs, write_manifest
 from tests.broker.kafka import KafkaBroker
 from tests.broker.live import COMPACT, PATIENCE_S, fixed_ports, warnings
-from tests.broker.tools import (
-    CLEAN_TIMEOUT_S,
-    READ_COMMITTED,
-    offset_checkpoint,
-    read_all,
-)
+from tests.broker.tools import READ_COMMITTED, offset_checkpoint, read_all, run_cleanerd
 from tests.broker.traffic import Ledger, Traffic, Transactions
 from tests.broker.workload import alter_config, create_topics
 from tests.daemon.processes import ROOT, wait_until
@@ -68,15 +63,20 @@ def asked_brokers(untested: str = "false") -> LiveBrokers:
     return LiveBrokers(FILES, SystemClock(), lambda: config)
 
 
-def swap_command(log_dir: Path, topics: Iterable[str]) -> list[str]:
-    """`cleanerd clean --force` of topics with the settings `QUICK`, with the agent; prints JSON."""
-    command = [sys.executable, "-m", "cleanerd.cli.main", "clean", "--force", "-o", "json"]
-    command += ["--log-dir", str(log_dir), "--set", "cleanerd.commit.live=auto"]
+def swap_words(log_dir: Path, topics: Iterable[str]) -> list[str]:
+    """Options of `cleanerd clean` for topics with the settings `QUICK`, with the agent."""
+    words = ["--log-dir", str(log_dir), "--set", "cleanerd.commit.live=auto"]
     for topic in topics:
-        command += ["--topic", topic]
+        words += ["--topic", topic]
         for key, value in QUICK.items():
-            command += [] if key.startswith("internal.") else ["--topic-set", f"{topic}:{key}={value}"]
-    return command
+            words += [] if key.startswith("internal.") else ["--topic-set", f"{topic}:{key}={value}"]
+    return words
+
+
+def swap_command(log_dir: Path, topics: Iterable[str]) -> list[str]:
+    """`cleanerd clean --force` of topics as a process; prints JSON."""
+    command = [sys.executable, "-m", "cleanerd.cli.main", "clean", "--force", "-o", "json"]
+    return [*command, *swap_words(log_dir, topics)]
 
 
 class Swapping:
@@ -144,9 +144,8 @@ class Swapping:
 
     def clean(self, *arguments: str, before: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
         """`cleanerd clean --force` with the agent, run by `before`; results by topic."""
-        command = [*before, *swap_command(self.log_dir, self.ledgers), *arguments]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=CLEAN_TIMEOUT_S)
-        assert done.returncode in {0, 1}, done.stderr
+        words = swap_words(self.log_dir, self.ledgers)
+        done = run_cleanerd("clean", "--force", "-o", "json", *words, *arguments, before=before)
         return {row["topic"]: row for row in json.loads(done.stdout)["results"]}
 
     def check(self) -> None:

@@ -1,8 +1,6 @@
 """A broker whose own cleaner takes everything at once, and cleanerd beside it, which does not wait for it either."""
 
 import json
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -17,9 +15,9 @@ from cleanerd.format.names import CLEANER_OFFSET_CHECKPOINT
 from tests.broker.kafka import KafkaBroker
 from tests.broker.live import COMPACT, DAEMON, PATIENCE_S, Journal, check_nothing_is_lost, records
 from tests.broker.swapping import build_agent
-from tests.broker.tools import READ_UNCOMMITTED, offset_checkpoint, read_all
+from tests.broker.tools import READ_UNCOMMITTED, offset_checkpoint, read_all, run_cleanerd
 from tests.broker.workload import create_topics
-from tests.daemon.processes import ROOT, DaemonProcess, environment, running, wait_until
+from tests.daemon.processes import DaemonProcess, running, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 
@@ -35,21 +33,30 @@ EAGER = {
     "cleanerd.broker.cleaner.grace.ms": "0",  # nothing is left to the broker's cleaner
     "cleanerd.retry.max": "1",  # one strike would be too many
 }
-RACED = [f"raced-{number}" for number in range(4)]
+RACED = 4
+_numbers = count()
 CLEANS_MAX = 12
 WRITES_MAX = 2_000
 
 
-@pytest.fixture
-def log_dir(tmp_path: Path) -> Path:
-    return tmp_path / "logs"
-
-
-@pytest.fixture
-def broker(tmp_path: Path, log_dir: Path) -> Iterator[KafkaBroker]:
-    with KafkaBroker(tmp_path / "broker", [log_dir], BROKER) as broker:
-        create(broker, RACED)
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    root = tmp_path_factory.mktemp("broker")
+    with KafkaBroker(root / "broker", [root / "logs"], BROKER) as broker:
         yield broker
+
+
+@pytest.fixture
+def log_dir(broker: KafkaBroker) -> Path:
+    return broker.log_dirs[0]
+
+
+@pytest.fixture
+def raced(broker: KafkaBroker) -> list[str]:
+    """Topics for this test alone."""
+    topics = [f"raced-{next(_numbers)}" for _ in range(RACED)]
+    create(broker, topics)
+    return topics
 
 
 @pytest.fixture(params=["off", "auto"])
@@ -60,8 +67,7 @@ def live(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def daemon(tmp_path: Path, broker: KafkaBroker, log_dir: Path, live: str) -> Iterator[DaemonProcess]:
-    assert broker.pid is not None
+def daemon(tmp_path: Path, raced: list[str], log_dir: Path, live: str) -> Iterator[DaemonProcess]:
     with running(tmp_path / "daemon", log_dir, **EAGER, **{"cleanerd.commit.live": live}) as daemon:
         yield daemon
 
@@ -70,8 +76,8 @@ def create(broker: KafkaBroker, topics: list[str]) -> None:
     create_topics(broker.admin(), dict.fromkeys(topics, COMPACT))
 
 
-def write(journal: Journal, number: int) -> None:
-    for topic in RACED:
+def write(journal: Journal, topics: list[str], number: int) -> None:
+    for topic in topics:
         journal.fill(topic, records(f"{topic} {number}", [key % 23 for key in range(number, number + 80)]))
 
 
@@ -88,20 +94,20 @@ def swapped(event: dict[str, Any]) -> bool:
 
 
 def check_all(broker: KafkaBroker, journal: Journal) -> None:
-    seen = read_all(broker, RACED, READ_UNCOMMITTED)
-    for topic in RACED:
+    seen = read_all(broker, [*journal.written], READ_UNCOMMITTED)
+    for topic in journal.written:
         check_nothing_is_lost(journal.written[topic], seen[topic])
 
 
 def test_being_second_is_no_failure_and_nothing_is_lost(
-    broker: KafkaBroker, log_dir: Path, daemon: DaemonProcess, live: str
+    broker: KafkaBroker, raced: list[str], log_dir: Path, daemon: DaemonProcess, live: str
 ) -> None:
     """No strike, no failure in the account, nothing on either's error level; every key is there, and both cleaners live."""
     journal, numbers = Journal(broker.bootstrap), count()
     awaited, times = (swapped, 1) if live == "auto" else (lost, 3)
 
     def has_met() -> bool:
-        write(journal, next(numbers))
+        write(journal, raced, next(numbers))
         return Counter(map(awaited, events(daemon)))[True] >= times
 
     wait_until(has_met, PATIENCE_S, daemon.output)
@@ -109,16 +115,16 @@ def test_being_second_is_no_failure_and_nothing_is_lost(
     assert {outcome for _, outcome in outcomes}.isdisjoint({"failed", "uncleanable"}), outcomes
     assert [log["failures"] for log in daemon.ask("logs")["logs"] if log["failures"]] == []
     assert [event for event in daemon.events() if event["level"] == "error"] == []
-    assert daemon.ctl("clean", *[f"{topic}-0" for topic in RACED[:1]], "--wait").returncode == 0
+    assert daemon.ctl("clean", f"{raced[0]}-0", "--wait").returncode == 0
     print(outcomes)
     check_all(broker, journal)
     assert daemon.stop() == 0
     before = offset_checkpoint(log_dir / CLEANER_OFFSET_CHECKPOINT)
 
     def goes_on() -> bool:
-        write(journal, next(numbers))
+        write(journal, raced, next(numbers))
         after = offset_checkpoint(log_dir / CLEANER_OFFSET_CHECKPOINT)
-        return all(after.get(f"{topic}-0", 0) > before.get(f"{topic}-0", 0) for topic in RACED)
+        return all(after.get(f"{topic}-0", 0) > before.get(f"{topic}-0", 0) for topic in raced)
 
     wait_until(goes_on, PATIENCE_S, lambda: f"{before} {broker.troubles()}")
     check_all(broker, journal)
@@ -126,27 +132,24 @@ def test_being_second_is_no_failure_and_nothing_is_lost(
 
 
 def test_a_one_shot_beside_the_brokers_cleaner_ends_well(
-    broker: KafkaBroker, log_dir: Path, live: str
+    broker: KafkaBroker, raced: list[str], log_dir: Path, live: str
 ) -> None:
     """Whatever of it came too late. There is a producer all the time, so that not all is clean when the command looks."""
     journal, outcomes, is_over = Journal(broker.bootstrap), Counter[str](), threading.Event()
 
     def produce() -> None:
         for number in range(WRITES_MAX):
-            write(journal, number)
+            write(journal, raced, number)
             if is_over.wait(0.2):
                 return
 
     options = [f"--log-dir={log_dir}", "--set=log.cleanup.policy=compact", "--force", "-o", "json"]
-    options.append(f"--set=cleanerd.commit.live={live}")
+    options += [f"--set=cleanerd.commit.live={live}", *(f"--topic={topic}" for topic in raced)]
     with ThreadPoolExecutor(1) as threads:
         producing = threads.submit(produce)
         try:
             for _ in range(CLEANS_MAX):
-                done = subprocess.run(
-                    [sys.executable, "-m", "cleanerd.cli.main", "clean", *options],
-                    cwd=ROOT, env=environment(), capture_output=True, text=True, check=False, timeout=300,
-                )  # fmt: skip
+                done = run_cleanerd("clean", *options)
                 assert done.returncode == 0, (done.stdout, done.stderr)
                 outcomes.update(result["outcome"] for result in json.loads(done.stdout)["results"])
                 if set(outcomes) - {"skipped"}:
@@ -162,7 +165,7 @@ def test_topics_that_are_being_created_are_nothing_to_warn_of(
     broker: KafkaBroker, daemon: DaemonProcess
 ) -> None:
     """The broker writes `partition.metadata` after the directory, and we read of a topic after it is there."""
-    names = [f"new-{number:02}" for number in range(50)]
+    names = [f"new-{next(_numbers)}" for _ in range(50)]
     create(broker, names)
 
     def known() -> set[str]:

@@ -2,48 +2,27 @@
 on every replica. CLEANERD_TEST_STORIES=1 has each thing happen at each moment, on both.
 """
 
-import contextlib
-import io
-import json
 import os
-import random
 import socket
 import struct
 import warnings
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from cleanerd.broker_agent.brokers import LiveBrokers
-from cleanerd.broker_agent.live_logs import LiveLog, describe
-from cleanerd.broker_agent.session import Session
 from cleanerd.cleaning.clean import Cleaner
 from cleanerd.cleaning.committer import Committer
-from cleanerd.cleaning.one_shot import clean_once
 from cleanerd.cleaning.result import SUPERSEDED
-from cleanerd.cli.main import main
-from cleanerd.env.clock import SystemClock
-from cleanerd.env.files import RealFiles
 from cleanerd.env.space import space_of
-from cleanerd.format.names import TopicPartition
-from cleanerd.spark_runtime.lazy_spark import LazySpark
-from tests.broker import live
 from tests.broker.cluster import NODES, KafkaCluster
-from tests.broker.live import PATIENCE_S, Journal, check_nothing_is_lost, leader_and_isr, records
-from tests.broker.logdump import LogDump, dump_partition
-from tests.broker.model import committed
-from tests.broker.releases import current_release
+from tests.broker.live import PATIENCE_S, Journal, leader_and_isr, records
+from tests.broker.replicas import DONE, Replicas
 from tests.broker.swapping import QUICK, build_agent
 from tests.broker.test_live_broker import frozen
-from tests.broker.tools import offset_checkpoint
-from tests.broker.traffic import Ledger, Transactions
 from tests.broker.workload import alter_config, delete_records
 from tests.cleaning.test_bad_input import mounted
 from tests.daemon.processes import wait_until
@@ -61,140 +40,6 @@ MOMENTS: Mapping[str, tuple[type, str]] = {
     "swapped": (LiveBrokers, "swap"),
 }
 """What is about to be done."""
-DONE = {"committed", "unchanged", "skipped"}
-
-
-class World:
-    """The cluster, what was written, and what of it has been seen to be gone, on each replica."""
-
-    def __init__(self, cluster: KafkaCluster, session: LazySpark) -> None:
-        self.cluster = cluster
-        self.admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-        self.written: dict[str, Callable[[], Mapping[int, tuple[bytes, bytes | None]]]] = {}
-        self._session = session
-        self._ledgers: dict[str, Ledger] = {}
-        self._transactions: dict[str, Transactions] = {}
-        self._gone: dict[tuple[str, int], set[int]] = defaultdict(set)
-        self._nodes: dict[str, tuple[int, ...]] = {}
-
-    # -- topics -----------------------------------------------------------------------------------------------------
-
-    def create(self, topic: str, config: Mapping[str, str], nodes: Sequence[int] = NODES) -> None:
-        """The first node leads."""
-        new = NewTopic(
-            topic, 1, replica_assignment=[list(nodes)], config=current_release().topic_config(config)
-        )
-        self.admin.create_topics([new])[topic].result(PATIENCE_S)
-        self._nodes[topic] = tuple(nodes)
-        wait_until(lambda: self.is_in_sync(topic), PATIENCE_S)
-
-    def fill(self, topic: str) -> None:
-        """A few segments, of which transactions write a part and abort some."""
-        ledger = self._ledgers.get(topic)
-        if ledger is None:
-            ledger = self._ledgers[topic] = Ledger(topic, self.cluster.bootstrap, random.Random(topic))
-            self._transactions[topic] = Transactions(ledger, self.cluster.bootstrap)
-            self.written[topic] = lambda: ledger.written
-        for number in range(4):
-            for _ in range(12):
-                ledger.send()
-            ledger.flush()
-            self._transactions[topic].write()
-            self._transactions[topic].end(commit=number % 2 == 0)
-        wait_until(lambda: self.is_even(topic), PATIENCE_S)
-
-    def recreate(self, topic: str) -> None:
-        """Another topic of the same name, with other records at the same offsets."""
-        self.admin.delete_topics([topic])[topic].result(PATIENCE_S)
-        wait_until(lambda: not any(self.homes(node, topic) for node in NODES), PATIENCE_S)
-        self.create(topic, QUICK, self._nodes[topic])
-        self._ledgers[topic].restart()
-        self._gone = defaultdict(set, {key: gone for key, gone in self._gone.items() if key[0] != topic})
-        self.fill(topic)
-
-    # -- looking ----------------------------------------------------------------------------------------------------
-
-    def homes(self, node: int, topic: str) -> list[Path]:
-        """Partition directories of partition 0 on a node."""
-        return [d / f"{topic}-0" for d in self.cluster.brokers[node].log_dirs if (d / f"{topic}-0").exists()]
-
-    def home(self, node: int, topic: str) -> Path:
-        (found,) = self.homes(node, topic)
-        return found
-
-    def dump(self, node: int, topic: str) -> LogDump:
-        return dump_partition(self.home(node, topic))
-
-    def live(self, node: int, topic: str) -> LiveLog:
-        """What the broker itself says."""
-        log_dir, pid = str(self.home(node, topic).parent), self.cluster.brokers[node].pid
-        assert pid is not None
-        with closing(Session(pid, log_dir, RealFiles(), SystemClock())) as session:
-            (found,) = describe(session, log_dir, [TopicPartition(topic, 0)])
-        return found
-
-    def is_in_sync(self, topic: str) -> bool:
-        """Every replica, by what the cluster says."""
-        nodes = self._nodes[topic]
-        isr = leader_and_isr(self.cluster.brokers[nodes[0]], topic)[1]
-        return isr == set(nodes) and all(self.homes(node, topic) for node in nodes)
-
-    def is_even(self, topic: str) -> bool:
-        """Every replica ends where the others do."""
-        return len({self.dump(node, topic).end_offset for node in self._nodes[topic]}) == 1
-
-    def check(self, topic: str) -> None:
-        """Nothing is lost, nothing is back, on any replica."""
-        wait_until(lambda: self.is_in_sync(topic), PATIENCE_S)
-        wait_until(lambda: self.is_even(topic), PATIENCE_S)
-        written = self.written[topic]()
-        for node in self._nodes[topic]:
-            log, start = self.dump(node, topic), self.live(node, topic).log_start_offset
-            seen = [record for record in committed(log, log.records) if record.offset >= start]
-            check_nothing_is_lost(written, seen, log_start=start, why=(topic, node))
-            offsets = {record.offset for record in seen}
-            assert not offsets & self._gone[topic, node], (topic, node)
-            self._gone[topic, node] = set(written) - offsets
-
-    def has_forgotten(self, node: int, topic: str, offset: int) -> bool:
-        """Whether the log starts at this offset or above, and no segment is left that ends below."""
-        log = self.live(node, topic)
-        behind = [segment.base_offset for segment in log.segments[1:]]
-        return log.log_start_offset >= offset and all(base > offset for base in behind)
-
-    def is_cleaned(self, node: int, topic: str) -> bool:
-        """Whether nothing but the active segment is left for a cleaner."""
-        checkpoint = offset_checkpoint(self.home(node, topic).parent / "cleaner-offset-checkpoint")
-        return checkpoint.get(f"{topic}-0", 0) >= self.live(node, topic).segments[-1].base_offset
-
-    def complaints(self) -> list[str]:
-        """Of all brokers about their logs, since their last start; but for what an unclean election does."""
-        found = [
-            line for one in self.cluster.brokers.values() for line in live.warnings(one) if ".log" in line
-        ]
-        return [line for line in found if "partition=cut-0" not in line]
-
-    # -- cleaning ---------------------------------------------------------------------------------------------------
-
-    def clean(self, node: int, topic: str, *more: str) -> tuple[set[str], list[dict[str, Any]]]:
-        """`cleanerd clean --force` of a topic on a node: the outcomes, and the results. A log that moves may have two."""
-        arguments = ["clean", "--force", "-o", "json", "--set", "cleanerd.commit.live=auto", "--topic", topic]
-        arguments += [f"--log-dir={log_dir}" for log_dir in self.cluster.brokers[node].log_dirs]
-        for key, value in QUICK.items():
-            arguments += [] if key.startswith("internal.") else ["--topic-set", f"{topic}:{key}={value}"]
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            main([*arguments, *more], clean_once=partial(clean_once, session=self._session))
-        rows = json.loads(out.getvalue())["results"]
-        assert {row["committed_by"] for row in rows} <= {None, "swap"}, rows
-        return {row["outcome"] for row in rows}, rows
-
-    def clean_all(self, topic: str) -> None:
-        """On every node; then every key is looked at."""
-        for node in self._nodes[topic]:
-            outcomes, rows = self.clean(node, topic)
-            assert outcomes <= DONE, rows
-        self.check(topic)
 
 
 @contextmanager
@@ -230,14 +75,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
 
 
 @pytest.fixture(scope="module")
-def world(cluster: KafkaCluster, spark: LazySpark) -> World:
-    return World(cluster, spark)
+def world(cluster: KafkaCluster) -> Replicas:
+    return Replicas(cluster)
 
 
 # -- what happens to a log ----------------------------------------------------------------------------------------------
 
 
-def delete_half(world: World, node: int, topic: str) -> None:
+def delete_half(world: Replicas, node: int, topic: str) -> None:
     """DeleteRecords to the middle of what is there, inside of a segment."""
     kept = [
         offset for offset in sorted(world.written[topic]()) if offset >= world.live(1, topic).log_start_offset
@@ -247,16 +92,16 @@ def delete_half(world: World, node: int, topic: str) -> None:
     wait_until(lambda: world.has_forgotten(node, topic, offset), PATIENCE_S)
 
 
-def set_policy(world: World, node: int, topic: str, *, policy: str) -> None:
+def set_policy(world: Replicas, node: int, topic: str, *, policy: str) -> None:
     alter_config(world.admin, topic, {"cleanup.policy": policy})
     wait_until(lambda: world.live(node, topic).config["cleanup.policy"] == policy, PATIENCE_S)
 
 
-def recreate(world: World, node: int, topic: str) -> None:  # on all of them
+def recreate(world: Replicas, node: int, topic: str) -> None:  # on all of them
     world.recreate(topic)
 
 
-def move(world: World, node: int, topic: str) -> None:
+def move(world: Replicas, node: int, topic: str) -> None:
     """The replica goes to the other log directory of its broker."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -272,7 +117,7 @@ def move(world: World, node: int, topic: str) -> None:
     wait_until(lambda: world.homes(node, topic) == [target / f"{topic}-0"], PATIENCE_S)
 
 
-def retain(world: World, node: int, topic: str) -> None:
+def retain(world: Replicas, node: int, topic: str) -> None:
     """Retention by time takes all closed segments, on every replica."""
     before = world.live(node, topic).log_start_offset
     alter_config(world.admin, topic, {"retention.ms": "1"})
@@ -285,7 +130,7 @@ def retain(world: World, node: int, topic: str) -> None:
 class Story:
     """What happens, and the outcome that the cleaning must have then."""
 
-    happens: Callable[[World, int, str], None]
+    happens: Callable[[Replicas, int, str], None]
     outcome: str = SUPERSEDED
     config: Mapping[str, str] = field(default_factory=lambda: QUICK)
 
@@ -309,7 +154,7 @@ CELLS = [
 
 @pytest.mark.parametrize(("topic", "moment", "node"), CELLS)
 def test_what_happens_to_a_log_in_the_middle_of_its_cleaning(
-    world: World, topic: str, moment: str, node: int
+    world: Replicas, topic: str, moment: str, node: int
 ) -> None:
     """The result is dropped, unless it is still right; the next cleaning goes by the log as it is now."""
     story = STORIES[topic]
@@ -330,7 +175,7 @@ def test_what_happens_to_a_log_in_the_middle_of_its_cleaning(
     world.clean_all(topic)
 
 
-def test_a_log_that_an_unclean_election_has_cut(world: World) -> None:
+def test_a_log_that_an_unclean_election_has_cut(world: Replicas) -> None:
     """What superseded the records in the sources is gone by then, but the sources are what they were."""
     topic, cluster = "cut", world.cluster
     world.create(
@@ -359,7 +204,7 @@ def test_a_log_that_an_unclean_election_has_cut(world: World) -> None:
     world.clean_all(topic)
 
 
-def test_a_fetch_of_a_segment_that_is_being_replaced(world: World) -> None:
+def test_a_fetch_of_a_segment_that_is_being_replaced(world: Replicas) -> None:
     """The broker is in the middle of sending it: the consumer gets what was there, or an end of the connection; never other
     bytes.
     """
@@ -401,7 +246,7 @@ def fetching(bootstrap: str, topic: str) -> socket.socket:
     return client
 
 
-def test_a_disk_that_is_full_on_one_broker(world: World) -> None:
+def test_a_disk_that_is_full_on_one_broker(world: Replicas) -> None:
     """A cleaning that has no room costs its broker nothing. Between staging and swap the disk is filled up, which a broker
     may not survive with or without us: after its next start everything is there.
     """
@@ -438,7 +283,7 @@ def test_a_disk_that_is_full_on_one_broker(world: World) -> None:
     world.clean_all(topic)
 
 
-def test_afterwards_the_brokers_own_cleaners_go_over_all_of_it(world: World) -> None:
+def test_afterwards_the_brokers_own_cleaners_go_over_all_of_it(world: Replicas) -> None:
     """And no broker has complained about a log."""
     if not world.written:
         pytest.skip("there was no story")

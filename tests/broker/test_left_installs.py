@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
 from cleanerd.daemon.loops.left_installs import LeftInstall, Replicas
 from cleanerd.format.partition_metadata import parse_partition_metadata
@@ -25,34 +25,35 @@ pytestmark = [
 ]
 
 LIST = [2, 1, 3]
-NAME, PARTITION = "orders", "orders-0"
 PATIENCE_S = 90
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[KafkaCluster]:
-    """With a topic of several segments on all of them."""
-    with KafkaCluster(tmp_path / "cluster") as cluster:
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-        config = {"cleanup.policy": "compact", "internal.segment.bytes": "20000", "min.insync.replicas": "2"}
-        topic = NewTopic(NAME, 1, replica_assignment=[LIST], config=config)
-        admin.create_topics([topic])[NAME].result(60)
-        write(cluster, b"first")
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    with KafkaCluster(tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster
 
 
-def write(cluster: KafkaCluster, value: bytes) -> None:
+def create(cluster: KafkaCluster, topic: str) -> None:
+    """A topic of several segments on all of them."""
+    config = {"cleanup.policy": "compact", "internal.segment.bytes": "20000", "min.insync.replicas": "2"}
+    admin = cluster.admin()  # the future ends with it
+    admin.create_topics([NewTopic(topic, 1, replica_assignment=[LIST], config=config)])[topic].result(60)
+    write(cluster, topic, b"first")
+
+
+def write(cluster: KafkaCluster, topic: str, value: bytes) -> None:
     producer = Producer(
         {"bootstrap.servers": cluster.bootstrap, "acks": "all", "batch.size": 2000, "log_level": 0}
     )
     for number in range(400):
-        producer.produce(NAME, value * 20, b"k%d" % (number % 20))
+        producer.produce(topic, value * 20, b"k%d" % (number % 20))
     assert producer.flush(60) == 0
 
 
-def replicas(cluster: KafkaCluster) -> tuple[list[int], list[int]]:
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-    found = retried(lambda: admin.list_topics(NAME, timeout=10)).topics[NAME].partitions[0]
+def replicas(cluster: KafkaCluster, topic: str) -> tuple[list[int], list[int]]:
+    admin = cluster.admin()
+    found = retried(lambda: admin.list_topics(topic, timeout=10)).topics[topic].partitions[0]
     return list(found.replicas), sorted(found.isrs)
 
 
@@ -60,25 +61,25 @@ def contents(directory: Path) -> list[tuple[int, bytes | None, bytes | None]]:
     return [(record.offset, record.key, record.value) for record in read_records(str(directory))]
 
 
-def leave(cluster: KafkaCluster, node: int, step: str, *, in_place: bool) -> int:
+def leave(cluster: KafkaCluster, topic: str, node: int, step: str, *, in_place: bool) -> int:
     """As an earlier version was killed in this step, with the replica out; the inode of the first prepared segment."""
     log_dir = cluster.log_dir(node)
-    live, area = log_dir / PARTITION, log_dir.parent / f".cleanerd-install-{log_dir.name}"
+    live, area = log_dir / f"{topic}-0", log_dir.parent / f".cleanerd-install-{log_dir.name}"
     topic_id = render_uuid(parse_partition_metadata((live / "partition.metadata").read_bytes()))
     (area / "prepared").mkdir(parents=True)
     for path in sorted(live.iterdir()):
         shutil.copy(path, area / "prepared")
     (area / "prepared" / "cleanerd-install").write_text("f00")
     install = {
-        "id": "f00", "topic": NAME, "partition": 0, "topic_id": topic_id, "broker": node, "log_dir": str(log_dir),
+        "id": "f00", "topic": topic, "partition": 0, "topic_id": topic_id, "broker": node, "log_dir": str(log_dir),
         "replicas": LIST, "was_leader": False, "controller": [1, 1], "end_offset": 400, "round_end": 400, "freed_bytes": 0,
         "tail_bytes": 0, "began_ms": 1, "step": step, "step_ms": 1, "is_moved": in_place, "reason": None, "outcome": None,
     }  # fmt: skip
     (area / "journal").write_text(json.dumps({"version": 1, "install": install}))
     with Replicas(cluster.bootstrap.split(","), "") as asked:
-        left = LeftInstall("f00", NAME, 0, topic_id, node, tuple(LIST), step)
+        left = LeftInstall("f00", topic, 0, topic_id, node, tuple(LIST), step)
         asked.reassign(left, [one for one in LIST if one != node])
-    wait_until(lambda: node not in replicas(cluster)[0] and not live.exists(), PATIENCE_S)
+    wait_until(lambda: node not in replicas(cluster, topic)[0] and not live.exists(), PATIENCE_S)
     if in_place:
         os.rename(area / "prepared", live)
     return (live if in_place else area / "prepared").joinpath(f"{0:020}.log").stat().st_ino
@@ -89,26 +90,28 @@ def test_a_replica_that_was_left_out_comes_back_with_the_log_of_its_leader(
     cluster: KafkaCluster, tmp_path: Path, step: str, in_place: bool
 ) -> None:
     """Without a cluster to ask it stays out, with a warning that has everything that is to be done; a reload brings one."""
-    node = 1
-    inode = leave(cluster, node, step, in_place=in_place)
-    write(cluster, b"second")
+    node, topic = 1, step
+    partition = f"{topic}-0"
+    create(cluster, topic)
+    inode = leave(cluster, topic, node, step, in_place=in_place)
+    write(cluster, topic, b"second")
     log_dir = cluster.log_dir(node)
     area = log_dir.parent / f".cleanerd-install-{log_dir.name}"
     with running(tmp_path / "daemon", log_dir, topics={}) as daemon:
         wait_until(lambda: any(event["event"] == "install_waits" for event in daemon.events()), 30)
         (told,) = [event for event in daemon.events() if event["event"] == "install_waits"]
         assert (
-            f"restore the replicas {LIST} of {PARTITION} with kafka-reassign-partitions.sh" in told["reason"]
+            f"restore the replicas {LIST} of {partition} with kafka-reassign-partitions.sh" in told["reason"]
         )
-        assert replicas(cluster)[0] == [2, 3]
+        assert replicas(cluster, topic)[0] == [2, 3]
         assert area.exists()
 
         daemon.configure(cleanerd_kafka_bootstrap_servers=cluster.bootstrap)
         wait_until(lambda: not area.exists(), PATIENCE_S, daemon.output)
-        assert replicas(cluster) == (LIST, sorted(NODES))
-        assert [event["outcome"] for event in daemon.history(PARTITION)] == ["returned"]
-        live = log_dir / PARTITION
+        assert replicas(cluster, topic) == (LIST, sorted(NODES))
+        assert [e["outcome"] for e in daemon.history(partition) if e["kind"] == "install"] == ["returned"]
+        live = log_dir / partition
         assert (live / f"{0:020}.log").stat().st_ino != inode
         assert not (live / "cleanerd-install").exists()
-        wait_until(lambda: contents(live) == contents(cluster.log_dir(2) / PARTITION), PATIENCE_S)
+        wait_until(lambda: contents(live) == contents(cluster.log_dir(2) / partition), PATIENCE_S)
         assert len(contents(live)) == 800

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -19,15 +19,12 @@ from cleanerd.env.clock import SystemClock
 from cleanerd.format.record import Record
 from tests.broker.kafka import KafkaBroker
 from tests.broker.live import (
-    BATCH_RECORDS,
     BROKER_NODE,
     COMPACT,
     COMPACT_DELETE,
     EVENTS,
     OTHER_NODE,
     PATIENCE_S,
-    VALUE_BYTES,
-    Entry,
     Journal,
     Place,
     check_nothing_is_lost,
@@ -38,6 +35,7 @@ from tests.broker.live import (
     warnings,
 )
 from tests.broker.tools import offset_checkpoint, wait_until_deleted
+from tests.broker.traffic import Ledger, Traffic
 from tests.broker.workload import DAY_MS, alter_config, delete_records
 from tests.daemon.processes import ROOT, environment, wait_until
 
@@ -403,7 +401,8 @@ def test_producers_write_over_three_restarts(place: Place) -> None:
     compacted, topics = ("accounts", "sessions"), ("accounts", "sessions", "events")
     place.create({"accounts": COMPACT, "sessions": COMPACT | {"delete.retention.ms": "1"}, "events": EVENTS})
     committed: Counter[str] = Counter()
-    with Writing(place, topics) as writing:
+    ledgers = {topic: Ledger(topic, place.bootstrap, random.Random(topic)) for topic in topics}
+    with Traffic(ledgers):
         for restarts in range(1, RESTARTS_MAX + 1):
             place.wait_staged(compacted)
             place.broker.stop()
@@ -416,46 +415,17 @@ def test_producers_write_over_three_restarts(place: Place) -> None:
             assert troubles(place.broker) == []
             if restarts >= RESTARTS and all(committed[topic] for topic in compacted):
                 break
-    written, seen = writing.journal.written, place.visible(topics)
-    for topic in topics:
-        assert [written[topic][offset] for offset in sorted(written[topic])] == writing.sent[topic]
-        check_nothing_is_lost(written[topic], seen[topic], why=topic)
+    for ledger in ledgers.values():
+        ledger.flush()
+    seen = place.visible(topics)
+    for topic, ledger in ledgers.items():
+        ledger.check(seen[topic], 0)
     for topic in compacted:
         history = place.control.get("/v1/history", pattern=f"{topic}-0", limit=1000)["events"]
         done = [event["kind"] for event in history if event["outcome"] == "committed"]
         assert len(done) >= committed[topic] > 0, (
             "of results that waited, or at once by a cleaning that met no lock"
         )
-        assert len(seen[topic]) < len(written[topic])
-    assert len(seen["events"]) == len(written["events"])
+        assert len(seen[topic]) < len(ledgers[topic].written)
+    assert len(seen["events"]) == len(ledgers["events"].written)
     assert "uncleanable" not in place.states().values()
-
-
-class Writing:
-    """A thread that writes to all topics, a batch to each every 50 ms; ends when everything is acknowledged."""
-
-    def __init__(self, place: Place, topics: Sequence[str]) -> None:
-        self.journal = Journal(place.bootstrap)
-        self.sent: dict[str, list[Entry]] = {topic: [] for topic in topics}
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> "Writing":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        rng = random.Random(1)
-        while not self._stopping.wait(0.05):
-            for topic, sent in self.sent.items():
-                for _ in range(BATCH_RECORDS):
-                    key = b"key-%d" % rng.randrange(50)
-                    is_tombstone = topic == "sessions" and rng.random() < 0.3
-                    entry = (key, None if is_tombstone else rng.randbytes(VALUE_BYTES))
-                    sent.append(entry)
-                    self.journal.send(topic, entry)
-        self.journal.flush()

@@ -8,12 +8,11 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from cleanerd.daemon.work.cleaner_leases import LEASE_MS
 from tests.broker.kafka import KafkaBroker
 from tests.broker.swapping import build_agent
 from tests.broker.tools import offset_checkpoint
 from tests.broker.workload import create_topics
-from tests.daemon.processes import DaemonProcess, running, wait_until
+from tests.daemon.processes import DaemonProcess, customise, running, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 
@@ -21,6 +20,14 @@ KEY = "min.cleanable.dirty.ratio"
 COMPACT = {"cleanup.policy": "compact", "internal.segment.bytes": "20000"}
 TOPICS = {"quiet": {**COMPACT, KEY: "0.01"}, "plain": COMPACT, "loud": COMPACT}
 SECRET = "correct horse"
+LEASE_S = 15
+SHORT_LEASES = f"""
+import sys
+if "run" in sys.orig_argv:
+    from cleanerd.daemon.work import cleaner_leases
+    cleaner_leases.LEASE_MS, cleaner_leases._RENEW_S = {LEASE_S} * 1000, {LEASE_S} / 4
+"""
+"""A quarter of the daemon's, renewed as often in its time."""
 
 
 @pytest.fixture
@@ -125,8 +132,11 @@ def test_what_somebody_else_has_set_since_then_stays(broker: KafkaBroker, daemon
     assert muted(daemon) == {}
 
 
-def test_where_the_broker_can_be_asked_itself_the_cluster_is_not(broker: KafkaBroker, tmp_path: Path) -> None:
+def test_where_the_broker_can_be_asked_itself_the_cluster_is_not(
+    broker: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No topic changes. The broker's cleaner stays away as long as the daemon lives, and after kill -9 takes over."""
+    customise(monkeypatch, tmp_path / "site", SHORT_LEASES)
     build_agent()
     admin, logs = broker.admin(), tmp_path / "logs"
     settings = {
@@ -142,10 +152,10 @@ def test_where_the_broker_can_be_asked_itself_the_cluster_is_not(broker: KafkaBr
         assert own_values(admin) == {"quiet": "0.01", "plain": None, "loud": None}
         write(broker, *TOPICS)
         wait_until(lambda: "loud" in cleaned(logs), 60, broker.messages)
-        threading.Event().wait(LEASE_MS / 1000 + 5)
+        threading.Event().wait(LEASE_S + 5)
         assert "quiet" not in cleaned(logs)
         daemon.kill()
-        wait_until(lambda: "quiet" in cleaned(logs), LEASE_MS / 1000 + 30, broker.messages)
+        wait_until(lambda: "quiet" in cleaned(logs), LEASE_S + 30, broker.messages)
         daemon.start()
         assert muted(daemon) == {"quiet": None}
         daemon.ask("unmute", "quiet")

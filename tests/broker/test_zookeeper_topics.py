@@ -1,8 +1,6 @@
 """Topics of a broker with ZooKeeper, which keeps their settings where cleanerd cannot read them: it is asked."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +12,9 @@ from tests.broker.kafka import KafkaBroker
 from tests.broker.live import COMPACT, EVENTS, Journal, fixed_ports, records
 from tests.broker.releases import SWITCH, releases
 from tests.broker.swapping import build_agent
+from tests.broker.tools import run_cleanerd
 from tests.broker.workload import alter_config, create_topics
-from tests.daemon.processes import ROOT, DaemonProcess, environment, wait_until
+from tests.daemon.processes import DaemonProcess, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 
@@ -49,9 +48,7 @@ class Place:
     def close(self) -> None:
         if self.broker.pid is not None:
             self.broker.kill()
-        if self.daemon.process is not None and self.daemon.process.poll() is None:
-            self.daemon.process.kill()
-            self.daemon.process.wait()
+        self.daemon.kill()
 
     def states(self) -> dict[str, str]:
         return {log["topic"]: log["state"] for log in self.daemon.ask("logs")["logs"]}
@@ -67,14 +64,6 @@ class Place:
     def reason(self, topic: str) -> str:
         (found,) = self.daemon.ask("explain", f"{topic}-0")["explanations"]
         return str(found["decision"])
-
-
-def cleanerd(*words: str) -> str:
-    """Standard output of a command."""
-    command = [sys.executable, "-m", "cleanerd.cli.main", *words]
-    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.fixture(params=VERSIONS)
@@ -118,7 +107,7 @@ def test_the_cluster_is_asked_where_no_agent_may_be(place: Place) -> None:
     """Through the client's protocol. What a broker did while the daemon was away nobody knows."""
     place.write()
     where = [f"--log-dir={place.logs}", f"--set=cleanerd.kafka.bootstrap.servers={place.broker.bootstrap}"]
-    shown = cleanerd("config", "show", *where, "--topic", "compact", "--origin")
+    shown = run_cleanerd("config", "show", *where, "--topic", "compact", "--origin").stdout
     assert "broker's answer: TOPIC" in next(
         line for line in shown.splitlines() if line.startswith("cleanup.")
     )
@@ -140,7 +129,7 @@ def test_without_an_answer_the_daemon_says_in_one_line_what_it_leaves(place: Pla
     assert (owner.version, owner.node_id) == (0, 1)
     place.write()
     words = ["clean", f"--log-dir={place.logs}", "--set=cleanerd.commit.live=auto", "-o", "json"]
-    rows = {row["topic"]: row for row in json.loads(cleanerd(*words))["results"]}
+    rows = {row["topic"]: row for row in json.loads(run_cleanerd(*words).stdout)["results"]}
     assert {(row["outcome"], row["committed_by"]) for row in rows.values()} == {("committed", "swap")}
     assert rows.keys() == {"compact", "turned"}
     place.daemon.start()

@@ -8,16 +8,22 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Message, TopicPartition
 
+from cleanerd.cleaning.one_shot import clean_once
+from cleanerd.cli.main import main
 from cleanerd.format.record import Record
 from tests.broker.kafka import KafkaBroker
 from tests.broker.logdump import LogDump
 from tests.broker.releases import TOOL_TIMEOUT_S, current_release, java_command
 from tests.broker.workload import TopicPlan
+from tests.ctl import captured
+from tests.daemon.processes import ROOT, environment
+from tests.session import SESSION
 
 READ_TIMEOUT_S = 60.0
 WAIT_TIMEOUT_S = 90.0
@@ -186,6 +192,15 @@ def checkpointed(place: Path, checkpoint: str) -> dict[str, int]:
     return found
 
 
+def served_from(bootstrap: str, topic: str) -> int:
+    """First offset of partition 0 that its broker serves."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", "log_level": 0})
+    try:
+        return int(consumer.get_watermark_offsets(TopicPartition(topic, 0), READ_TIMEOUT_S)[0])
+    finally:
+        consumer.close()
+
+
 def log_start_offset(place: Path, log: LogDump) -> int:
     """First offset that consumers may read (spec disk D2.7)."""
     return max(log.bases[0], checkpointed(place, "log-start-offset-checkpoint").get(log.name, 0))
@@ -230,17 +245,37 @@ def forget_checkpoint(place: Path) -> None:
         (log_dir / "cleaner-offset-checkpoint").write_bytes(b"")
 
 
+def clean_in_process(*words: str) -> "subprocess.CompletedProcess[str]":
+    """`cleanerd clean --force -o json` with the session of this process: no start of Python and of a JVM."""
+    arguments = ["clean", "--force", "-o", "json", *words]
+    done = captured(partial(main, clean_once=partial(clean_once, session=SESSION)), arguments)
+    assert done.returncode in {0, 1}, done.stderr
+    return done
+
+
+def run_cleanerd(*words: str, before: Sequence[str] = ()) -> "subprocess.CompletedProcess[str]":
+    """The command to its end, which is in order or names what is not; `before`: a program that runs it."""
+    command = [*before, sys.executable, "-m", "cleanerd.cli.main", *words]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=environment(),
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=CLEAN_TIMEOUT_S,
+    )
+    assert done.returncode in {0, 1}, done.stderr
+    return done
+
+
 def clean(place: Path, plans: Iterable[TopicPlan], *arguments: str) -> CleanResult:
-    """Run `cleanerd clean --force -o json` over a broker's logs, told what its topics are set to."""
-    command = [sys.executable, "-m", "cleanerd.cli.main", "clean", "--force"]
-    for log_dir in log_dirs_in(place):
-        command += ["--log-dir", str(log_dir)]
+    """Clean a broker's logs, told what its topics are set to."""
+    words = [f"--log-dir={log_dir}" for log_dir in log_dirs_in(place)]
     for plan in plans:
         for key, value in plan.cleaner_config.items():
-            command += ["--topic-set", f"{plan.topic}:{key}={value}"]
-    command += [*arguments, "-o", "json"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=CLEAN_TIMEOUT_S)
-    assert done.returncode in {0, 1}, done.stderr
+            words += ["--topic-set", f"{plan.topic}:{key}={value}"]
+    done = clean_in_process(*words, *arguments)
     document = json.loads(done.stdout)
     assert document["apiVersion"] == "cleanerd/v1"
     rows = {f"{row['topic']}-{row['partition']}": row for row in document["results"]}

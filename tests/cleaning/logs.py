@@ -1,7 +1,6 @@
 """Logs to be troubled, runs of the command line over them, and what is left afterwards."""
 
 import contextlib
-import io
 import json
 import os
 import subprocess
@@ -22,6 +21,7 @@ from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter
+from tests.ctl import captured
 
 GOOD = "good"
 RECORDS, KEYS, SEGMENT_BYTES = 160, 7, 4000
@@ -63,13 +63,11 @@ def clean(
     """Run the command line over some log directories, every topic compacted unless the `options` say otherwise."""
     arguments = ["clean", "--force", "-o", "json", "--set=log.cleanup.policy=compact"]
     arguments += [*(f"--log-dir={log_dir}" for log_dir in log_dirs), *options]
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = main(arguments, clean_once=partial(clean_once, session=session, files=files))
-    results = json.loads(out.getvalue())["results"]
+    done = captured(partial(main, clean_once=partial(clean_once, session=session, files=files)), arguments)
+    results = json.loads(done.stdout)["results"]
     by_log = {(Path(result["log_dir"]).name, result["topic"]): result for result in results}
     assert len(by_log) == len(results), "a log has one result"
-    return Ran(code, by_log, err.getvalue())
+    return Ran(done.returncode, by_log, done.stderr)
 
 
 def put(
