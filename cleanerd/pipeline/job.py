@@ -207,9 +207,9 @@ class Pipeline:
         ]
         contexts = [log_context(log, ()) for log in indexed]
         summaries: dict[ChunkOf, ChunkSummary | CleanerdError] = {}
-        bits: dict[ChunkOf, dict[int, Bits] | None] = {}
-        # Of clean chunks, for which a byte a record would be too many.
-        packed: dict[ChunkOf, Mapping[int, PackedBits]] = {}
+        bits: dict[ChunkOf, dict[int, Bits]] = {}
+        # Of clean chunks, for which a byte a record would be too many. None: of one that is read when it is rewritten.
+        packed: dict[ChunkOf, Mapping[int, PackedBits] | None] = {}
         blocks: dict[ChunkOf, Blocks] = {}
         # The dirty section first: nothing in the clean one supersedes, so its keys alone decide there.
         dirty = _index_tasks(indexed, dirty=True)
@@ -237,20 +237,19 @@ class Pipeline:
 
         def look_up(tasks: list[IndexTask]) -> None:
             for task, found in self._run(tasks, contexts, each(IndexTask.look_up), dirty_keys):
-                if isinstance(found, CleanerdError):
-                    summaries[task.log, task.chunk], bits[task.log, task.chunk] = found, {}
-                else:
-                    summaries[task.log, task.chunk], packed[task.log, task.chunk] = found
-                    bits[task.log, task.chunk] = {}
+                place = task.log, task.chunk
+                summaries[place], packed[place] = (found, {}) if isinstance(found, CleanerdError) else found
 
         look_up([task for task in clean if (task.log, task.chunk) not in chosen])
         # Clean chunks that have been read now may show the same of their log: then none of it is left for one pass.
         whole = {log for (log, _), summary in summaries.items() if _is_of_whole_log(summary)}
         look_up([task for task in clean if (task.log, task.chunk) in chosen and task.log in whole])
-        for log, chunk in sorted(chosen - bits.keys()):
+        for log, chunk in sorted(chosen - packed.keys()):
             indexed[log].dirty_keys = dirty_keys[log]
-            summaries[log, chunk], bits[log, chunk] = foreseen(indexed[log].work.chunks[chunk]), None
-        assert summaries.keys() == bits.keys(), "every chunk is indexed, and every record of it has an answer"
+            summaries[log, chunk], packed[log, chunk] = foreseen(indexed[log].work.chunks[chunk]), None
+        assert summaries.keys() == bits.keys() | packed.keys(), (
+            "every chunk is indexed, and every record of it has an answer"
+        )
         return _join_all(
             indexed, summaries, (_of_log(number, log, bits, packed) for number, log in enumerate(indexed))
         )
@@ -350,7 +349,7 @@ def _drop_parts(log: RewrittenLog) -> None:
 def _resolve_here(
     logs: Sequence[IndexedLog],
     blocks: dict[ChunkOf, Blocks],
-    bits: dict[ChunkOf, dict[int, Bits] | None],
+    bits: dict[ChunkOf, dict[int, Bits]],
     threads: ThreadPoolExecutor,
     asked: Collection[int],
 ) -> dict[int, KeySet]:
@@ -365,9 +364,9 @@ def _resolve_here(
     return keys
 
 
-def _is_changed(summary: ChunkSummary | CleanerdError, bits: Mapping[int, Bits] | None) -> bool:
+def _is_changed(summary: ChunkSummary | CleanerdError, bits: Mapping[int, Bits]) -> bool:
     assert isinstance(summary, ChunkSummary)
-    return summary.changed_anyway > 0 or any(answers.any() for answers in (bits or {}).values())
+    return summary.changed_anyway > 0 or any(answers.any() for answers in bits.values())
 
 
 def _is_of_whole_log(summary: ChunkSummary | CleanerdError) -> bool:
@@ -378,14 +377,15 @@ def _is_of_whole_log(summary: ChunkSummary | CleanerdError) -> bool:
 def _of_log(
     number: int,
     log: IndexedLog,
-    bits: Mapping[ChunkOf, Mapping[int, Bits] | None],
-    packed: Mapping[ChunkOf, Mapping[int, PackedBits]],
+    bits: Mapping[ChunkOf, Mapping[int, Bits]],
+    packed: Mapping[ChunkOf, Mapping[int, PackedBits] | None],
 ) -> Iterator[Mapping[int, Bits] | None]:
     for chunk in range(len(log.work.chunks)):
-        found = packed.get((number, chunk))
-        yield (
-            bits[number, chunk] if found is None else {bucket: one.unpack() for bucket, one in found.items()}
-        )
+        if (number, chunk) in bits:
+            yield bits[number, chunk]
+        else:
+            found = packed[number, chunk]
+            yield None if found is None else {bucket: one.unpack() for bucket, one in found.items()}
 
 
 def _join_all(

@@ -1,6 +1,7 @@
 """Bytes that a real broker wrote, against what Kafka's own tools say of them (`tests/golden/`)."""
 
 import json
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,11 @@ def files_of(kind: FileKind) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("path", "base_offset", "facts"), rows)
 
 
+def columns(facts: Facts, *words: str) -> list[tuple[int, ...]]:
+    """The numbers of these names."""
+    return [tuple(int(fact[word]) for word in words) for fact in facts]
+
+
 def batches(path: Path) -> list[tuple[int, BatchHeader, list[Record]]]:
     """Position, header and records of every batch."""
     data = path.read_bytes()
@@ -42,13 +48,9 @@ def batches(path: Path) -> list[tuple[int, BatchHeader, list[Record]]]:
 def test_headers(path: Path, base_offset: int, facts: Facts) -> None:
     """Every field of every header, in the words of DumpLogSegments."""
     expected = [fact for fact in facts if "baseOffset" in fact]
-    assert expected == [header_facts(position, header) for position, header, _ in batches(path)]
-
-
-@files_of(FileKind.LOG)
-def test_batches_fill_the_file(path: Path, base_offset: int, facts: Facts) -> None:
-    """Nothing lies after the last batch."""
-    assert sum(header.size_bytes for _, header, _ in batches(path)) == path.stat().st_size
+    found = batches(path)
+    assert expected == [header_facts(position, header) for position, header, _ in found]
+    assert sum(header.size_bytes for _, header, _ in found) == path.stat().st_size, "and nothing behind them"
 
 
 @files_of(FileKind.LOG)
@@ -99,7 +101,7 @@ def test_offset_index(path: Path, base_offset: int, facts: Facts) -> None:
     """Entries, and the same bytes when they are written again."""
     index = parse_offset_index(path.read_bytes(), base_offset)
     found = zip(index.offsets.tolist(), index.positions.tolist(), strict=True)
-    assert [(int(fact["offset"]), int(fact["position"])) for fact in facts] == list(found)
+    assert columns(facts, "offset", "position") == list(found)
     assert index.flaw is None
     assert render_offset_index(index, base_offset) == path.read_bytes()
 
@@ -109,7 +111,7 @@ def test_time_index(path: Path, base_offset: int, facts: Facts) -> None:
     """Entries, and the same bytes when they are written again."""
     index = parse_time_index(path.read_bytes(), base_offset)
     found = zip(index.timestamps_ms.tolist(), index.offsets.tolist(), strict=True)
-    assert [(int(fact["timestamp"]), int(fact["offset"])) for fact in facts] == list(found)
+    assert columns(facts, "timestamp", "offset") == list(found)
     assert index.flaw is None
     assert render_time_index(index, base_offset) == path.read_bytes()
 
@@ -118,13 +120,8 @@ def test_time_index(path: Path, base_offset: int, facts: Facts) -> None:
 def test_txn_index(path: Path, base_offset: int, facts: Facts) -> None:
     """Entries, and the same bytes when they are written again."""
     entries = parse_txn_index(path.read_bytes(), base_offset)
-    words = ("producerId", "firstOffset", "lastOffset", "lastStableOffset")
-    expected = [tuple(int(fact[word]) for word in words) for fact in facts]
-    found = [
-        (entry.producer_id, entry.first_offset, entry.last_offset, entry.last_stable_offset)
-        for entry in entries
-    ]
-    assert expected == found
+    expected = columns(facts, "producerId", "firstOffset", "lastOffset", "lastStableOffset")
+    assert expected == [astuple(entry) for entry in entries]
     assert render_txn_index(entries) == path.read_bytes()
 
 

@@ -7,8 +7,9 @@ without data, control batches that are no markers, and messages of magic 0 and 1
 
 import random
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from cleanerd.format.batch import Record, decode_batch, encode_batch, encode_empty_batch, parse_header
 from cleanerd.format.codecs import Codec
@@ -34,6 +35,19 @@ KEYS = (
     b"k" * 9,
     b"l" * 300,
 )
+
+
+_WEIGHTS = {
+    "plain": 6,
+    "idempotent": 3,
+    "transactional": 6,
+    "marker": 4,
+    "other": 1,
+    "legacy": 1,
+    "wrapper": 2,
+    "mixed_wrapper": 1,
+}
+"""Kinds of steps, each a method of `RandomLog`, and how often they come."""
 
 
 @dataclass
@@ -71,9 +85,7 @@ class RandomLog:
 
     rng: random.Random
     keys: Sequence[bytes] = KEYS
-    kinds: Sequence[str] = (
-        "plain", "idempotent", "transactional", "marker", "other", "legacy", "wrapper", "mixed wrapper"
-    )  # fmt: skip
+    kinds: Sequence[str] = tuple(_WEIGHTS)
     next_offset: int = 0
     batches: list[Placed] = field(default_factory=list)
     aborted: list[AbortedTxn] = field(default_factory=list)
@@ -81,32 +93,25 @@ class RandomLog:
 
     def append(self, count: int = 1) -> "RandomLog":
         """`count` random steps."""
-        steps: dict[str, Callable[[], None]] = {
-            "plain": self._plain,
-            "idempotent": self._idempotent,
-            "transactional": self._transactional,
-            "marker": self._marker,
-            "other": self._other_control,
-            "legacy": self._legacy,
-            "wrapper": self._wrapper,
-            "mixed wrapper": self._mixed_wrapper,
-        }
-        weights = {
-            "plain": 6,
-            "idempotent": 3,
-            "transactional": 6,
-            "marker": 4,
-            "other": 1,
-            "legacy": 1,
-            "wrapper": 2,
-            "mixed wrapper": 1,
-        }
         for _ in range(count):
             if self.rng.random() < 0.1:
                 self.next_offset += self.rng.choice((1, 5, 1000))
-            name = self.rng.choices(self.kinds, [weights[kind] for kind in self.kinds])[0]
-            steps[name]()
+            name = self.rng.choices(self.kinds, [_WEIGHTS[kind] for kind in self.kinds])[0]
+            getattr(self, f"_{name}")()
         return self
+
+    def write_segment(self, directory: Path, count: int) -> int:
+        """Append so many, which are a `.log` of their own; returns its base offset."""
+        first, base = len(self.batches), self.next_offset
+        self.append(count)
+        data = b"".join(placed.data for placed in self.batches[first:])
+        (directory / f"{base:020d}.log").write_bytes(data)
+        return base
+
+    @property
+    def data(self) -> bytes:
+        """All batches."""
+        return b"".join(placed.data for placed in self.batches)
 
     def _add(self, base_offset: int, data: bytes, next_offset: int) -> None:
         self.batches.append(Placed(base_offset, data))
@@ -205,7 +210,7 @@ class RandomLog:
             return encode_empty_batch(decode_batch(data)[0])
         return with_horizon(data, self.rng.choice((NOW_MS - 1, NOW_MS, NOW_MS + 1)))
 
-    def _other_control(self) -> None:
+    def _other(self) -> None:
         """What KRaft writes, and types that nobody knows yet."""
         offset, kind = self.next_offset, self.rng.choice((2, 3, 99))
         record = Record(offset, NOW_MS, struct.pack(">hh", 0, kind), self.rng.choice((None, b"\0\0\0\0")))

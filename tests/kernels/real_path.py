@@ -14,7 +14,6 @@ from cleanerd.format.batch import iterate_batches
 from cleanerd.format.errors import FormatError
 from cleanerd.format.names import MAX_OFFSET, TopicPartition
 from cleanerd.format.offset_index import OffsetIndex
-from cleanerd.kernels.judge import Context
 from cleanerd.kernels.newest import key_set, look_up
 from cleanerd.kernels.tables import AbortedTxns, Producers
 from cleanerd.pipeline import chunks
@@ -24,6 +23,7 @@ from cleanerd.pipeline.index import (
     combine,
     holders_of_buckets,
     index_chunk,
+    log_context,
     resolve,
     resolve_all,
 )
@@ -115,32 +115,18 @@ class RealPath:
             aborted_txns=tuple(facts.aborted),
         )
 
-    def _context(self, markers: Sequence[int]) -> LogContext:
-        work = self.work
-        context = Context(
-            work.now_ms, work.new_horizon_ms, work.round_end, work.producers, np.array(markers, np.int64)
-        )
-        return LogContext(
-            context,
-            work.aborted,
-            work.first_dirty_offset,
-            KEY,
-            self.layout.buckets,
-            work.index_interval_bytes,
-        )
+    def context(self, markers: Sequence[int] = ()) -> LogContext:
+        """What its chunks share; `markers`: those that may go."""
+        return log_context(IndexedLog(self.work, KEY, self.layout.buckets), markers)
 
     def _index(self) -> IndexedLog:
-        context = self._context(())
+        context = self.context()
         found = [index_chunk(chunk, context, _go_on) for chunk in self.work.chunks]
         summaries: list[ChunkSummary] = [summary for summary, _ in found]
         blocks = [blocks for _, blocks in found]
         _combine_runs(self.work.chunks, blocks, self.layout.combined_chunks)
-        answer = self._resolve_map_side if self.layout.map_side else self._resolve_all
-        indexed = IndexedLog(self.work, KEY, self.layout.buckets)
-        return join_chunks(indexed, summaries, answer(blocks))
-
-    def _resolve_all(self, blocks: list[Blocks]) -> list[dict[int, Bits]]:
-        return resolve_all(blocks)[0]
+        bits = self._resolve_map_side(blocks) if self.layout.map_side else resolve_all(blocks)[0]
+        return join_chunks(IndexedLog(self.work, KEY, self.layout.buckets), summaries, bits)
 
     def _resolve_map_side(self, blocks: list[Blocks]) -> list[dict[int, Bits]]:
         bits: list[dict[int, Bits]] = [{} for _ in blocks]
@@ -157,7 +143,7 @@ class RealPath:
         return bits
 
     def _rewrite(self, indexed: IndexedLog) -> Cleaned:
-        context = self._context(indexed.discardable_markers)
+        context = self.context(indexed.discardable_markers)
         result = Cleaned(
             segments=[b"" for _ in self.segments],
             counts=Counter(),

@@ -33,7 +33,7 @@ class SmallLog:
     sequences: dict[int, int] = field(default_factory=dict)
 
     def append(
-        self, *keys: int | None, pid: int = -1, txn: bool = False, value: bytes | None = b"offset"
+        self, *keys: int | bytes | None, pid: int = -1, txn: bool = False, value: bytes | None = b"offset"
     ) -> None:
         """One batch."""
         offset = self.next_offset
@@ -41,7 +41,7 @@ class SmallLog:
             Record(
                 offset + i,
                 1000,
-                None if key is None else b"%d" % key,
+                b"%d" % key if isinstance(key, int) else key,
                 b"%d" % (offset + i) if value == b"offset" else value,
             )
             for i, key in enumerate(keys)
@@ -58,13 +58,13 @@ class SmallLog:
             )
         )
 
-    def produce(self, pid: int, *keys: int) -> None:
+    def produce(self, pid: int, *keys: int | bytes) -> None:
         """One batch of a transaction."""
         self.append(*keys, pid=pid, txn=True)
 
-    def commit(self, pid: int) -> None:
+    def commit(self, pid: int, *, epoch: int = 0) -> None:
         """The end of a transaction."""
-        self._end(ControlType.COMMIT, pid)
+        self._end(ControlType.COMMIT, pid, epoch)
 
     def abort(self, pid: int) -> None:
         """The end of a transaction, and its entry in the transaction index."""
@@ -123,10 +123,10 @@ class SmallLog:
             aborted=tuple(self.aborted),
         )
 
-    def _end(self, kind: ControlType, pid: int) -> None:
+    def _end(self, kind: ControlType, pid: int, epoch: int = 0) -> None:
         self.add(
             encode_end_txn_marker(
-                kind, offset=self.next_offset, timestamp_ms=1000, producer_id=pid, producer_epoch=0
+                kind, offset=self.next_offset, timestamp_ms=1000, producer_id=pid, producer_epoch=epoch
             )
         )
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.format.batch import Record, encode_batch
 from cleanerd.format.txn_index import AbortedTxn
 from tests.kernels.small_log import DAY_MS, LARGE_MS, SmallLog
 
@@ -30,14 +29,11 @@ def test_c073_duplicate_check_after_cleaning(log: SmallLog) -> None:
     log.clean(0)
     assert log.batch_ends == [2, 5, 7]
     assert log.last_sequences == {1: 2, 2: 2, 3: 1}
-    assert log.keys == [2, 3, 1, 4]
-    assert log.offsets == [1, 3, 6, 7]
+    assert (log.keys, log.offsets) == ([2, 3, 1, 4], [1, 3, 6, 7])
     log.append(2, pid=4)
     log.clean(8)
     assert log.last_sequences == {1: 2, 2: 2, 3: 1, 4: 0}
-    assert log.batch_ends == [2, 5, 7, 8]
-    assert log.keys == [3, 1, 4, 2]
-    assert log.offsets == [3, 6, 7, 8]
+    assert (log.batch_ends, log.keys, log.offsets) == ([2, 5, 7, 8], [3, 1, 4, 2], [3, 6, 7, 8])
 
 
 def test_c074_producer_last_sequence_retained(log: SmallLog) -> None:
@@ -48,8 +44,7 @@ def test_c074_producer_last_sequence_retained(log: SmallLog) -> None:
     log.clean(0)
     assert log.batch_ends == [1, 3, 4]
     assert log.last_sequences == {1: 0, 2: 1, 3: 0}
-    assert log.keys == [0, 1]
-    assert log.offsets == [3, 4]
+    assert (log.keys, log.offsets) == ([0, 1], [3, 4])
 
 
 def test_c075_last_sequence_retained_even_if_aborted(log: SmallLog) -> None:
@@ -60,14 +55,12 @@ def test_c075_last_sequence_retained_even_if_aborted(log: SmallLog) -> None:
     log.clean(0)
     assert log.batch_ends == [2, 3]
     assert log.last_sequences == {1: 2}
-    assert log.keys == []
-    assert log.offsets == [3]
+    assert (log.keys, log.offsets) == ([], [3])
     log.produce(1, 1, 5)
     log.clean(0)
     assert log.batch_ends == [3, 5]
     assert log.last_sequences == {1: 4}
-    assert log.keys == [1, 5]
-    assert log.offsets == [3, 4, 5]
+    assert (log.keys, log.offsets) == ([1, 5], [3, 4, 5])
 
 
 def test_c076_basic_transaction_aware_cleaning(log: SmallLog) -> None:
@@ -81,8 +74,7 @@ def test_c076_basic_transaction_aware_cleaning(log: SmallLog) -> None:
     log.commit(1)
     aborted = list(log.aborted)
     log.clean(0)
-    assert log.keys == [3, 2]
-    assert log.offsets == [3, 6, 7, 8, 9]
+    assert (log.keys, log.offsets) == ([3, 2], [3, 6, 7, 8, 9])
     assert log.aborted == aborted
 
 
@@ -134,8 +126,7 @@ def test_c078_transactions_spanning_segments(log: SmallLog) -> None:
     assert log.keys == [3, 4, 5]
     log.append(3)
     log.clean(3)
-    assert log.keys == [3]
-    assert log.offsets == [5, 6, 7, 8]
+    assert (log.keys, log.offsets) == ([3], [5, 6, 7, 8])
     assert [txn.producer_id for txn in log.aborted] == [1, 2]
 
 
@@ -147,19 +138,15 @@ def test_c079_commit_marker_removal(log: SmallLog) -> None:
     log.produce(1, 2)
     log.commit(1)
     log.clean(0)
-    assert log.keys == [1, 3, 2]
-    assert log.offsets == [0, 2, 3, 4, 5]
+    assert (log.keys, log.offsets) == ([1, 3, 2], [0, 2, 3, 4, 5])
     log.produce(1, 1, 3)
     log.commit(1)
     log.clean(6)
-    assert log.keys == [2, 1, 3]
-    assert log.offsets == [3, 4, 5, 6, 7, 8]
+    assert (log.keys, log.offsets) == ([2, 1, 3], [3, 4, 5, 6, 7, 8])
     log.clean(9)
-    assert log.keys == [2, 1, 3]
-    assert log.offsets == [3, 4, 5, 6, 7, 8]
+    assert (log.keys, log.offsets) == ([2, 1, 3], [3, 4, 5, 6, 7, 8])
     log.clean(9, MAX_MS)
-    assert log.keys == [2, 1, 3]
-    assert log.offsets == [4, 5, 6, 7, 8]
+    assert (log.keys, log.offsets) == ([2, 1, 3], [4, 5, 6, 7, 8])
 
 
 def test_c080_batches_deleted_unread(log: SmallLog) -> None:
@@ -170,11 +157,9 @@ def test_c080_batches_deleted_unread(log: SmallLog) -> None:
     log.produce(1, 2)
     log.commit(1)
     log.clean(0)
-    assert log.keys == [2]
-    assert log.offsets == [1, 3, 4]
+    assert (log.keys, log.offsets) == ([2], [1, 3, 4])
     log.clean_twice(5)
-    assert log.keys == [2]
-    assert log.offsets == [3, 4]
+    assert (log.keys, log.offsets) == ([2], [3, 4])
 
 
 def test_c081_commit_marker_retention_with_empty_batch(log: SmallLog) -> None:
@@ -189,19 +174,13 @@ def test_c081_commit_marker_retention_with_empty_batch(log: SmallLog) -> None:
     log.commit(1)
     for first_dirty in (0, 8):
         log.clean(first_dirty)
-        assert log.keys == [2, 3]
-        assert log.offsets == [4, 5, 6, 7]
-        assert log.batch_ends == [1, 3, 4, 5, 6, 7]
+        assert (log.keys, log.offsets, log.batch_ends) == ([2, 3], [4, 5, 6, 7], [1, 3, 4, 5, 6, 7])
     log.produce(2, 1)
     log.commit(2)
     log.clean(8)
-    assert log.keys == [2, 3, 1]
-    assert log.offsets == [4, 5, 6, 7, 8, 9]
-    assert log.batch_ends == [1, 4, 5, 6, 7, 8, 9]
+    assert (log.keys, log.offsets, log.batch_ends) == ([2, 3, 1], [4, 5, 6, 7, 8, 9], [1, 4, 5, 6, 7, 8, 9])
     log.clean_twice(10)
-    assert log.keys == [2, 3, 1]
-    assert log.offsets == [5, 6, 7, 8, 9]
-    assert log.batch_ends == [1, 5, 6, 7, 8, 9]
+    assert (log.keys, log.offsets, log.batch_ends) == ([2, 3, 1], [5, 6, 7, 8, 9], [1, 5, 6, 7, 8, 9])
 
 
 def test_c082_empty_control_batch(log: SmallLog) -> None:
@@ -210,9 +189,7 @@ def test_c082_empty_control_batch(log: SmallLog) -> None:
     log.append(2)
     log.append(3)
     log.clean_twice(0)
-    assert log.keys == [2, 3]
-    assert log.offsets == [1, 2]
-    assert log.batch_ends == [0, 1, 2]
+    assert (log.keys, log.offsets, log.batch_ends) == ([2, 3], [1, 2], [0, 1, 2])
     before = [batch.data for batch in log.batches()]
     log.clean(3, MAX_MS)
     assert [batch.data for batch in log.batches()] == before
@@ -224,9 +201,7 @@ def test_c083_committed_transaction_spanning_segments(log: SmallLog) -> None:
     log.roll()
     log.commit(1)
     log.clean_twice(0)
-    assert log.keys == [1]
-    assert log.offsets == [0, 1]
-    assert log.batch_ends == [0, 1]
+    assert (log.keys, log.offsets, log.batch_ends) == ([1], [0, 1], [0, 1])
 
 
 def test_c084_aborted_transaction_spanning_segments(log: SmallLog) -> None:
@@ -236,9 +211,7 @@ def test_c084_aborted_transaction_spanning_segments(log: SmallLog) -> None:
     log.abort(1)
     for now_ms in (LARGE_MS, MAX_MS):
         log.clean(0, now_ms)
-        assert log.keys == []
-        assert log.offsets == [1]
-        assert log.batch_ends == [0, 1]
+        assert (log.keys, log.offsets, log.batch_ends) == ([], [1], [0, 1])
 
 
 def test_c085_abort_marker_removal(log: SmallLog) -> None:
@@ -249,37 +222,24 @@ def test_c085_abort_marker_removal(log: SmallLog) -> None:
     log.produce(1, 3)
     log.commit(1)
     log.clean(0)
-    assert log.keys == [3]
-    assert log.offsets == [3, 4, 5]
+    assert (log.keys, log.offsets) == ([3], [3, 4, 5])
     log.clean_twice(6)
-    assert log.keys == [3]
-    assert log.offsets == [4, 5]
+    assert (log.keys, log.offsets) == ([3], [4, 5])
 
 
 def test_c086_sequence_reuse(log: SmallLog) -> None:
     """Two transactions with equal sequences: the last batch is found by its offset."""
     log.produce(1, 1)
     log.commit(1)
-    log.add(
-        encode_batch(
-            [Record(2, 1000, b"2", b"2")],
-            base_offset=2,
-            producer_id=1,
-            producer_epoch=0,
-            base_sequence=0,
-            transactional=True,
-        )
-    )
+    log.sequences[1] = 0
+    log.produce(1, 2)
     log.commit(1)
     log.append(1)
     log.append(2)
     log.clean(0)
-    assert log.keys == [1, 2]
-    assert log.offsets == [1, 3, 4, 5]
-    assert log.batch_ends == [1, 2, 3, 4, 5]
+    assert (log.keys, log.offsets, log.batch_ends) == ([1, 2], [1, 3, 4, 5], [1, 2, 3, 4, 5])
     log.clean_twice(6)
-    assert log.offsets == [3, 4, 5]
-    assert log.batch_ends == [2, 3, 4, 5]
+    assert (log.offsets, log.batch_ends) == ([3, 4, 5], [2, 3, 4, 5])
 
 
 def test_c087_abort_marker_retention_with_empty_batch(log: SmallLog) -> None:
@@ -289,46 +249,25 @@ def test_c087_abort_marker_retention_with_empty_batch(log: SmallLog) -> None:
     index = [AbortedTxn(1, 0, 2, 3)]
     log.clean(0)
     for _ in range(2):
-        assert log.keys == []
-        assert log.offsets == [2]
-        assert log.batch_ends == [1, 2]
+        assert (log.keys, log.offsets, log.batch_ends) == ([], [2], [1, 2])
         assert log.aborted == index
         log.clean_twice(3)
     log.produce(1, 1)
     log.clean(3)
-    assert log.keys == [1]
-    assert log.offsets == [2, 3]
-    assert log.batch_ends == [2, 3]
+    assert (log.keys, log.offsets, log.batch_ends) == ([1], [2, 3], [2, 3])
     assert log.aborted == index
     log.clean_twice(4)
-    assert log.keys == [1]
-    assert log.offsets == [3]
-    assert log.batch_ends == [3]
+    assert (log.keys, log.offsets, log.batch_ends) == ([1], [3], [3])
     assert log.aborted == []
 
 
 def test_c088_keys_like_marker_keys(log: SmallLog) -> None:
     """Rule 4.51: the key of a marker never meets the keys of records."""
-    commit_key = b"\0\0\0\x01"
-    for pid in (1, 2):
-        if pid == 1:
-            log.produce(1, 1)
-        else:
-            record = Record(log.next_offset, 1000, commit_key, b"v")
-            log.add(
-                encode_batch(
-                    [record],
-                    base_offset=record.offset,
-                    producer_id=2,
-                    producer_epoch=0,
-                    base_sequence=0,
-                    transactional=True,
-                )
-            )
+    for pid, key in ((1, 1), (2, b"\0\0\0\x01")):
+        log.produce(pid, key)
         log.commit(pid)
     log.clean(0)
-    assert log.batch_ends == [0, 1, 2, 3]
-    assert log.offsets == [0, 1, 2, 3]
+    assert (log.batch_ends, log.offsets) == ([0, 1, 2, 3], [0, 1, 2, 3])
 
 
 @pytest.mark.parametrize(("count", "dropped", "last_sequence"), [(4, (0, 3), 3), (2, (0, 1), 1)])
@@ -362,17 +301,7 @@ def test_a_new_epoch_forgets_the_last_data_offset(log: SmallLog) -> None:
     """Rule 4.17: then every marker of that epoch is kept, and no data batch."""
     log.produce(1, 1)
     log.append(1)
-    log.add(
-        encode_batch(
-            [Record(log.next_offset, 1000, b"\0\0\0\1", b"\0\0\0\0\0\0")],
-            base_offset=log.next_offset,
-            producer_id=1,
-            producer_epoch=1,
-            transactional=True,
-            control=True,
-        )
-    )
+    log.commit(1, epoch=1)
     assert log.facts(0, 3, 0).producers[1].last_data_offset is None
     log.clean_twice(0, DAY_MS)
-    assert log.batch_ends == [1, 2]
-    assert log.keys == [1]
+    assert (log.batch_ends, log.keys) == ([1, 2], [1])

@@ -143,7 +143,7 @@ def test_no_kernel_reads_beyond_its_buffer(reader: Callable[[bytes, random.Rando
         rng = random.Random(f"bounds {seed}")
         kinds = ("legacy",) if reader is expand_everything else ("plain", "transactional", "marker", "legacy")
         log = RandomLog(rng, kinds=kinds).append(3)
-        data = b"".join(placed.data for placed in log.batches)
+        data = log.data
         for _ in range(rng.randrange(4)):
             data = damage(rng, data)
         outcomes[reader(data, rng)] += 1
@@ -156,7 +156,7 @@ def test_logs_cut_at_every_byte(kind: str, tmp_path: Path) -> None:
     """A log that ends inside a batch is refused; one that ends between two is not."""
     rng = random.Random(kind)
     log = RandomLog(rng, kinds=(kind,)).append(4)
-    data, facts = b"".join(placed.data for placed in log.batches), random_facts(rng, log)
+    data, facts = log.data, random_facts(rng, log)
     ends = set(np.cumsum([len(placed.data) for placed in log.batches]).tolist()) | {0}
     for end in [*range(0, len(data), 7), *ends]:
         path = RealPath(tmp_path, [LogSegment(0, data[:end])], facts)

@@ -420,7 +420,7 @@ def test_every_bit_of_a_record_changes_its_digest() -> None:
 def test_what_is_plain_to_stay_is_left_by_the_judge(seed: int, tmp_path: Path) -> None:
     """Batch by batch, of every kind; and what is not plain has a reason to be looked at."""
     log = RandomLog(random.Random(seed)).append(60)
-    (tmp_path / "0.log").write_bytes(b"".join(placed.data for placed in log.batches))
+    (tmp_path / "0.log").write_bytes(log.data)
     stat = FileStat.of((tmp_path / "0.log").stat())
     producers = Producers(*(np.zeros(0, np.int64) for _ in range(3)))
     context = Context(NOW_MS, NOW_MS + 1, 1 << 60, producers, np.zeros(0, np.int64))

@@ -72,22 +72,13 @@ def test_aborted_batches_against_the_tracker(seed: int) -> None:
     """Data batches of aborted transactions, and no others."""
     log = random_log(seed)
     columns = aborted_columns([(t.producer_id, t.first_offset, t.last_offset) for t in log.aborted])
-    _, batches = table_of(b"".join(placed.data for placed in log.batches))
+    _, batches = table_of(log.data)
     tracker = TransactionTracker(log.aborted)
     expected = []
     for placed in log.batches:
         batch = next(reference.read_batches(placed.data))
         expected.append(tracker.is_discardable(batch) and not batch.is_control)
     assert mark_aborted(batches, columns).tolist() == expected
-
-
-def test_nothing_without_transactions() -> None:
-    """No events and no aborted batches in a plain log."""
-    raw, batches = table_of(encode_batch([Record(0, 0, b"k", b"v")], base_offset=0))
-    none = mark_aborted(batches, aborted_columns([]))
-    assert none.tolist() == [False]
-    assert len(collect_events(raw, batches, none, context())) == 0
-    assert len(empty_transactions(collect_events(raw, batches, none, context()))) == 0
 
 
 def marker(kind: ControlType, offset: int, *, producer_id: int = 1, epoch: int = 0) -> bytes:

@@ -14,7 +14,7 @@ import pytest
 
 from cleanerd.env.files import FileStat
 from cleanerd.env.turns import machine_turn
-from cleanerd.errors import CorruptFile, SourceChanged
+from cleanerd.errors import Aborted, CorruptFile, SourceChanged
 from cleanerd.format.batch import Record, encode_batch
 from cleanerd.format.codecs import Codec, compress
 from cleanerd.format.errors import FormatError
@@ -26,7 +26,8 @@ from cleanerd.pipeline.chunks import map_slices, read_pieces, slices
 from cleanerd.pipeline.index import index_chunk
 from cleanerd.pipeline.part_file import PartFile
 from cleanerd.pipeline.rewrite import Proof, VerificationFailed, read_back, rewrite_chunk, verify_part
-from cleanerd.pipeline.values import ChunkWork, PackedBits, Source, Verdicts
+from cleanerd.pipeline.values import PackedBits, Part, Source, Verdicts
+from cleanerd.spark_runtime.channel import Advance
 from cleanerd.storage import file_bytes
 from tests.kernels.damage import sealed
 from tests.kernels.random_log import LogSegment, RandomLog, random_facts
@@ -164,7 +165,7 @@ def test_index_entries_inside_batches(tmp_path: Path) -> None:
     """An offset index that points into a batch belongs to another file: it is told, and its group is written anew."""
     size = len(batch(0))
     path = RealPath(tmp_path, [LogSegment(0, batch(0) + batch(1) + batch(2))], FACTS)
-    (chunk,), context = path.work.chunks, path._context(())
+    (chunk,), context = path.work.chunks, path.context()
 
     def flaw(*entries: tuple[int, int]) -> FormatError | None:
         columns = np.array(entries, np.int64).reshape(-1, 2)
@@ -199,39 +200,44 @@ def test_a_clean_segment_that_reaches_into_the_dirty_section(tmp_path: Path) -> 
             RealPath(tmp_path, segments, facts, Layout(map_side=map_side)).clean()
 
 
-def written_part(directory: Path) -> tuple[RealPath, ChunkWork]:
-    """A cleaning of one chunk that went well."""
-    rng = random.Random(5)
-    log = RandomLog(rng).append(30)
-    segment = LogSegment(0, b"".join(placed.data for placed in log.batches))
-    path = RealPath(directory, [segment], random_facts(rng, log))
-    path.clean()
-    (chunk,) = path.work.chunks
-    return path, chunk
+class Indexed:
+    """A log of one chunk, and what is known of it when it is rewritten."""
+
+    def __init__(self, directory: Path) -> None:
+        rng = random.Random(5)
+        log = RandomLog(rng).append(30)
+        path = RealPath(directory, [LogSegment(0, log.data)], random_facts(rng, log))
+        path.clean()
+        (self.chunk,), (self.verdicts,) = path.work.chunks, path.indexed.verdicts
+        self.context = path.context(path.indexed.discardable_markers)
+        self.part_path = directory / "part"
+
+    def rewrite(self, *, write: bool = True, advance: Advance = go_on, verified: Advance = go_on) -> Part:
+        out = part_of(self.chunk, self.part_path) if write else None
+        return rewrite_chunk(self.chunk, self.context, self.verdicts, out, advance, verified)
 
 
 def test_a_part_that_is_not_what_it_should_be(tmp_path: Path) -> None:
     """Every number of the proof counts, and every byte of the file: also those outside of a CRC."""
-    path, chunk = written_part(tmp_path)
-    part_path = tmp_path / "part"
-    context = path._context(path.indexed.discardable_markers)
-    part = rewrite_chunk(chunk, context, path.indexed.verdicts[0], part_of(chunk, part_path), go_on, go_on)
-    proof, starts, last_offsets = read_back(str(part_path), chunk.source, go_on)
-    verify_part(str(part_path), chunk.source, proof, part.entries, go_on)
+    indexed = Indexed(tmp_path)
+    source, part_path = indexed.chunk.source, indexed.part_path
+    part = indexed.rewrite()
+    proof, starts, last_offsets = read_back(str(part_path), source, go_on)
+    verify_part(str(part_path), source, proof, part.entries, go_on)
     for field in fields(Proof):
         wrong = replace(proof, **{field.name: getattr(proof, field.name) ^ 1})
         with pytest.raises(VerificationFailed, match="should be"):
-            verify_part(str(part_path), chunk.source, wrong, part.entries, go_on)
+            verify_part(str(part_path), source, wrong, part.entries, go_on)
     for column, shift in (("positions", 1), ("offsets", 1), ("positions", int(starts[-1]))):
         entries = replace(part.entries, **{column: getattr(part.entries, column) + shift})
         with pytest.raises(VerificationFailed, match="does not point"):
-            verify_part(str(part_path), chunk.source, proof, entries, go_on)
+            verify_part(str(part_path), source, proof, entries, go_on)
     assert set(part.entries.offsets) < set(last_offsets)
     whole = part_path.read_bytes()
     for at in range(0, len(whole), 7):
         part_path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         with pytest.raises((VerificationFailed, CorruptFile)):
-            verify_part(str(part_path), chunk.source, proof, part.entries, go_on)
+            verify_part(str(part_path), source, proof, part.entries, go_on)
 
 
 HEADER_FIELDS = {  # name: (position, bytes)
@@ -266,54 +272,92 @@ def test_every_field_of_a_batch_is_proved(at: int, size: int, tmp_path: Path) ->
     assert read_back(changed.path, changed, go_on)[0] != proof
 
 
-def test_verdicts_of_another_chunk(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [-1, 1])
+def test_verdicts_of_another_chunk(tmp_path: Path, more: int) -> None:
     """Too few or too many answers: the part is worth nothing, and no kernel reads beyond them."""
-    path, chunk = written_part(tmp_path)
-    context = path._context(path.indexed.discardable_markers)
-    verdicts = path.indexed.verdicts[0]
-    answers = int(verdicts.bucket_counts.sum())
+    indexed = Indexed(tmp_path)
+    answers = int(indexed.verdicts.bucket_counts.sum())
     assert answers > 1
-    for wrong in (
-        replace(verdicts, bucket_counts=np.array([answers - 1], np.int64)),
-        Verdicts(
-            PackedBits.of(np.zeros(answers + 1, np.bool_)),
-            verdicts.buckets,
-            np.array([answers + 1], np.int64),
-        ),
-    ):
-        with pytest.raises(VerificationFailed, match="other keys than when they were indexed"):
-            rewrite_chunk(chunk, context, wrong, None, go_on, go_on)
+    indexed.verdicts = Verdicts(
+        PackedBits.of(np.zeros(answers + max(more, 0), np.bool_)),
+        indexed.verdicts.buckets,
+        np.array([answers + more], np.int64),
+    )
+    with pytest.raises(VerificationFailed, match="other keys than when they were indexed"):
+        indexed.rewrite(write=False)
 
 
-LARGE_BATCH_LOCK = f"cleanerd-{os.geteuid()}-large-batch.lock"
+@pytest.mark.parametrize("write", [True, False])
+def test_what_a_rewrite_reports(write: bool, tmp_path: Path) -> None:
+    """Read, written and read again: each byte once; a dry run writes nothing and has nothing to verify."""
+    indexed, rewritten, verified = Indexed(tmp_path), [(0, 0, 0)], [(0, 0, 0)]
+    part = indexed.rewrite(
+        write=write,
+        advance=lambda *done: rewritten.append(done),
+        verified=lambda *done: verified.append(done),
+    )
+    read_bytes = indexed.chunk.source.size_bytes
+    assert np.sum(rewritten, 0).tolist() == [read_bytes, part.size_bytes * write, part.records_read]
+    assert np.sum(verified, 0).tolist() == [part.size_bytes * write, 0, part.records_kept * write]
 
 
-def is_taken(lock: Path) -> bool:
-    """Whether somebody has the turn."""
-    if not lock.exists():
+def test_an_abort_during_verification(tmp_path: Path) -> None:
+    def stop(*_: int) -> None:
+        raise Aborted("told to stop")
+
+    with pytest.raises(Aborted):
+        Indexed(tmp_path).rewrite(verified=stop)
+
+
+class Turn:
+    """That of large batches, in a directory of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.lock = directory / f"cleanerd-{os.geteuid()}-large-batch.lock"
+
+    @property
+    def is_taken(self) -> bool:
+        if not self.lock.exists():
+            return False
+        with self.lock.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
         return False
-    with lock.open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+
+
+@pytest.fixture
+def turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Turn:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return Turn(tmp_path)
+
+
+@pytest.fixture
+def reads(turn: Turn, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
+    """Bytes of each read, and whether the turn was had."""
+    found: list[tuple[int, bool]] = []
+
+    def read_at(fd: int, position: int, size: int) -> np.ndarray:
+        found.append((size, turn.is_taken))
+        return file_bytes.read_at(fd, position, size)
+
+    monkeypatch.setattr(chunks, "read_at", read_at)
+    return found
 
 
 def test_no_part_is_written_in_the_turn_of_large_batches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, turn: Turn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A write may wait for the parts before it, whose tasks may wait for the turn: none of them would ever end."""
-    path, chunk = written_part(tmp_path)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    indexed = Indexed(tmp_path)
     monkeypatch.setattr(chunks, "LARGE_BATCH_BYTES", 40)
-    lock, seen, write = tmp_path / LARGE_BATCH_LOCK, [], PartFile.write
+    seen, write = [], PartFile.write
     monkeypatch.setattr(
-        PartFile, "write", lambda self, data: (seen.append(is_taken(lock)), write(self, data))[1]
+        PartFile, "write", lambda self, data: (seen.append(turn.is_taken), write(self, data))[1]
     )
-    context = path._context(path.indexed.discardable_markers)
-    rewrite_chunk(chunk, context, path.indexed.verdicts[0], part_of(chunk, tmp_path / "part"), go_on, go_on)
-    assert lock.exists(), "there are large batches"
+    indexed.rewrite()
+    assert turn.lock.exists(), "there are large batches"
     assert seen
     assert not any(seen)
 
@@ -321,74 +365,55 @@ def test_no_part_is_written_in_the_turn_of_large_batches(
 @pytest.mark.parametrize("records", [1, 5000])
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
 def test_of_large_batches_one_at_a_time_is_taken_on_a_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: Codec, records: int
+    tmp_path: Path, turn: Turn, monkeypatch: pytest.MonkeyPatch, codec: Codec, records: int
 ) -> None:
     """The turn is had while a large batch is expanded, not before, not after; nothing waits for it in between.
 
     One is large by the bytes of its records, one by their number: a row of a tiny record is larger than the record.
     """
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(chunks, "LARGE_BATCH_BYTES", 200_000)
     value, end = bytes(300_000 if records == 1 else 0), 1 + records
     large = encode_batch([Record(n, 5, b"k", value) for n in range(1, end)], base_offset=1, codec=codec)
     source = source_of(tmp_path / "1.log", batch(0, codec=codec) + large + batch(end, codec=codec))
-    lock, seen = tmp_path / LARGE_BATCH_LOCK, []
+    seen: list[tuple[int, bool]] = []
     for piece in read_pieces(source):
         for offsets, was_taken in map_slices(
-            piece, lambda part: (part.records["offset"].tolist(), is_taken(lock))
+            piece, lambda part: (part.records["offset"].tolist(), turn.is_taken)
         ):
             seen += [(offset, was_taken) for offset in offsets]
-            assert not is_taken(lock)
+            assert not turn.is_taken
     assert [offset for offset, _ in seen] == list(range(end + 1))
     assert (0, False) in seen
     assert (1, True) in seen
-    assert lock.stat().st_mode & 0o777 == 0o600
+    assert turn.lock.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("is_sound", [True, False])
 def test_a_large_batch_is_read_in_the_turn_until_its_crc_is_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_sound: bool
+    tmp_path: Path, turn: Turn, reads: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch, is_sound: bool
 ) -> None:
     """Any header may claim so much. It is read at once, without a batch behind it, and nobody is kept waiting afterwards."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(chunks, "LARGE_BATCH_BYTES", 3 << 20)
     large = bytearray(encode_batch([Record(1, 5, b"k", bytes(4 << 20))], base_offset=1))
     large[-1] ^= not is_sound
     source = source_of(tmp_path / "0.log", batch(0) + large + batch(2))
-    lock, seen = tmp_path / LARGE_BATCH_LOCK, []
-
-    def read_at(fd: int, position: int, size: int) -> np.ndarray:
-        seen.append((size, is_taken(lock)))
-        return file_bytes.read_at(fd, position, size)
-
-    monkeypatch.setattr(chunks, "read_at", read_at)
     with nullcontext() if is_sound else pytest.raises(CorruptFile, match="CRC"):
-        assert [(len(piece.raw), is_taken(lock)) for piece in read_pieces(source)] == [
-            (len(batch(0)), False),
-            (len(large), False),
-            (len(batch(2)), False),
-        ]
-    assert seen[:3] == [(chunks.PIECE_BYTES, False), (chunks.PIECE_BYTES, False), (len(large), True)]
-    assert not is_taken(lock)
+        pieces = [(len(piece.raw), turn.is_taken) for piece in read_pieces(source)]
+        assert pieces == [(len(one), False) for one in (batch(0), large, batch(2))]
+    assert reads[:3] == [(chunks.PIECE_BYTES, False), (chunks.PIECE_BYTES, False), (len(large), True)]
+    assert not turn.is_taken
 
 
 def test_a_size_beyond_the_end_of_the_chunk_is_refused_unread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, reads: list[tuple[int, bool]]
 ) -> None:
     """However many bytes follow."""
     claim = bytearray(batch(1))
     claim[LENGTH_AT : LENGTH_AT + 4] = (1 << 30).to_bytes(4)
     source = source_of(tmp_path / "0.log", batch(0) + claim + bytes(16 << 20))
-    read: list[int] = []
-
-    def read_at(fd: int, position: int, size: int) -> np.ndarray:
-        read.append(size)
-        return file_bytes.read_at(fd, position, size)
-
-    monkeypatch.setattr(chunks, "read_at", read_at)
     with pytest.raises(CorruptFile, match=f"at byte {len(batch(0))}: expected a whole batch"):
         read_all(source)
-    assert read == [chunks.PIECE_BYTES] * 2
+    assert reads == [(chunks.PIECE_BYTES, False)] * 2
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")

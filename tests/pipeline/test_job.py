@@ -1,7 +1,6 @@
 """The physical plans on a real Spark session: exact, equal, and untouched by a neighbour's damage (architecture 4)."""
 
 import os
-import signal
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -33,6 +32,7 @@ from cleanerd.spark_runtime.resident_job import TaskStep
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints, scan_partition
 from cleanerd.storage.stability import read_stability
+from tests.spark_runtime.sessions import jvm_of, session
 from tests.synthetic import Shape, newest_offsets, write_log
 
 NOW_MS = 1_700_000_100_000
@@ -89,6 +89,19 @@ def offsets_in(log: RewrittenLog) -> np.ndarray:
     return np.concatenate(found)
 
 
+def flip(path: Path, position: int) -> None:
+    """Damage a byte."""
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+def assert_newest(log: RewrittenLog, keys: np.ndarray) -> None:
+    """The newest record of each key is left, and no other."""
+    assert log.error is None
+    np.testing.assert_array_equal(offsets_in(log), newest_offsets(keys))
+
+
 @pytest.mark.soak
 def test_plan_through_files_is_exact_with_a_budget_of_1000_keys_on_1000000_records(
     spark: LazySpark, tmp_path: Path
@@ -99,9 +112,8 @@ def test_plan_through_files_is_exact_with_a_budget_of_1000_keys_on_1000000_recor
 
     (indexed,), (rewritten,) = run(spark, [plan(tmp_path, "big", chunk_bytes=4 << 20)], TIGHT)
 
-    assert rewritten.error is None
     assert indexed.buckets >= 1000
-    np.testing.assert_array_equal(offsets_in(rewritten), newest_offsets(keys))
+    assert_newest(rewritten, keys)
 
 
 @pytest.mark.parametrize(("budget", "buckets"), [(AMPLE, 4), (Budget(int(5_000 * KEY_BYTES)), 64)])
@@ -116,9 +128,8 @@ def test_a_log_of_many_chunks_has_few_blocks(
 
     (indexed,), (rewritten,) = run(spark, [work], budget)
 
-    assert rewritten.error is None
     assert indexed.buckets == buckets
-    np.testing.assert_array_equal(offsets_in(rewritten), newest_offsets(keys))
+    assert_newest(rewritten, keys)
 
 
 @pytest.mark.parametrize(("budget", "first_dirty_offset"), [(TIGHT, 0), (AMPLE, 0), (AMPLE, 30_025)])
@@ -172,9 +183,7 @@ def test_logs_share_a_job_and_a_damaged_one_harms_nobody(
     """Small logs share a job; damage is reported with file and position and stops only its own log."""
     keys = {name: write_log(tmp_path / f"{name}-0", 20_000, SMALL, seed) for seed, name in enumerate("abc")}
     damaged = tmp_path / "b-0" / f"{0:020d}.log"
-    data = bytearray(damaged.read_bytes())
-    data[100_000] ^= 1
-    damaged.write_bytes(data)
+    flip(damaged, 100_000)
 
     _, rewritten = run(spark, [plan(tmp_path, name) for name in "abc"], budget)
 
@@ -183,8 +192,7 @@ def test_logs_share_a_job_and_a_damaged_one_harms_nobody(
     assert error.path == str(damaged)
     assert 98_000 < error.position <= 100_000
     for log, name in ((rewritten[0], "a"), (rewritten[2], "c")):
-        assert log.error is None
-        np.testing.assert_array_equal(offsets_in(log), newest_offsets(keys[name]))
+        assert_newest(log, keys[name])
 
 
 def test_dry_run_writes_nothing_and_counts_the_same(spark: LazySpark, tmp_path: Path) -> None:
@@ -198,12 +206,14 @@ def test_dry_run_writes_nothing_and_counts_the_same(spark: LazySpark, tmp_path: 
     _, (written,) = run(spark, [work], AMPLE)
 
     assert listed == before
-    for group, parts in written.parts.items():
-        for dry, real in zip(counted.parts[group], parts, strict=True):
-            assert (dry.size_bytes, dry.records_kept) == (
-                real.size_bytes,
-                real.records_kept,
-            )
+    sizes = [
+        {
+            group: [(part.size_bytes, part.records_kept) for part in parts]
+            for group, parts in log.parts.items()
+        }
+        for log in (counted, written)
+    ]
+    assert sizes[0] == sizes[1]
 
 
 def test_nothing_is_left_among_the_scratch_files(spark: LazySpark, tmp_path: Path) -> None:
@@ -233,31 +243,26 @@ def test_a_task_that_is_told_to_stop_aborts_its_log(spark: LazySpark, tmp_path: 
 def test_the_death_of_the_jvm_costs_one_retry(spark: LazySpark, tmp_path: Path) -> None:
     """The JVM is killed between two jobs; the next one starts a new session by itself."""
     keys = write_log(tmp_path / "dead-0", 20_000, SMALL)
-    gateway = spark.context()._gateway
-    assert gateway is not None
-    os.kill(gateway.proc.pid, signal.SIGKILL)
+    jvm_of(spark).kill()
 
     _, (rewritten,) = run(spark, [plan(tmp_path, "dead")], AMPLE)
 
-    assert rewritten.error is None
-    np.testing.assert_array_equal(offsets_in(rewritten), newest_offsets(keys))
+    assert_newest(rewritten, keys)
 
 
 @pytest.mark.soak
 def test_a_jvm_that_dies_between_two_steps_costs_one_retry(spark: LazySpark, tmp_path: Path) -> None:
     """What is known of the log is here: the next step is a job of its own in the next session."""
     keys = write_log(tmp_path / "between-0", 20_000, SMALL)
-    gateway = spark.context()._gateway
-    assert gateway is not None
+    jvm = jvm_of(spark)
 
     def kill() -> None:
-        gateway.proc.kill()
-        gateway.proc.wait()
+        jvm.kill()
+        jvm.wait()
 
     _, (rewritten,) = run(spark, [plan(tmp_path, "between")], AMPLE, between=kill)
 
-    assert rewritten.error is None
-    np.testing.assert_array_equal(offsets_in(rewritten), newest_offsets(keys))
+    assert_newest(rewritten, keys)
 
 
 def test_blocks_that_went_with_their_session_are_made_again(
@@ -279,20 +284,14 @@ def test_blocks_that_went_with_their_session_are_made_again(
     _, (rewritten,) = run(spark, [plan(tmp_path, "gone")], TIGHT)
 
     assert gone
-    assert rewritten.error is None
-    np.testing.assert_array_equal(offsets_in(rewritten), newest_offsets(keys))
+    assert_newest(rewritten, keys)
 
 
 @pytest.mark.soak
 def test_executors_in_processes_of_their_own(spark: LazySpark, tmp_path: Path) -> None:
     """`local-cluster[2,1,1024]`: a master, two workers and their executors, over sockets as on a cluster."""
-    spark.stop()  # a process has one Spark context at a time; the shared one comes back when it is used
+    spark.stop()
     keys = write_log(tmp_path / "apart-0", 60_000, SMALL)
-    session = LazySpark("local-cluster[2,1,1024]")
-    try:
-        _, (rewritten,) = run(session, [plan(tmp_path, "apart")], TIGHT)
-
-        assert rewritten.error is None
-        np.testing.assert_array_equal(offsets_in(rewritten), newest_offsets(keys))
-    finally:
-        session.stop()
+    with session("local-cluster[2,1,1024]") as apart:
+        _, (rewritten,) = run(apart, [plan(tmp_path, "apart")], TIGHT)
+    assert_newest(rewritten, keys)

@@ -1,5 +1,6 @@
 """Clean chunks that are read once become, to the last byte, what looking up and rewriting make of them (architecture 4)."""
 
+import os
 import random
 from collections import Counter
 from dataclasses import fields, replace
@@ -21,7 +22,7 @@ from cleanerd.spark_runtime.channel import Channel
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.messages import GO_ON, STOP, Moved, Phase, ReportAnswer
 from tests.kernels.random_log import RandomLog
-from tests.pipeline.test_job import AMPLE, SMALL, offsets_in, plan, run
+from tests.pipeline.test_job import AMPLE, SMALL, flip, offsets_in, plan, run
 from tests.pipeline.test_small_log import part_bytes, values, without_paths
 from tests.synthetic import write_log
 
@@ -61,13 +62,8 @@ def told(log: IndexedLog) -> Any:
 def random_log(directory: Path, seed: int, kinds: tuple[str, ...], segments: int = 4) -> int:
     """Segments of all codecs, and an active one; returns the base of the last but one."""
     directory.mkdir()
-    log, bases = RandomLog(random.Random(seed), kinds=kinds), []
-    for batches in (*[25] * segments, 2):
-        first = len(log.batches)
-        bases.append(log.next_offset)
-        log.append(batches)
-        data = b"".join(placed.data for placed in log.batches[first:])
-        (directory / f"{bases[-1]:020d}.log").write_bytes(data)
+    log = RandomLog(random.Random(seed), kinds=kinds)
+    bases = [log.write_segment(directory, batches) for batches in (*[25] * segments, 2)]
     for base, end in pairwise([*bases, log.next_offset]):
         ended = [txn for txn in log.aborted if base <= txn.last_offset < end]
         if ended:
@@ -136,18 +132,10 @@ def test_what_is_met_late_makes_the_log_start_again(
     """In the last clean segment only: by then parts of the group have been written."""
     (tmp_path / "t-0").mkdir()
     log = RandomLog(random.Random(5), kinds=("plain",))
-    for kinds in (
-        ("plain",),
-        ("plain",),
-        ("transactional", "marker") if late == "marker" else (late,),
-        ("plain",),
-    ):
-        first, base = len(log.batches), log.next_offset
-        log.kinds = kinds
-        log.append(30)
-        data = b"".join(placed.data for placed in log.batches[first:])
-        (tmp_path / "t-0" / f"{base:020d}.log").write_bytes(data)
-    (tmp_path / "t-0" / f"{log.next_offset:020d}.log").write_bytes(b"")
+    for kinds in ("plain", "plain", late, "plain"):
+        log.kinds = (kinds,)
+        base = log.write_segment(tmp_path / "t-0", 30)
+    (tmp_path / "t-0" / f"{log.next_offset:020d}.log").touch()
     again: list[int] = []
     read_rest = Pipeline._read_rest
     monkeypatch.setattr(
@@ -231,23 +219,14 @@ def test_a_dry_run_counts_in_one_pass_and_writes_nothing(spark: LazySpark, tmp_p
 @pytest.mark.parametrize("damage", ["flipped", "shorter"])
 def test_a_log_damaged_in_a_clean_chunk_harms_no_other(spark: LazySpark, tmp_path: Path, damage: str) -> None:
     """The error names file and position, as when it is looked up."""
-    works = [large_log(tmp_path, name, seed) for seed, name in enumerate("ab")]
+    for seed, name in enumerate("ab"):
+        write_log(tmp_path / f"{name}-0", 60_000, SMALL, seed)
     path = tmp_path / "a-0" / f"{0:020d}.log"
-    data = bytearray(path.read_bytes())
-    data[700_000] ^= 1
-    with path.open("r+b") as file:
-        if damage == "flipped":
-            file.write(data)
-        else:
-            file.truncate(700_000)
-    identity = replace(works[0].chunks[0].source.identity, mtime_ns=path.stat().st_mtime_ns)
-    chunks = [
-        replace(chunk, source=replace(chunk.source, identity=identity))
-        if damage == "flipped" and chunk.source.path == str(path)
-        else chunk
-        for chunk in works[0].chunks
-    ]
-    works[0] = replace(works[0], chunks=tuple(chunks))
+    if damage == "flipped":
+        flip(path, 700_000)
+    works = [planned(tmp_path, name, DIRTY_FROM, 256 << 10) for name in "ab"]
+    if damage == "shorter":
+        os.truncate(path, 700_000)
     (_, sound), (hurt, rewritten) = run(spark, works, AMPLE)
     assert sound.error is rewritten.error is None
     assert read_once(sound)

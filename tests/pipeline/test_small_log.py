@@ -20,8 +20,8 @@ from cleanerd.spark_runtime.channel import Channel
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.messages import GO_ON, STOP, Phase
 from tests.kernels.random_log import RandomLog
-from tests.pipeline.test_job import AMPLE, SMALL, offsets_in, plan, run
-from tests.synthetic import newest_offsets, write_log
+from tests.pipeline.test_job import AMPLE, SMALL, assert_newest, flip, plan, run
+from tests.synthetic import write_log
 
 Cleaned = tuple[IndexedLog, RewrittenLog | None]
 
@@ -63,23 +63,17 @@ def without_paths(parts: Sequence[Part]) -> Any:
     return values([replace(part, path=None) for part in parts])
 
 
-def random_segments(directory: Path, seed: int) -> tuple[int, int]:
-    """Three segments of all codecs, and an active one; (second base, last base)."""
+def random_segments(directory: Path, seed: int) -> int:
+    """Three segments of all codecs, and an active one; returns the base of the second."""
     directory.mkdir()
-    log, bases = RandomLog(random.Random(seed), kinds=("plain", "idempotent")), []
-    for batches in (25, 15, 20, 2):
-        first = len(log.batches)
-        bases.append(log.next_offset)
-        log.append(batches)
-        data = b"".join(placed.data for placed in log.batches[first:])
-        (directory / f"{bases[-1]:020d}.log").write_bytes(data)
-    return bases[1], bases[3]
+    log = RandomLog(random.Random(seed), kinds=("plain", "idempotent"))
+    return [log.write_segment(directory, batches) for batches in (25, 15, 20, 2)][1]
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_one_task_does_what_two_steps_do(spark: LazySpark, tmp_path: Path, seed: int) -> None:
     """With a clean section in every other one; its parts lie one behind the other in one file."""
-    second, _ = random_segments(tmp_path / "t-0", seed)
+    second = random_segments(tmp_path / "t-0", seed)
     work = replace(plan(tmp_path, "t", second if seed % 2 else 0, chunk_bytes=900), in_place=True)
     assert len(work.chunks) > 2
 
@@ -103,19 +97,9 @@ def test_what_is_kept_is_the_newest_of_every_key(spark: LazySpark, tmp_path: Pat
     """Several logs share a job, and a damaged one harms nobody."""
     keys = {name: write_log(tmp_path / f"{name}-0", 20_000, SMALL, seed) for seed, name in enumerate("abc")}
     damaged = tmp_path / "b-0" / f"{0:020d}.log"
-    works = [plan(tmp_path, name) for name in "abc"]
-    data = bytearray(damaged.read_bytes())
-    data[100_000] ^= 1
-    stat = damaged.stat()
-    damaged.write_bytes(data)
-    source = replace(
-        works[1].chunks[0].source.identity, inode=damaged.stat().st_ino, mtime_ns=damaged.stat().st_mtime_ns
-    )
-    assert stat.st_size == source.size_bytes
-    chunks = tuple(replace(c, source=replace(c.source, identity=source)) for c in works[1].chunks)
-    works[1] = replace(works[1], chunks=chunks)
+    flip(damaged, 100_000)
 
-    cleaned = clean_small(spark, works)
+    cleaned = clean_small(spark, [plan(tmp_path, name) for name in "abc"])
 
     error = cleaned[1][0].error
     assert isinstance(error, CorruptFile)
@@ -124,7 +108,7 @@ def test_what_is_kept_is_the_newest_of_every_key(spark: LazySpark, tmp_path: Pat
     for (log, rewritten), name in ((cleaned[0], "a"), (cleaned[2], "c")):
         assert log.error is None
         assert rewritten is not None
-        np.testing.assert_array_equal(offsets_in(rewritten), newest_offsets(keys[name]))
+        assert_newest(rewritten, keys[name])
 
 
 def test_a_log_in_which_nothing_changes_goes_back_to_the_driver(spark: LazySpark, tmp_path: Path) -> None:
@@ -160,10 +144,10 @@ def test_it_stops_when_it_is_told_to(spark: LazySpark, tmp_path: Path) -> None:
 def test_old_formats_go_back_to_the_driver(spark: LazySpark, tmp_path: Path) -> None:
     """They grow by what no room was reserved for (rule 4.33)."""
     (tmp_path / "old-0").mkdir()
-    log = RandomLog(random.Random(3), kinds=("plain", "legacy", "wrapper")).append(60)
+    log = RandomLog(random.Random(3), kinds=("plain", "legacy", "wrapper"))
+    log.write_segment(tmp_path / "old-0", 60)
     assert any(placed.data[16] < 2 for placed in log.batches)
-    (tmp_path / "old-0" / f"{0:020d}.log").write_bytes(b"".join(placed.data for placed in log.batches))
-    (tmp_path / "old-0" / f"{log.next_offset:020d}.log").write_bytes(b"")
+    (tmp_path / "old-0" / f"{log.next_offset:020d}.log").touch()
     ((indexed, rewritten),) = clean_small(spark, [plan(tmp_path, "old")])
     assert indexed.error is None
     assert indexed.changed_groups

@@ -34,6 +34,7 @@ from tests.kernels.real_path import Layout, RealPath
 from tests.tools.client.cleaning import Silent
 
 BUCKETS = 4
+SILENT = cast(Reporter, Silent())
 
 
 def logs(tmp_path: Path) -> tuple[list[IndexTask], list[Any]]:
@@ -42,19 +43,19 @@ def logs(tmp_path: Path) -> tuple[list[IndexTask], list[Any]]:
     for number in range(2):
         rng = random.Random(number)
         log = RandomLog(rng, kinds=("plain",), keys=[b"a", b"b", b"c", b"d"]).append(60)
-        segment = LogSegment(0, b"".join(placed.data for placed in log.batches))
+        segment = LogSegment(0, log.data)
         directory = tmp_path / str(number)
         directory.mkdir()
         path = RealPath(
             directory, [segment], random_facts(rng, log), Layout(chunk_bytes=700, buckets=BUCKETS)
         )
         work += [IndexTask(number, chunk, one, 0) for chunk, one in enumerate(path.work.chunks)]
-        contexts.append(path._context(()))
+        contexts.append(path.context())
     return work, contexts
 
 
 def run(work: list[IndexTask], contexts: list[Any]) -> list[Indexed]:
-    common = contexts, cast(Reporter, Silent())
+    common = contexts, SILENT
     answers = [loaded(answer) for answer in index_together(work, common, lambda data: data)]
     return [one if isinstance(one, CleanerdError) else (one, blocks) for one, blocks in answers]
 
@@ -86,19 +87,19 @@ def test_answers_are_those_of_each_chunk_alone(
     """However many records are held before they are combined: in order, each log by itself."""
     work, contexts = logs(tmp_path)
     assert len(work) > 8
-    alone = [task.run(contexts, cast(Reporter, Silent())) for task in work]
+    alone = [task.run(contexts, SILENT) for task in work]
     monkeypatch.setattr(tasks, "_COMBINED_RECORDS", held)
     together = run(work, contexts)
     for log in range(2):
         assert bits(work, together, log) == bits(work, alone, log)
-    assert [answer[0].first_offset for answer in together if isinstance(answer, tuple)] == [
-        answer[0].first_offset for answer in alone if isinstance(answer, tuple)
+    first_offsets = [
+        [answer[0].first_offset for answer in found if isinstance(answer, tuple)]
+        for found in (together, alone)
     ]
+    assert first_offsets[0] == first_offsets[1]
     assert shipped(together) < shipped(alone)
-    if held > 30:
-        assert (
-            shipped(together) <= 2 * 4 * 2
-        )  # the keys of two logs; at most one clean and one dirty record of each
+    if held > 30:  # of each key of two logs at most one clean and one dirty record
+        assert shipped(together) <= 2 * 4 * 2
 
 
 def block(records: int, keys: int, first_key: int) -> Block:
@@ -127,9 +128,7 @@ def test_a_damaged_chunk_is_an_answer_among_the_others(tmp_path: Path) -> None:
     os.utime(broken.source.path, ns=(broken.source.identity.mtime_ns, broken.source.identity.mtime_ns))
     found = run(work, contexts)
     assert [number for number, answer in enumerate(found) if isinstance(answer, CorruptFile)] == [2]
-    assert bits(work, found, 1) == bits(
-        work, [task.run(contexts, cast(Reporter, Silent())) for task in work], 1
-    )
+    assert bits(work, found, 1) == bits(work, [task.run(contexts, SILENT) for task in work], 1)
 
 
 @given(
@@ -160,20 +159,19 @@ def test_an_attempt_that_spark_repeats_meanwhile_writes_to_its_own_file(
     """Speculation, or an executor that was given up too early: the first is verified while the second is half done."""
     rng = random.Random(1)
     log = RandomLog(rng, kinds=("plain",), keys=[b"a", b"b"]).append(40)
-    segment = LogSegment(0, b"".join(placed.data for placed in log.batches))
+    segment = LogSegment(0, log.data)
     path = RealPath(tmp_path, [segment], random_facts(rng, log), Layout(buckets=BUCKETS))
     path.clean()
     (work,) = path.work.chunks
     where = segment_path(str(tmp_path), 0, FileKind.PART, Suffix.STAGED)
-    reporter = cast(Reporter, Silent())
 
     def attempt() -> Part:
         if is_small:
-            _, rewritten = SmallLogTask(IndexedLog(path.work, (1, 2), BUCKETS)).run(reporter)
+            _, rewritten = SmallLogTask(IndexedLog(path.work, (1, 2), BUCKETS)).run(SILENT)
             assert rewritten is not None
             return rewritten.parts[0][0]
         task = RewriteTask(0, 0, work, path.indexed.verdicts[0], where, 0)
-        part = task.run([path._context(())], reporter, None, {})
+        part = task.run([path.context()], SILENT, None, {})
         assert isinstance(part, Part), part
         return part
 

@@ -14,7 +14,6 @@ import pytest
 
 import cleanerd
 from cleanerd.errors import Aborted
-from cleanerd.pipeline.rewrite import rewrite_chunk
 from cleanerd.spark_runtime import channel as channel_module
 from cleanerd.spark_runtime.channel import Channel, Reporter, driver_host
 from cleanerd.spark_runtime.messages import (
@@ -27,8 +26,6 @@ from cleanerd.spark_runtime.messages import (
     pack_answer,
     pack_message,
 )
-from tests.kernels.real_path import part_of
-from tests.pipeline.test_chunks import go_on, written_part
 
 IN_ANOTHER_PROCESS = """
 import pickle, sys
@@ -215,45 +212,6 @@ def test_leaving_ends_its_threads_and_sockets() -> None:
             assert is_closed(connection)
             connection.close()
     assert (threading.active_count(), len(os.listdir("/proc/self/fd"))) == before
-
-
-@pytest.mark.parametrize("write", [True, False])
-def test_what_a_rewrite_reports(write: bool, tmp_path: Path) -> None:
-    """Read, written and read again: each byte once; a dry run writes nothing and has nothing to verify."""
-    path, chunk = written_part(tmp_path)
-    context = path._context(path.indexed.discardable_markers)
-    rewritten: list[tuple[int, int, int]] = []
-    verified: list[tuple[int, int, int]] = []
-
-    part = rewrite_chunk(
-        chunk,
-        context,
-        path.indexed.verdicts[0],
-        part_of(chunk, tmp_path / "part") if write else None,
-        lambda *done: rewritten.append(done),
-        lambda *done: verified.append(done),
-    )
-
-    size = chunk.source.end - chunk.source.start
-    assert (size, part.size_bytes * write, part.records_read) == tuple(map(sum, zip(*rewritten, strict=True)))
-    if write:
-        assert (part.size_bytes, 0, part.records_kept) == tuple(map(sum, zip(*verified, strict=True)))
-    else:
-        assert verified == []
-
-
-def test_an_abort_during_verification(tmp_path: Path) -> None:
-    """It is noticed once per slice there too."""
-    path, chunk = written_part(tmp_path)
-    context = path._context(path.indexed.discardable_markers)
-
-    def stop(*_: int) -> None:
-        raise Aborted("told to stop")
-
-    with pytest.raises(Aborted):
-        rewrite_chunk(
-            chunk, context, path.indexed.verdicts[0], part_of(chunk, tmp_path / "part"), go_on, stop
-        )
 
 
 def test_tasks_of_a_cluster_are_given_an_address_that_they_reach() -> None:

@@ -11,6 +11,7 @@ from cleanerd.spark_runtime.class_archive import ClassArchive
 from cleanerd.spark_runtime.java import find_java_home
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from tests.daemon.processes import environment
+from tests.spark_runtime.sessions import count, jvm_of, session
 
 LIMITED = """
 import resource
@@ -29,12 +30,9 @@ def archive_in(cache: Path) -> ClassArchive:
     return found
 
 
-def test_a_session_that_is_not_asked_makes_none(tmp_path: Path) -> None:
-    assert archive_in(tmp_path).options(makes=False) == ""
-
-
 def test_what_was_written_is_used_by_others_once_it_is_whole(tmp_path: Path) -> None:
     archive = archive_in(tmp_path)
+    assert archive.options(makes=False) == ""
     assert f"-XX:ArchiveClassesAtExit={archive.unfinished}" in archive.options(makes=True)
     Path(archive.unfinished).write_bytes(b"classes")
     assert archive.is_wanted()
@@ -85,14 +83,12 @@ def test_another_jvm_or_other_options_have_another_archive(tmp_path: Path) -> No
     assert other.path != archive_in(tmp_path).path
 
 
-def test_none_is_taken_from_where_another_user_could_have_put_it(tmp_path: Path) -> None:
-    tmp_path.chmod(0o777)
-    assert ClassArchive.of(find_java_home(), OPTIONS, {"CACHE_DIRECTORY": str(tmp_path)}) is None
-
-
-def test_no_path_that_the_jvm_would_read_as_several_words(tmp_path: Path) -> None:
-    (tmp_path / "a b").mkdir()
-    assert ClassArchive.of(find_java_home(), OPTIONS, {"CACHE_DIRECTORY": str(tmp_path / "a b")}) is None
+@pytest.mark.parametrize(("name", "mode"), [("shared", 0o777), ("a b", 0o700)])
+def test_not_every_cache_directory_will_do(tmp_path: Path, name: str, mode: int) -> None:
+    """Another user could have put one there; the JVM would read the path as several words."""
+    (tmp_path / name).mkdir()
+    (tmp_path / name).chmod(mode)
+    assert ClassArchive.of(find_java_home(), OPTIONS, {"CACHE_DIRECTORY": str(tmp_path / name)}) is None
 
 
 @pytest.mark.soak
@@ -102,13 +98,12 @@ def test_the_first_session_writes_it_and_the_next_one_maps_it(
     spark.stop()  # a process has one context at a time
     monkeypatch.setenv("CACHE_DIRECTORY", str(tmp_path))
     for is_there in (False, True):
-        session = LazySpark("local[1]", makes_archive=True)
-        assert session.run(lambda context: context.parallelize([1, 2], 1).sum()) == 3
-        gateway = session.context()._gateway
-        assert gateway is not None
-        mapped = Path(f"/proc/{gateway.proc.pid}/maps").read_text()
-        assert (".jsa\n" in mapped.replace("classes.jsa", "").replace("classes_nocoops.jsa", "")) == is_there
-        session.stop()
+        with session(makes_archive=True) as one:
+            assert count(one) == 2
+            mapped = Path(f"/proc/{jvm_of(one).pid}/maps").read_text()
+            assert (
+                ".jsa\n" in mapped.replace("classes.jsa", "").replace("classes_nocoops.jsa", "")
+            ) == is_there
         (archive,) = [name for name in os.listdir(tmp_path) if ".jsa" in name]
         assert (tmp_path / archive).stat().st_size > 1 << 20
 

@@ -16,6 +16,7 @@ from cleanerd.spark_runtime.executor import Cluster, Executor, Local
 from cleanerd.spark_runtime.host_blocks import HostBytes
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.resident_job import TaskStep
+from tests.spark_runtime.sessions import session
 
 KEYS = 23
 
@@ -43,9 +44,8 @@ def executor(request: pytest.FixtureRequest, spark: LazySpark) -> Iterator[Execu
         yield spark.executor()
         return
     spark.stop()
-    session = LazySpark(request.param)
-    yield session.executor()
-    session.stop()
+    with session(request.param) as own:
+        yield own.executor()
 
 
 def path_of(value: Value) -> str:
@@ -132,8 +132,6 @@ def test_values_that_were_lost_are_made_again(
 
 
 def test_nothing_is_left_of_values_that_have_met(executor: Executor) -> None:
-    directories = set[str]()
-
     def do(tasks: Iterator[Sized], _: object, put: Put) -> Iterator[Any]:
         for task in tasks:
             yield None, {0: Value(0, task.number, put(np.zeros(9, np.uint8)))}
@@ -141,10 +139,8 @@ def test_nothing_is_left_of_values_that_have_met(executor: Executor) -> None:
     def merge(values: list[Value], _: object) -> set[str]:
         return {os.path.dirname(path_of(value)) for value in values}
 
-    for paths in executor.exchange(step(10, 1, do), merge)[1]:
-        directories |= paths
-    assert directories
-    assert not any(map(os.path.exists, directories))
+    ((directory, *_),) = executor.exchange(step(10, 1, do), merge)[1]
+    assert not os.path.exists(directory)
 
 
 @pytest.mark.parametrize("kind", [Local, Cluster])
@@ -157,14 +153,12 @@ def test_nothing_to_do_needs_no_session(kind: type[Executor]) -> None:
 @pytest.mark.parametrize(
     ("master", "kind"),
     [
-        *[
-            ("local", Local),
-            ("local[2]", Local),
-            ("local[*]", Local),
-            ("local[2,4]", Cluster),
-            ("yarn", Cluster),
-        ],
-        *[("local-cluster[2,1,1024]", Cluster), ("spark://a:7077", Cluster), ("k8s://https://a", Cluster)],
+        *((master, Local) for master in ("local", "local[2]", "local[*]")),
+        *(
+            (master, Cluster)
+            for master in ("local[2,4]", "yarn", "local-cluster[2,1,1024]", "spark://a:7077")
+        ),
+        ("k8s://https://a", Cluster),
     ],
 )
 def test_only_one_machine_without_repeated_tasks_is_local(master: str, kind: type[Executor]) -> None:

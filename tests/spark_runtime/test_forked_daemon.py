@@ -17,6 +17,7 @@ from cleanerd.spark_runtime import forked_daemon
 from cleanerd.spark_runtime.forked_daemon import ForkedDaemon, hand_over
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from tests.daemon.processes import wait_until
+from tests.spark_runtime import sessions
 
 NOBODY = 65534
 DRIVER = """
@@ -76,13 +77,10 @@ def worker_and_daemon(session: LazySpark) -> tuple[int, int]:
 @pytest.fixture
 def session(spark: LazySpark) -> Iterator[LazySpark]:
     """One that was begun, so that its context forks."""
-    spark.stop()  # a process has one Spark context at a time; the shared one comes back when it is used
-    begun = LazySpark("local[1]")
-    begun.begin()
-    try:
+    spark.stop()
+    with sessions.session() as begun:
+        begun.begin()
         yield begun
-    finally:
-        begun.stop()
 
 
 def forked_by_us(session: LazySpark) -> int:

@@ -15,6 +15,7 @@ from cleanerd.errors import Fatal
 from cleanerd.spark_runtime import jvm
 from cleanerd.spark_runtime.jvm import spark_environment
 from cleanerd.spark_runtime.lazy_spark import LazySpark
+from tests.spark_runtime.sessions import count, jvm_of, session
 
 OTHER = "/nonexistent/other"
 HOST = {
@@ -53,23 +54,16 @@ def variables(pid: int) -> dict[str, str]:
 def test_variables_of_the_host_reach_neither_spark_nor_its_workers(
     spark: LazySpark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spark.stop()  # a process has one context at a time
+    spark.stop()
     for name, value in HOST.items():
         monkeypatch.setenv(name, value)
 
     def of_worker(_: Any) -> list[dict[str, str]]:
         return [dict(os.environ)]
 
-    session = LazySpark("local[1]")
-    try:
-        (worker,) = session.run(
-            lambda context: context.parallelize([1], 1).mapPartitions(of_worker).collect()
-        )
-        gateway = session.context()._gateway
-        assert gateway is not None
-        java = variables(gateway.proc.pid)
-    finally:
-        session.stop()
+    with session() as own:
+        (worker,) = own.run(lambda context: context.parallelize([1], 1).mapPartitions(of_worker).collect())
+        java = variables(jvm_of(own).pid)
     for found in (worker, java):
         assert not HOST.items() & found.items()
         assert found["SPARK_HOME"] == str(Path(pyspark.__file__).parent)
@@ -96,6 +90,7 @@ def test_clients_of_a_cluster_manager_are_told_where_it_is(master: str, passed: 
 
 UNNAMED = """
 from cleanerd.spark_runtime.lazy_spark import LazySpark
+from tests.spark_runtime.sessions import count, jvm_of, session
 session = LazySpark("local[1]")
 print(session.run(lambda context: context.parallelize([1, 2, 3], 1).count()))
 session.stop()
@@ -114,31 +109,19 @@ def test_a_user_without_a_name_and_a_home_starts_spark(tmp_path: Path) -> None:
     if shutil.which("unshare") is None or subprocess.run([*isolated, *mount, "true"], check=False).returncode:
         pytest.skip("needs a mount namespace")
     environment = {"PATH": os.environ["PATH"], "HOME": "/proc", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [*isolated, *mount, sys.executable, "-c", UNNAMED],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [*isolated, *mount, sys.executable, "-c", UNNAMED]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("3\n", "")
-    assert sorted(os.listdir(tmp_path)) == ["nsswitch", "passwd"], (
-        "a home that is not known is no directory called ~ or ?"
-    )
+    assert sorted(os.listdir(tmp_path)) == ["nsswitch", "passwd"], "no directory called ~ or ?"
 
 
-class Limits:
-    """RLIMIT_NOFILE of a process."""
-
-    def __init__(self, soft: int, hard: int) -> None:
-        self.now = (soft, hard)
-
-    def getrlimit(self, _: int) -> tuple[int, int]:
-        return self.now
-
-    def setrlimit(self, _: int, limits: tuple[int, int]) -> None:
-        self.now = limits
+@pytest.fixture
+def limits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """RLIMIT_NOFILE of this process: the last one counts."""
+    found: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: found[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, pair: found.append(pair))
+    return found
 
 
 @pytest.mark.parametrize(
@@ -152,19 +135,15 @@ class Limits:
     ],
 )
 def test_the_limit_of_open_files_is_raised_as_far_as_it_is_needed(
-    monkeypatch: pytest.MonkeyPatch, given: tuple[int, int], after: tuple[int, int]
+    limits: list[tuple[int, int]], given: tuple[int, int], after: tuple[int, int]
 ) -> None:
-    limits = Limits(*given)
-    monkeypatch.setattr(resource, "getrlimit", limits.getrlimit)
-    monkeypatch.setattr(resource, "setrlimit", limits.setrlimit)
+    limits.append(given)
     jvm._provide_files()
-    assert limits.now == after
+    assert limits[-1] == after
 
 
-def test_too_few_open_files_are_the_reason_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = Limits(100, 256)
-    monkeypatch.setattr(resource, "getrlimit", limits.getrlimit)
-    monkeypatch.setattr(resource, "setrlimit", limits.setrlimit)
+def test_too_few_open_files_are_the_reason_before_anything_starts(limits: list[tuple[int, int]]) -> None:
+    limits.append((100, 256))
     with pytest.raises(Fatal, match=r"needs 512 open files or more, and the limit is 256 \(ulimit -n"):
         LazySpark("local[1]").context()
 
@@ -194,4 +173,4 @@ def test_the_reason_of_a_failed_start_is_what_went_wrong_and_where_all_of_it_is(
     kept = tmp_path / "spark.log"
     assert str(caught.value) == f"Spark did not start with master 'local[1]': {reason} (log: {kept})"
     assert reason.split("; ")[-1] in kept.read_text()
-    assert spark.run(lambda context: context.parallelize([1, 2], 1).count()) == 2
+    assert count(spark) == 2

@@ -19,9 +19,9 @@ from cleanerd.errors import Fatal
 from cleanerd.spark_runtime import jvm, lazy_spark
 from cleanerd.spark_runtime.lazy_spark import LazySpark, SparkFailed
 from tests.daemon.processes import wait_until
+from tests.spark_runtime.sessions import count, jvm_of, session
 
-LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
-LISTENING = "0A"
+LOOPBACK = {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
 SEND = """
 import os, socket, sys
 if os.geteuid() == 0:
@@ -37,29 +37,6 @@ try:
 except OSError:
     pass
 """
-
-
-def listening(pid: int) -> list[tuple[str, int]]:
-    """(address in hex, port) at which a process listens."""
-    links = []
-    for name in os.listdir(f"/proc/{pid}/fd"):
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            links.append(os.readlink(f"/proc/{pid}/fd/{name}"))
-    inodes = {link[8:-1] for link in links if link.startswith("socket:[")}
-    found = []
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == LISTENING and fields[9] in inodes:
-                address, port = fields[1].split(":")
-                found.append((address, int(port, 16)))
-    return found
-
-
-def jvm_pid(session: LazySpark) -> int:
-    gateway = session.context()._gateway
-    assert gateway is not None
-    return int(gateway.proc.pid)
 
 
 @pytest.fixture
@@ -86,34 +63,21 @@ def send_as_another_user(port: int, message: bytes) -> None:
     subprocess.run(arguments, check=True, timeout=30)
 
 
-def count(session: LazySpark, found: list[int]) -> None:
-    found.append(session.run(lambda context: context.parallelize([1, 2, 3], 2).count()))
-
-
 @pytest.mark.soak
 @pytest.mark.parametrize(
     "settings", [{}, {"spark.authenticate": "false"}], ids=["as it is", "without a secret"]
 )
 def test_a_message_of_another_user_is_not_heard(alone: None, settings: dict[str, str]) -> None:
     """`StopExecutor`, sent by any local user to the driver's port, would leave every job waiting for ever."""
-    session = LazySpark("local[2]", settings)
-    found: list[int] = []
-    try:
-        count(session, found)
-        port = int(str(session.context().getConf().get("spark.driver.port")))
-        send_as_another_user(port, stop_executor(session))
-        with ThreadPoolExecutor(1) as pool:
-            job = pool.submit(count, session, found)
-            wait([job], 3 if settings else 60)
-            assert found == ([3] if settings else [3, 3]), (
-                "and without the secret it is, so this test can fail"
-            )
-            session.stop()
-            assert isinstance(job.exception(60), SparkFailed if settings else NoneType), (
-                "no new session for it"
-            )
-    finally:
-        session.stop()
+    with session("local[2]", settings) as own, ThreadPoolExecutor(1) as pool:
+        assert count(own) == 2
+        port = int(str(own.context().getConf().get("spark.driver.port")))
+        send_as_another_user(port, stop_executor(own))
+        job = pool.submit(count, own)
+        wait([job], 3 if settings else 60)
+        assert job.done() == (not settings), "without the secret it is heard, so this test can fail"
+        own.stop()
+        assert isinstance(job.exception(60), SparkFailed if settings else NoneType), "no new session for it"
 
 
 def jvms() -> set[int]:
@@ -122,12 +86,8 @@ def jvms() -> set[int]:
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):  # it ends while it is looked at
             command = child.cmdline()
-            is_launcher = "org.apache.spark.launcher.Main" in command
-            if (
-                child.name() == "java"
-                and "org.apache.spark.deploy.SparkSubmit" in command
-                and not is_launcher
-            ):
+            is_spark = child.name() == "java" and "org.apache.spark.deploy.SparkSubmit" in command
+            if is_spark and "org.apache.spark.launcher.Main" not in command:
                 found.add(child.pid)
     return found
 
@@ -135,17 +95,14 @@ def jvms() -> set[int]:
 @pytest.mark.soak
 def test_a_session_that_was_begun_uses_its_jvm(alone: None) -> None:
     before = jvms()
-    session = LazySpark("local[1]")
-    try:
-        session.begin()
+    with session() as own:
+        own.begin()
         wait_until(lambda: len(jvms() - before) == 1, 60, lambda: "no JVM")
         (begun,) = jvms() - before
-        session.begin()
-        assert jvm_pid(session) == begun
-        session.begin()
+        own.begin()
+        assert jvm_of(own).pid == begun
+        own.begin()
         assert jvms() - before == {begun}
-    finally:
-        session.stop()
     assert jvms() <= before
 
 
@@ -153,17 +110,12 @@ def test_a_session_that_was_begun_uses_its_jvm(alone: None) -> None:
 def test_a_session_that_was_begun_in_vain_ends_at_once(alone: None) -> None:
     """Its JVM, which may not have answered yet, is gone; the session can be used again."""
     before = jvms()
-    session = LazySpark("local[1]")
-    session.begin()
-    wait_until(lambda: bool(jvms() - before), 60, lambda: "no JVM")
-    session.stop()
-    assert jvms() <= before
-    found: list[int] = []
-    try:
-        count(session, found)
-    finally:
-        session.stop()
-    assert found == [3]
+    with session() as own:
+        own.begin()
+        wait_until(lambda: bool(jvms() - before), 60, lambda: "no JVM")
+        own.stop()
+        assert jvms() <= before
+        assert count(own) == 2
 
 
 def test_without_java_a_session_fails_where_it_is_used(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,19 +123,19 @@ def test_without_java_a_session_fails_where_it_is_used(alone: None, monkeypatch:
         raise Fatal("no Java")
 
     monkeypatch.setattr("cleanerd.spark_runtime.lazy_spark.find_java_home", none)
-    session = LazySpark("local[1]")
-    session.begin()
-    with pytest.raises(Fatal, match="no Java"):
-        session.context()
-    session.stop()
+    with session() as own:
+        own.begin()
+        with pytest.raises(Fatal, match="no Java"):
+            own.context()
 
 
 def test_a_local_session_listens_on_loopback_only_and_tells_no_secret(spark: LazySpark) -> None:
     """The secret is drawn for the session and stands on no command line."""
-    pid = jvm_pid(spark)
-    found = listening(pid)
-    assert found
-    assert {address for address, _ in found} <= LOOPBACK
+    pid = jvm_of(spark).pid
+    connections = psutil.Process(pid).net_connections("tcp")
+    listening = {one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN}
+    assert listening
+    assert listening <= LOOPBACK
     secret = spark.context().getConf().get("spark.authenticate.secret")
     assert secret is not None
     assert len(secret) == 64
@@ -196,28 +148,20 @@ def test_a_local_session_listens_on_loopback_only_and_tells_no_secret(spark: Laz
 @pytest.mark.soak
 def test_executors_of_a_cluster_share_the_secret(alone: None) -> None:
     """`local-cluster`: master, worker and executor are processes and ports of their own."""
-    session = LazySpark("local-cluster[1,1,1024]")
-    found: list[int] = []
-    try:
-        count(session, found)
-        assert found == [3]
-        assert session.context().getConf().get("spark.authenticate") == "true"
-    finally:
-        session.stop()
+    with session("local-cluster[1,1,1024]") as own:
+        assert count(own) == 2
+        assert own.context().getConf().get("spark.authenticate") == "true"
 
 
 @pytest.mark.soak
 def test_settings_go_to_spark_and_win(alone: None) -> None:
     """`cleanerd.spark.conf.*`; whoever names a secret means it to be asked for."""
-    session = LazySpark("local[1]", {"spark.locality.wait": "7s", "spark.authenticate.secret": "s3cret"})
-    try:
-        conf = session.context().getConf()
+    with session(settings={"spark.locality.wait": "7s", "spark.authenticate.secret": "s3cret"}) as own:
+        conf = own.context().getConf()
         assert conf.get("spark.locality.wait") == "7s"
         assert conf.get("spark.authenticate.secret") == "s3cret"
         assert conf.get("spark.authenticate") == "true"
-        assert b"s3cret" not in Path(f"/proc/{jvm_pid(session)}/cmdline").read_bytes()
-    finally:
-        session.stop()
+        assert b"s3cret" not in Path(f"/proc/{jvm_of(own).pid}/cmdline").read_bytes()
 
 
 @pytest.mark.soak
@@ -225,7 +169,7 @@ def test_a_context_that_was_stopped_is_replaced(spark: LazySpark) -> None:
     """Its JVM lives, but it takes no jobs: the next one starts another."""
     context = spark.context()
     context._jsc.sc().stop()
-    assert spark.run(lambda context: context.parallelize([1, 2], 1).count()) == 2
+    assert count(spark) == 2
 
 
 @pytest.mark.soak
@@ -233,7 +177,7 @@ def test_none_starts_before_the_end_of_one_whose_jvm_has_died(
     spark: LazySpark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PySpark would call the JVM that is gone."""
-    process = psutil.Process(jvm_pid(spark))
+    process = psutil.Process(jvm_of(spark).pid)
     is_ending, kill = threading.Event(), jvm.Jvm.kill
 
     def kill_late(self: jvm.Jvm) -> None:
@@ -246,7 +190,7 @@ def test_none_starts_before_the_end_of_one_whose_jvm_has_died(
         other = threads.submit(lambda: is_ending.wait(60) and spark.cores())
         process.kill()
         process.wait()
-        assert spark.run(lambda context: context.parallelize([1, 2], 1).count()) == 2
+        assert count(spark) == 2
         assert other.result() == spark.cores()
 
 
@@ -264,20 +208,17 @@ def test_a_jvm_that_hangs_at_its_start_is_killed(
     alone: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would be waited for without end; the next start is an ordinary one."""
-    session = LazySpark("local[1]", start_limit_s=3)
+    hanging = LazySpark("local[1]", start_limit_s=3)
     with monkeypatch.context() as patched:
         patched.setattr(jvm, "_HOME", spark_that_runs(tmp_path, "sleep 600 & wait"))
         with pytest.raises(SparkFailed, match="did not start within 3 s"):
-            session.context()
-    assert not session.is_up
+            hanging.context()
+    assert not hanging.is_up
     started = int((tmp_path / "pid").read_text())
     state = Path(f"/proc/{started}/stat")
     assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
-    second = LazySpark("local[1]")
-    try:
-        assert second.run(lambda context: context.parallelize([1, 2], 1).count()) == 2
-    finally:
-        second.stop()
+    with session() as second:
+        assert count(second) == 2
 
 
 def test_a_jvm_that_ends_without_a_word_is_not_waited_for(
@@ -317,12 +258,10 @@ def test_idle_workers_live_as_long_as_the_session(spark: LazySpark) -> None:
 def test_keeping_workers_holds_no_more_and_more(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A descriptor for each time would be the limit of a unit some day."""
     monkeypatch.setattr(lazy_spark, "_KEPT_S", 0.05)
-    session, me = LazySpark("local[1]"), psutil.Process()
-    try:
-        count(session, [])
+    me = psutil.Process()
+    with session() as own:
+        count(own)
         threading.Event().wait(2)
         before = me.num_fds()
         threading.Event().wait(4)
         assert me.num_fds() <= before + 3, "one that is at it may have some for the moment"
-    finally:
-        session.stop()

@@ -23,6 +23,7 @@ from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.resident_job import Answers, ResidentJob, Steps, TaskStep, Work, _Pickles
 from cleanerd.spark_runtime.shared_value import SentValue
 from tests.daemon.processes import wait_until
+from tests.spark_runtime.sessions import count, jvm_of, session
 
 _LIMIT_S = 60
 
@@ -200,11 +201,11 @@ def test_steps_share_one_job_and_its_processes(spark: LazySpark) -> None:
     for _ in range(3):
         job = spark.residents.take(2)
         jobs.append(job)
-        for count in (1, 7, 40):
+        for tasks in (1, 7, 40):
             begun: list[bool] = []
-            found = run(job, step(count, begun=lambda begun=begun: begun.append(True)))
+            found = run(job, step(tasks, begun=lambda begun=begun: begun.append(True)))
             assert found is not None
-            assert sorted(number for number, _ in found) == list(range(count))
+            assert sorted(number for number, _ in found) == list(range(tasks))
             assert all(number == own for number, (own, _) in found)
             assert begun == [True]
             workers |= {worker for _, (_, worker) in found}
@@ -224,7 +225,7 @@ def test_one_that_waits_is_let_go_for_another_spark_job(spark: LazySpark) -> Non
     assert small.ended.result(_LIMIT_S) is None
     run(job, step(2))
     spark.residents.give_back(job)
-    assert spark.run(lambda context: context.parallelize([1, 2], 2).count()) == 2
+    assert count(spark) == 2
     assert job.ended.result(_LIMIT_S) is None
 
 
@@ -282,7 +283,7 @@ def test_a_worker_that_is_killed_fails_the_step(spark: LazySpark) -> None:
     with pytest.raises(JobFailed):
         run(job, step(8, die))
     spark.residents.give_back(job)
-    assert spark.run(lambda context: context.parallelize([1, 2], 2).count()) == 2
+    assert count(spark) == 2
 
 
 def test_on_a_cluster_others_do_what_a_killed_worker_had_taken(spark: LazySpark, tmp_path: Path) -> None:
@@ -293,28 +294,22 @@ def test_on_a_cluster_others_do_what_a_killed_worker_had_taken(spark: LazySpark,
         return task.number
 
     spark.stop()
-    session = LazySpark("local[2,4]")
-    try:
-        job = session.residents.take(2)
+    with session("local[2,4]") as own:
+        job = own.residents.take(2)
         assert sorted(run(job, step(8, die)) or []) == [(n, n) for n in range(8)]
         assert (tmp_path / "died").exists()
         assert len(run(job, step(8)) or []) == 8, "it goes on"
-        session.residents.give_back(job)
-    finally:
-        session.stop()
+        own.residents.give_back(job)
 
 
 def test_on_a_cluster_one_that_waits_is_let_go_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cores are for others, and executors that have nothing to do may be given back."""
     monkeypatch.setattr(resident_job, "_IDLE_S", 0.01)
-    session = LazySpark("local[1,2]")
-    try:
-        job = session.residents.take(1)
+    with session("local[1,2]") as own:
+        job = own.residents.take(1)
         assert len(run(job, step(2)) or []) == 2
-        session.residents.give_back(job)
+        own.residents.give_back(job)
         assert job.ended.result(_LIMIT_S) is None
-    finally:
-        session.stop()
 
 
 def test_too_much_for_all_processes_is_left_to_a_broadcast(
@@ -330,29 +325,27 @@ def test_too_much_for_all_processes_is_left_to_a_broadcast(
 @pytest.mark.soak
 def test_a_step_is_left_undone_when_the_jvm_is_lost(spark: LazySpark, tmp_path: Path) -> None:
     """None: who asked does it as a job of its own, in the next session."""
-    gateway = spark.context()._gateway
-    assert gateway is not None
+    jvm = jvm_of(spark)
     job = spark.residents.take(2)
 
     def kill() -> None:
         until_stuck(tmp_path)
-        gateway.proc.kill()
+        jvm.kill()
 
     assert run(job, step(2, stuck(tmp_path), begun=kill)) is None
     spark.residents.give_back(job)
     assert job.ended.done()
     assert not spark.is_up
-    assert spark.run(lambda context: context.parallelize([1, 2], 2).count()) == 2
+    assert count(spark) == 2
 
 
 @pytest.mark.soak
 def test_one_whose_jvm_is_lost_while_it_waits_starts_none(spark: LazySpark) -> None:
-    gateway = spark.context()._gateway
-    assert gateway is not None
+    jvm = jvm_of(spark)
     job = spark.residents.take(2)
     run(job, step(2))
     spark.residents.give_back(job)
-    gateway.proc.kill()
+    jvm.kill()
     wait_until(job.ended.done, _LIMIT_S, lambda: "not noticed")
     assert not spark.is_up
     other = spark.residents.take(2)
@@ -373,4 +366,4 @@ def test_an_interrupted_step_is_cancelled(spark: LazySpark, tmp_path: Path) -> N
         run(job, step(2, stuck(tmp_path), begun=interrupt))
     spark.residents.give_back(job)
     wait_until(job.ended.done, _LIMIT_S / 2, lambda: "still at it")
-    assert spark.run(lambda context: context.parallelize([1, 2], 2).count()) == 2
+    assert count(spark) == 2

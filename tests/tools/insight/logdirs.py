@@ -41,7 +41,7 @@ def random_partition(directory: Path, seed: int) -> Path:
     """A partition directory with one segment of 40 random batches and the index of its aborted transactions."""
     log = RandomLog(random.Random(seed)).append(40)
     directory.mkdir()
-    segment(directory, 0).write_bytes(b"".join(placed.data for placed in log.batches))
+    segment(directory, 0).write_bytes(log.data)
     txns = sorted(log.aborted, key=lambda txn: txn.last_offset)
     segment(directory, 0, FileKind.TXN_INDEX).write_bytes(render_txn_index(txns))
     return directory
