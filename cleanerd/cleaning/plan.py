@@ -17,7 +17,6 @@ from cleanerd.errors import CorruptFile
 from cleanerd.format.errors import FormatError
 from cleanerd.format.names import FileKind
 from cleanerd.format.offset_index import OffsetIndex, parse_offset_index
-from cleanerd.kernels.tables import AbortedTxns
 from cleanerd.pipeline.values import ChunkWork, IndexedLog, LogWork, Source, TopicCodec
 from cleanerd.policy.cleanable import range_query
 from cleanerd.policy.grouping import group_segments
@@ -106,7 +105,6 @@ def plan_cleaning(
         new_horizon_ms=horizon if horizon <= _MAX_MS else -1,
         index_interval_bytes=config.index_interval_bytes,
         producers=candidate.stability.producers,
-        aborted=AbortedTxns.of(aborted),
         aborted_txns=aborted,
         least_free_bytes=least_free_bytes,
         log_start_offset=snapshot.log_start_offset,

@@ -74,7 +74,7 @@ def log_context(log: IndexedLog, discardable_markers: Sequence[int]) -> LogConte
             producers=work.producers,
             discardable_markers=np.array(discardable_markers, np.int64),
         ),
-        aborted=work.aborted,
+        aborted=AbortedTxns.of(work.aborted_txns),
         first_dirty_offset=work.first_dirty_offset,
         key=log.key,
         buckets=log.buckets,

@@ -19,7 +19,7 @@ from cleanerd.format.errors import FormatError
 from cleanerd.format.names import TopicPartition
 from cleanerd.format.offset_index import OffsetIndex
 from cleanerd.format.txn_index import AbortedTxn
-from cleanerd.kernels.tables import AbortedTxns, KeySet, Producers, Table
+from cleanerd.kernels.tables import KeySet, Producers, Table
 
 Bits = npt.NDArray[np.bool_]
 
@@ -92,8 +92,7 @@ class LogWork:
     new_horizon_ms: int  # -1 when now + delete.retention.ms overflows
     index_interval_bytes: int
     producers: Producers
-    aborted: AbortedTxns
-    aborted_txns: tuple[AbortedTxn, ...]  # the same, as written to a transaction index
+    aborted_txns: tuple[AbortedTxn, ...]
     least_free_bytes: int = 0  # of the file system: new files leave it free
     log_start_offset: int = 0  # no transaction that ends below it is among the aborted ones (rule 4.22)
     in_place: bool = False  # tasks write the parts of a group into one file; else each is a file of its own

@@ -15,7 +15,7 @@ from cleanerd.format.errors import FormatError
 from cleanerd.format.names import MAX_OFFSET, TopicPartition
 from cleanerd.format.offset_index import OffsetIndex
 from cleanerd.kernels.newest import key_set, look_up
-from cleanerd.kernels.tables import AbortedTxns, Producers
+from cleanerd.kernels.tables import Producers
 from cleanerd.pipeline import chunks
 from cleanerd.pipeline.index import (
     Blocks,
@@ -111,7 +111,6 @@ class RealPath:
             new_horizon_ms=-1 if facts.new_horizon_ms is None else facts.new_horizon_ms,
             index_interval_bytes=200,
             producers=producer_columns(facts.producers),
-            aborted=aborted_columns([(t.producer_id, t.first_offset, t.last_offset) for t in facts.aborted]),
             aborted_txns=tuple(facts.aborted),
         )
 
@@ -181,11 +180,6 @@ def producer_columns(producers: Mapping[int, LastBatch]) -> Producers:
         (n, p.epoch, -1 if p.last_data_offset is None else p.last_data_offset) for n, p in producers.items()
     )
     return Producers(*np.array(rows, np.int64).reshape(-1, 3).T.copy())
-
-
-def aborted_columns(rows: Sequence[tuple[int, int, int]]) -> AbortedTxns:
-    """Columns of the judge from (producer id, first offset, last offset)."""
-    return AbortedTxns(*np.array(sorted(rows), np.int64).reshape(-1, 3).T.copy())
 
 
 def _go_on(read_bytes: int, written_bytes: int, records: int) -> None:

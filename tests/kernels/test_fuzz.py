@@ -17,18 +17,19 @@ from cleanerd.errors import CorruptFile
 from cleanerd.format.errors import FormatError
 from cleanerd.format.names import MAX_OFFSET
 from cleanerd.format.offset_index import OffsetIndex
+from cleanerd.format.txn_index import AbortedTxn
 from cleanerd.kernels.digest import digest_batches
 from cleanerd.kernels.fingerprint import fingerprint_records, look_up_answers
 from cleanerd.kernels.horizons import next_horizon
 from cleanerd.kernels.judge import Context, mark_aborted
 from cleanerd.kernels.records import count_records, walk_records
 from cleanerd.kernels.scan import first_bad_crc, first_bad_order, first_misplaced, scan_batches
-from cleanerd.kernels.tables import ReadStatus
+from cleanerd.kernels.tables import AbortedTxns, ReadStatus
 from cleanerd.kernels.transactions import PRODUCER, ReplayState, collect_events, replay
 from tests.kernels import reference
 from tests.kernels.damage import damage, damage_inside_crc, guarded
 from tests.kernels.random_log import NOW_MS, LogSegment, RandomLog, random_facts
-from tests.kernels.real_path import KEY, Layout, RealPath, aborted_columns, producer_columns
+from tests.kernels.real_path import KEY, Layout, RealPath, producer_columns
 from tests.kernels.reference import Facts, Segment
 
 SEEDS = int(os.environ.get("CLEANERD_TEST_FUZZ_SEEDS", "150"))
@@ -99,7 +100,7 @@ def read_everything(data: bytes, rng: random.Random) -> ReadStatus:
     assert 0 <= stop <= len(raw)
     first_bad_crc(raw, batches)
     replay(ReplayState(np.zeros(0, PRODUCER), -1), raw, batches, 0, 10)
-    aborted = mark_aborted(batches, aborted_columns([(n, 0, 1 << 40) for n in range(5)]))
+    aborted = mark_aborted(batches, AbortedTxns.of(AbortedTxn(n, 0, 1 << 40, 0) for n in range(5)))
     collect_events(raw, batches, aborted, _context())
     if len(batches):
         always = np.full(len(batches), MAX_OFFSET)

@@ -12,7 +12,7 @@ from cleanerd.format.codecs import Codec
 from cleanerd.format.control import ControlType, encode_end_txn_marker
 from cleanerd.kernels.judge import Context, mark_aborted
 from cleanerd.kernels.scan import scan_batches
-from cleanerd.kernels.tables import Bytes, EventKind, Table
+from cleanerd.kernels.tables import AbortedTxns, Bytes, EventKind, Table
 from cleanerd.kernels.transactions import (
     PRODUCER,
     ReplayState,
@@ -22,7 +22,7 @@ from cleanerd.kernels.transactions import (
 )
 from tests.kernels import reference
 from tests.kernels.random_log import NOW_MS, RandomLog, with_horizon
-from tests.kernels.real_path import aborted_columns, producer_columns
+from tests.kernels.real_path import producer_columns
 from tests.kernels.reference import Replay, TransactionTracker
 
 TRANSACTIONAL = ("transactional", "marker", "other", "idempotent", "plain")
@@ -50,7 +50,7 @@ def random_log(seed: int, steps: int = 80) -> RandomLog:
 def test_empty_transactions_against_the_tracker(seed: int, pieces: int) -> None:
     """The same markers are discardable, however the log is cut; repeats left out do not matter."""
     log = random_log(seed)
-    columns = aborted_columns([(t.producer_id, t.first_offset, t.last_offset) for t in log.aborted])
+    columns = AbortedTxns.of(log.aborted)
     cuts = [len(log.batches) * n // pieces for n in range(pieces + 1)]
     parts = []
     for start, end in pairwise(cuts):
@@ -71,7 +71,7 @@ def test_empty_transactions_against_the_tracker(seed: int, pieces: int) -> None:
 def test_aborted_batches_against_the_tracker(seed: int) -> None:
     """Data batches of aborted transactions, and no others."""
     log = random_log(seed)
-    columns = aborted_columns([(t.producer_id, t.first_offset, t.last_offset) for t in log.aborted])
+    columns = AbortedTxns.of(log.aborted)
     _, batches = table_of(log.data)
     tracker = TransactionTracker(log.aborted)
     expected = []
