@@ -1,6 +1,6 @@
 """A log written by hand, batch by batch, and cleaned round by round: by the real path, checked against the twin."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,6 +57,13 @@ class SmallLog:
                 transactional=txn,
             )
         )
+
+    def append_each(self, keys: Iterable[int], per_segment: int = 1 << 30) -> None:
+        """A batch for each key, so many in a segment."""
+        for number, key in enumerate(keys, 1):
+            self.append(key)
+            if number % per_segment == 0:
+                self.roll()
 
     def produce(self, pid: int, *keys: int | bytes) -> None:
         """One batch of a transaction."""

@@ -45,10 +45,7 @@ def test_c002_an_empty_set_knows_nothing() -> None:
 
 def test_c007_each_range_supersedes_by_itself(log: SmallLog) -> None:
     """Unique keys: nothing goes, whatever the range; one offset more or less makes no difference."""
-    for key in range(100):
-        log.append(key)
-        if key % 10 == 9:
-            log.roll()
+    log.append_each(range(100), per_segment=10)
     for first_dirty, segments in ((0, 1), (10, 3), (30, 10)):
         cleaned = log.clean(first_dirty, segments=segments)
         assert cleaned.counts == Counter({RecordVerdict.KEEP: 10 * segments})
@@ -67,14 +64,10 @@ def test_c009_a_large_gap_between_offsets(log: SmallLog) -> None:
 @pytest.mark.parametrize(("hole", "end"), [(11, 12), (15, 30)])
 def test_c010_c011_holes_at_segment_ends(hole: int, end: int, log: SmallLog) -> None:
     """The round ends at the base of the active segment though offsets are missing; its last batch may go then."""
-    for key in range(10):
-        log.append(key)
-    log.roll()
+    log.append_each(range(10), per_segment=10)
     log.next_offset = hole
     log.segments[-1] = LogSegment(hole, b"")
-    for key in range(10):
-        log.append(key)
-    log.roll()
+    log.append_each(range(10), per_segment=10)
     if end > log.next_offset:
         log.segments[-1] = LogSegment(end, b"")
     log.clean(0)
@@ -83,13 +76,9 @@ def test_c010_c011_holes_at_segment_ends(hole: int, end: int, log: SmallLog) -> 
 
 def test_c053_superseded_records_go(log: SmallLog) -> None:
     """Newer records of the odd keys in the dirty section take the older ones out of all segments."""
-    for key in range(12):
-        log.append(key)
-        if key % 4 == 3:
-            log.roll()
+    log.append_each(range(12), per_segment=4)
     first_dirty = log.next_offset
-    for key in (1, 3, 5, 7, 9):
-        log.append(key)
+    log.append_each((1, 3, 5, 7, 9))
     cleaned = log.clean(first_dirty)
     assert log.keys == [0, 2, 4, 6, 8, 10, 11, 1, 3, 5, 7, 9]
     assert cleaned.counts == Counter({RecordVerdict.KEEP: 12, RecordVerdict.SUPERSEDED: 5})
@@ -113,10 +102,7 @@ def test_records_of_the_clean_section_do_not_supersede(log: SmallLog) -> None:
 
 def test_c056_what_lies_from_the_bound_on_is_as_it_was(log: SmallLog) -> None:
     """The bound lies inside the third segment: the first two shrink, those from the third on keep every byte."""
-    for key in [0, 0, 1, 1, 0, 1, 2, 3, 2, 3]:
-        log.append(key)
-        if log.next_offset % 2 == 0:
-            log.roll()
+    log.append_each([0, 0, 1, 1, 0, 1, 2, 3, 2, 3], per_segment=2)
     before = [segment.data for segment in log.segments]
     log.clean(0, segments=2)
     first = [segment.data for segment in log.segments]
@@ -151,8 +137,7 @@ def test_c057_unkeyed_messages(log: SmallLog) -> None:
     """A log that was not compacted before: keyless records go, and are counted."""
     for _ in range(7):
         log.append(None)
-    for key in range(5):
-        log.append(key)
+    log.append_each(range(5))
     keyed_part = sum(len(b.data) for b in list(log.batches())[7:])
     cleaned = log.clean(0)
     assert log.keys == list(range(5))
@@ -162,8 +147,7 @@ def test_c057_unkeyed_messages(log: SmallLog) -> None:
 
 def test_c058_deletes(log: SmallLog) -> None:
     """Tombstones for the even keys: none of them has a value afterwards."""
-    for key in range(10):
-        log.append(key)
+    log.append_each(range(10))
     log.append(*range(0, 10, 2), value=None)
     log.append(99)
     log.clean(0)

@@ -275,11 +275,9 @@ def test_c089_c090_sequence_of_a_compacted_batch(
     count: int, dropped: tuple[int, ...], last_sequence: int, log: SmallLog
 ) -> None:
     """Read back from a batch that lost its last record, and from an empty header."""
-    for _ in range(23):
-        log.append(99)
+    log.append_each([99] * 23)
     log.append(*range(count), pid=1)
-    for key in dropped:
-        log.append(key)
+    log.append_each(dropped)
     log.clean(0)
     assert log.last_sequences == {1: last_sequence}
     batch = next(batch for batch in log.batches() if batch.producer_id == 1)
