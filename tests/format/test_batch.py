@@ -131,6 +131,7 @@ def test_round_trip(batch):
         records = [replace(record, timestamp_ms=largest) for record in records]
     assert decoded == records
     assert header.max_timestamp_ms == largest
+    assert header.next_offset == options["last_offset"] + 1
     empty, _ = decode_batch(encode_empty_batch(header))
     for name, value in options.items():
         field = f"is_{name}" if isinstance(value, bool) else name
