@@ -82,8 +82,10 @@ def test_offsets_of_older_brokers(version: int, value: str, fields: dict) -> Non
     assert (found.version, found.value) == (version, fields)
 
 
-def test_unknown_types_and_versions_are_errors() -> None:
+def test_unknown_types_and_versions_and_null_keys_are_errors() -> None:
     with pytest.raises(FormatError, match="type of key"):
         parse_coordinator_key(CONSUMER_OFFSETS, bytes.fromhex("0063 0000"))
+    with pytest.raises(FormatError, match="a key without null"):
+        parse_coordinator_key(CONSUMER_OFFSETS, bytes.fromhex("0003 ffff"))
     with pytest.raises(FormatError, match="version up to 4"):
         parse_coordinator_record(CONSUMER_OFFSETS, bytes.fromhex("0002000762696c6c696e67"), b"\x00\x09")

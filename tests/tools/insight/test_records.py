@@ -111,7 +111,7 @@ def test_any_range_of_offsets(name: str) -> None:
 def test_parts_make_up_the_log(max_bytes: int) -> None:
     """Cut at the entries of the index; each part travels to another process."""
     path = str(GOLDEN / "idempotent-0")
-    parts = split(open_log(path, end_offset=28), max_bytes)
+    parts = split(open_log(path), max_bytes)
     assert len(parts) == {1: 7, 1 << 30: 2}.get(max_bytes, len(parts))
     assert all(part.size_bytes > 0 for part in parts)
     assert sum(part.size_bytes for part in parts) == open_log(path).size_bytes
@@ -119,6 +119,9 @@ def test_parts_make_up_the_log(max_bytes: int) -> None:
     assert [record for some in found for record in some] == list(read_records(path))
     for part, some in zip(parts, found, strict=True):
         assert all(part.start_offset <= record.offset < part.end_offset < MAX_OFFSET for record in some)
+    inner = split(open_log(path, start_offset=3, end_offset=11), max_bytes)
+    assert [record.offset for part in inner for record in records(part)] == list(range(3, 11))
+    assert (inner[0].start_offset, inner[-1].end_offset) == (3, 11)
 
 
 def test_only_the_columns_that_are_asked_for() -> None:
