@@ -22,7 +22,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "messages": ("legacy",),
     "wrappers": ("wrapper",),
     "upgraded": ("legacy", "wrapper", "plain"),
-    "of-both-magics": ("mixed wrapper",),
+    "of-both-magics": ("mixed_wrapper",),
 }
 
 
