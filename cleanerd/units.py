@@ -39,16 +39,23 @@ def duration(seconds: float) -> str:
 
 
 def instant(time_ms: int) -> str:
-    """A point in time, in the time zone of the reader."""
-    return datetime.fromtimestamp(time_ms / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    """A point in time, in the time zone of the reader; no calendar has what a producer may write into a record."""
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError):
+        return _no_date(time_ms)
 
 
 def utc(time_ms: int) -> str:
-    """A point in time for a reader whose time zone is not known; no calendar has what a producer may write into a record."""
+    """`instant` for a reader whose time zone is not known."""
     try:
         return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (ValueError, OverflowError):
-        return f"{time_ms} ms, which is after the year 9999"
+        return _no_date(time_ms)
+
+
+def _no_date(time_ms: int) -> str:
+    return f"{time_ms} ms, which is after the year 9999"
 
 
 def clock_time(time_ms: int) -> str:

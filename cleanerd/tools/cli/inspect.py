@@ -89,6 +89,16 @@ def run(arguments: Namespace) -> int:
     is_nothing_found = not tasks and bool(arguments.topic or arguments.partition)
     if is_nothing_found:
         output.say("none of the partitions that were named was found")
+    _report(arguments, found, failed)
+    return 1 if failed or is_nothing_found else 0
+
+
+def _report(
+    arguments: Namespace,
+    found: "Sequence[tuple[InspectTask, Inspection, Sequence[CoordinatorEntry]]]",
+    failed: list[dict[str, object]],
+) -> None:
+    """What was found, in every form that is asked for."""
     documents = [log_document(task.log_dir, one, entries) for task, one, entries in found]
     logs = [one for _, one, _ in found]
     if arguments.parquet:
@@ -112,7 +122,6 @@ def run(arguments: Namespace) -> int:
             for _, log, entries in found if arguments.details or len(found) <= _DETAILS_MAX else ():
                 write_details(log)
                 write_coordinator(log.topic, entries)
-    return 1 if failed or is_nothing_found else 0
 
 
 def _entries(task: "InspectTask") -> "Sequence[CoordinatorEntry]":
