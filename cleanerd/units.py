@@ -55,7 +55,7 @@ def utc(time_ms: int) -> str:
 
 
 def _no_date(time_ms: int) -> str:
-    return f"{time_ms} ms, which is after the year 9999"
+    return f"{time_ms} ms, which no calendar has"
 
 
 def clock_time(time_ms: int) -> str:

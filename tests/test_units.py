@@ -44,4 +44,4 @@ def test_durations_have_two_units(seconds: float, expected: str) -> None:
 @pytest.mark.parametrize("time_ms", [253_402_300_800_000, 1_764_000_000_000_000, 2**63 - 1])
 def test_a_producer_may_write_times_that_no_calendar_has(time_ms: int) -> None:
     """Microseconds in place of milliseconds, for one."""
-    assert units.utc(time_ms) == units.instant(time_ms) == f"{time_ms} ms, which is after the year 9999"
+    assert units.utc(time_ms) == units.instant(time_ms) == f"{time_ms} ms, which no calendar has"

@@ -76,7 +76,7 @@ class LiveBrokers:
             return None
 
     def session(self, log_dir: str) -> Session:
-        """With the broker that lives in a log directory. Raises NoWayIn, DirOffline."""
+        """The session with the broker that lives in a log directory. Raises NoWayIn, DirOffline."""
         if self._config().commit_live == "off":
             raise NoWayIn(_OFF)
         pid = other_holder(log_dir)

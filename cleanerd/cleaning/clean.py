@@ -106,7 +106,8 @@ class Cleaner:
     def plan(
         self, candidates: Sequence[Candidate], *, is_owned: bool = False, drops_staged: bool = True
     ) -> CleaningJob:
-        """What to do to candidates, of any log directories. What an earlier cleaning left staged goes first, if it may.
+        """What to do to candidates, of any log directories. With `drops_staged`, what an earlier
+        cleaning left staged is dropped first.
 
         It may wait for its turn. `is_owned`: a broker lives in all of these, and cleanerd.staged.min.free.ratio holds.
         """

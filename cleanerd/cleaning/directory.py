@@ -293,7 +293,7 @@ class Directory(CommitHost):
         if not self._found or self._log_dir.owner is Owner.LIVE_BROKER:
             return
         configuration = self._run.configured.for_deletion()
-        topic_config = self._request.topic_config if configuration is None else configuration.topic
+        topic_config = self._request.topic_config if configuration is None else configuration.for_deletion
         alone = left_alone(self._log_dir, self._found, configuration, self._request.topics or frozenset())
         checkpoints, dry_run = self._log_dir.checkpoints(), self._request.dry_run
         for tp in self._found:

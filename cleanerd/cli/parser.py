@@ -119,8 +119,8 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 class Command(NamedTuple):
     """A command of `cleanerd`, or a verb of one. `run`: the function that carries it out, `module:name`.
 
-    `configuration`: arguments that help shows under that heading; of `exclusive` ones no two go together. `defaults`: of
-    what it takes no argument for. `verbs`: one of which follows it.
+    `configuration`: arguments that help shows under that heading; of `exclusive` ones no two go together. `defaults`: values
+    of attributes for which it has no argument. `verbs`: one of which follows it.
     """
 
     name: str

@@ -14,8 +14,7 @@ Precedence of a topic key (spec disk F4):
 
 1. command line (`--topic-set`)
 2. topic file
-3. metadata log, TOPIC record; where there is no metadata log, what the broker answers. Where other nodes may change either
-   while this one is down, it is no reason to delete: retention by time and size is -1 here
+3. metadata log, TOPIC record; where there is no metadata log, what the broker answers
 4. the first broker synonym that any of the layers above sets
 5. default
 
@@ -53,7 +52,6 @@ _LOG_DIRS = ("log.dirs", "log.dir")
 _OWN_RATIO = "cleanerd.min.cleanable.dirty.ratio"
 _LAGS = ("min.compaction.lag.ms", "max.compaction.lag.ms")
 _RETENTION = ("retention.ms", "retention.bytes")
-_LEFT_TO_BROKER = "deletion by time and size is left to the broker"
 SettingsByKey = Mapping[str, Setting]
 Layers = ChainMap[str, Text]
 """Texts by key; `maps` are the layers, highest precedence first."""
@@ -171,6 +169,20 @@ class Configuration:
         prior = self._sources.muted[topic]
         default: float = self._topic_defaults["min.cleanable.dirty.ratio"].value
         return default if prior is None else prior
+
+    def for_deletion(self, topic: str) -> TopicConfig:
+        """`topic`, for what expires while its broker is down: no limit that other nodes may be changing meanwhile holds.
+
+        The broker deletes by its limits itself as soon as it is back. What is written for cleanerd (`topics.d`, command
+        line) holds.
+        """
+        config = self.topic(topic)
+        if self.metadata is None or self.metadata.is_final or topic not in self.metadata.topic_ids:
+            return config
+        settings = self.topic_settings(topic)
+        own = (Layer.COMMAND_LINE, Layer.TOPIC_FILE)
+        left = [name for name in _RETENTION if settings[name].origin.layer not in own]
+        return config.but(**{TOPIC_KEYS[name].field: -1 for name in left})
 
     def topic_settings(self, topic: str) -> SettingsByKey:
         """Values of one topic by key, with their origins."""
@@ -312,19 +324,11 @@ def _topic_layers(sources: Sources, metadata: ClusterMetadata | None) -> dict[st
 
 
 def _topic_records(metadata: ClusterMetadata) -> dict[str, Texts]:
-    """TOPIC records; keys that only a newer Kafka knows have no effect.
-
-    While its broker lives it deletes by time and size itself, and may do it otherwise when it is back.
-    """
-    left = dict.fromkeys(_RETENTION, Text("-1", _origin(metadata, _LEFT_TO_BROKER)))
-    if metadata.is_final:
-        left = {}
-    topics = metadata.topic_configs if metadata.is_final else metadata.topic_ids
+    """TOPIC records; keys that only a newer Kafka knows have no effect."""
     records: dict[str, Texts] = {}
-    for topic in topics:
-        origin, values = _origin(metadata, f'TOPIC "{topic}"'), metadata.topic_configs.get(topic, {})
-        own = {name: Text(text, origin) for name, text in values.items() if name in TOPIC_KEYS}
-        records[topic] = own | left
+    for topic, values in metadata.topic_configs.items():
+        origin = _origin(metadata, f'TOPIC "{topic}"')
+        records[topic] = {name: Text(text, origin) for name, text in values.items() if name in TOPIC_KEYS}
     return records
 
 

@@ -1,4 +1,4 @@
-"""The daemon as a whole: its threads, the order in which all starts and stops, and what a new configuration changes.
+"""The daemon as a whole: its threads, the order in which everything starts and stops, and what a new configuration changes.
 
 thread                what it does
 --------------------  -----------------------------------------------------------------------------------------

@@ -116,7 +116,8 @@ def parse_voters(value: bytes) -> frozenset[int]:
 
 
 def parse_quorum_state(data: bytes) -> frozenset[int] | None:
-    """Ids of the voters in a `quorum-state` file (A8); None from kraft.version 1 on, where the log has them.
+    """Ids of the voters in a `quorum-state` file (A8), none in that of a broker that knows only where to ask; None where it
+    has no such field: since kraft.version 1 the log has them.
 
     Raises: `FormatError` for anything else.
     """
@@ -124,7 +125,7 @@ def parse_quorum_state(data: bytes) -> frozenset[int] | None:
         state = json.loads(data)
         voters = state.get("currentVoters")
         return None if voters is None else frozenset(int(voter["voterId"]) for voter in voters)
-    except (AttributeError, KeyError, TypeError, ValueError) as problem:
+    except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as problem:
         raise FormatError(0, "the JSON of a quorum's state", repr(problem)) from problem
 
 

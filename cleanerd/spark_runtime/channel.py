@@ -1,5 +1,7 @@
 """Channels from tasks to the driver: a task sends a message, and waits for its answer (`messages`).
 
+Blocks of a host are fetched from a listener of this kind, too (`host_blocks`).
+
 Tasks run in other processes, on a cluster on other machines, hence TCP. Each end proves that it knows a random token, which
 travels with the tasks, before anything else is read (`_proof`).
 """
@@ -106,10 +108,11 @@ class Listener:
             socket.socket, None
         ] = {}  # have not proved that they know the token yet, oldest first
         self._served: dict[socket.socket, threading.Thread] = {}
-        self._acceptor = threading.Thread(target=self._accept, name="cleanerd-channel", daemon=True)
         self.endpoint = Endpoint(host, self._listener.getsockname()[1], secrets.token_bytes(_TOKEN_BYTES))
 
     def __enter__(self) -> Self:
+        # Not before: the server of blocks forks in between, and Python 3.13.0 takes a thread that was made before for ended.
+        self._acceptor = threading.Thread(target=self._accept, name="cleanerd-channel", daemon=True)
         self._acceptor.start()
         return self
 
@@ -212,9 +215,9 @@ def _prove(connection: socket.socket, token: bytes) -> None:
     connection.sendall(_proof(token, b"task", challenge or b"") + own)
     answer = _receive(connection, _PROOF_BYTES)
     if answer is None:
-        raise ConnectionResetError("the driver has hung up")
+        raise ConnectionResetError("the other end has hung up")
     if answer != _proof(token, b"driver", own):
-        raise ConnectionRefusedError("who listens there is not the driver")
+        raise ConnectionRefusedError("who listens there does not know the token")
     connection.settimeout(None)
 
 

@@ -78,7 +78,9 @@ def find_metadata(files: Files, log_dirs: Iterable[str], metadata_log_dir: str) 
     for log_dir, owner in owners.items():
         directory = os.path.join(log_dir, f"{CLUSTER_METADATA_TOPIC}-0")
         if files.exists(directory):
-            return read_metadata(files, directory, owner.node_id if owner else None)
+            # of a controller's directory on the same host the broker is another node
+            is_of_node = owner is not None and _node(owner) in (nodes or {_node(owner)})
+            return read_metadata(files, directory, owner.node_id if owner and is_of_node else None)
     for log_dir, failure in failures.items():
         if _may_hide_metadata(files, log_dir, is_brokers=bool(nodes)):
             raise failure
@@ -143,7 +145,7 @@ def read_metadata(files: Files, directory: str, node_id: int | None = None) -> C
     for _ in range(ATTEMPTS_MAX):
         try:
             image = _read_once(files, directory)
-            voters = _voters(files, directory) or image.voters
+            voters = image.voters or _voters(files, directory)
         except FileNotFoundError:
             continue  # the broker deleted an old segment or snapshot after the listing
         except OSError as error:
@@ -156,7 +158,7 @@ def read_metadata(files: Files, directory: str, node_id: int | None = None) -> C
             directory,
             node_id,
             release,
-            has_other_voters=len(voters) > 1 or (node_id is not None and not voters <= {node_id}),
+            has_other_voters=voters is not None and voters != {node_id},
         )
     raise SourceChanged(f"{directory}: files vanished during each of {ATTEMPTS_MAX} readings")
 
@@ -168,7 +170,7 @@ class _Image:
         self.topic_configs: dict[str, dict[str, str]] = {}
         self.broker_configs: dict[str, dict[str, str]] = {}
         self.releases: dict[int, str | None] = {}  # by broker, as which it was last started
-        self.voters: frozenset[int] = frozenset()  # of kraft.version 1 and later
+        self.voters: frozenset[int] | None = None  # by the log itself, of kraft.version 1 and later
         self._names: dict[UUID, str] = {}
         self._transaction: list[MetadataRecord] | None = None
 
@@ -325,7 +327,7 @@ def _replay_batch(image: _Image, path: str, batch: _Batch, offset: int) -> None:
 
 
 def _voters(files: Files, directory: str) -> frozenset[int] | None:
-    """Who votes in the quorum, by `quorum-state`; None where that names nobody."""
+    """Who votes in the quorum by `quorum-state`, which is not written again when kraft.version becomes 1."""
     path = os.path.join(directory, _QUORUM_STATE)
     if not files.exists(path):
         return None

@@ -15,6 +15,7 @@ from cleanerd.env.clock import SystemClock
 from cleanerd.format.batch import decode_batch, iterate_batches
 from tests.broker.conftest import clean_by_broker
 from tests.broker.kafka import KafkaBroker
+from tests.broker.live import warnings
 from tests.broker.logdump import Batch, LogDump, Segment, dump_partition
 from tests.broker.model import committed, survivors
 from tests.broker.releases import current_release
@@ -181,8 +182,9 @@ def disagreements(made: Pass, plans: Sequence[TopicPlan], ours: Path, *, by_swap
     copy_log_dir(made.before, ours)
     now = ("--now-ms", str(made.ended_ms))
     if by_swaps:
-        with KafkaBroker(ours.with_name(f"{ours.name}-broker"), log_dirs_in(ours)):
+        with KafkaBroker(ours.with_name(f"{ours.name}-broker"), log_dirs_in(ours)) as broker:
             result = clean(ours, plans, *now, "--set", "cleanerd.commit.live=auto")
+            assert (complaints := warnings(broker)) == [], complaints  # of a run without pytest, too
         ways = {row["committed_by"] for row in result.rows.values() if row["outcome"] == "committed"}
         assert ways == {"swap"}, result.rows
     else:

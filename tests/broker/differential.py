@@ -63,6 +63,7 @@ def differences(root: Path, seeds: range) -> list[str]:
     ours = root / "ours-1"
     sound = verify([str(log_dir) for log_dir in log_dirs_in(ours)], topics={plan.topic for plan in plans})
     found += [f"verify: {finding}" for finding in sound.findings]
+    check_with_broker(root / "reading-swapped", root / "swapped-1", dumps(passes[0].before, plans))
     return found + list(_goes_on(root, passes[0].before, ours, plans[:half]))
 
 

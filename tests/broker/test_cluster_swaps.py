@@ -59,6 +59,8 @@ def check(world: Replicas, traffic: Traffic) -> None:
     with traffic.still():
         for topic in ASSIGNED:
             world.check(topic)
+            starts = {world.live(node, topic).log_start_offset for node in ASSIGNED[topic]}
+            assert starts == {0}, (topic, "compacted only, so nothing goes from its start")
         seen = read_all(world.cluster.brokers[NODES[0]], [*ASSIGNED], READ_COMMITTED)
         for topic, ledger in world.ledgers.items():
             ledger.check(seen[topic], 0)

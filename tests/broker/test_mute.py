@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
+from cleanerd.daemon.work.cleaner_leases import LEASE_MS
 from tests.broker.kafka import KafkaBroker
 from tests.broker.swapping import build_agent
 from tests.broker.tools import offset_checkpoint
@@ -20,14 +21,15 @@ KEY = "min.cleanable.dirty.ratio"
 COMPACT = {"cleanup.policy": "compact", "internal.segment.bytes": "20000"}
 TOPICS = {"quiet": {**COMPACT, KEY: "0.01"}, "plain": COMPACT, "loud": COMPACT}
 SECRET = "correct horse"
-LEASE_S = 15
-SHORT_LEASES = f"""
+LEASE_S = LEASE_MS // 4000
+SHORT_LEASES = """
 import sys
 if "run" in sys.orig_argv:
     from cleanerd.daemon.work import cleaner_leases
-    cleaner_leases.LEASE_MS, cleaner_leases._RENEW_S = {LEASE_S} * 1000, {LEASE_S} / 4
+    cleaner_leases.LEASE_MS //= 4
+    cleaner_leases._RENEW_S /= 4
 """
-"""A quarter of the daemon's, renewed as often in its time."""
+"""Everything in a quarter of its time."""
 
 
 @pytest.fixture

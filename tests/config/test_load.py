@@ -347,23 +347,23 @@ def test_dedupe_is_an_old_name_of_compact() -> None:
     assert problems_of(topics={"t": {"cleanup.policy": "dedup"}})
 
 
-def test_nothing_expires_by_a_metadata_log_that_other_nodes_go_on_writing() -> None:
+def test_nothing_expires_by_what_other_nodes_may_be_changing() -> None:
     """They may give a topic more time while this node is down; who wants it says so in a layer above."""
     ids = {"own": UUID(int=1), "none": UUID(int=2), "named": UUID(int=3)}
     records = {"own": {"retention.ms": "5", "cleanup.policy": "compact,delete"}}
     metadata = ClusterMetadata(ids, records, {"": {"log.retention.ms": "7"}}, "/m", 1, has_other_voters=True)
     found = configured(topics={"named": {"retention.ms": "9"}}, metadata=metadata)
-    shown = {topic: found.topic(topic) for topic in (*ids, "of_no_cluster")}
-    assert {topic: config.retention_ms for topic, config in shown.items()} == {
+    assert {topic: found.for_deletion(topic).retention_ms for topic in (*ids, "of_no_cluster")} == {
         "own": -1,
         "none": -1,
         "named": 9,
         "of_no_cluster": 7,
     }
-    assert (shown["own"].retention_bytes, shown["own"].compact) == (-1, True)
-    origin = found.topic_settings("none")["retention.ms"].origin
-    assert str(origin) == "metadata log: deletion by time and size is left to the broker in /m"
-    assert configured(metadata=replace(metadata, has_other_voters=False)).topic("none").retention_ms == 7
+    assert found.for_deletion("own") == found.topic("own").but(retention_ms=-1, retention_bytes=-1)
+    by_hand = configured({"log.retention.ms": "8"}, metadata=metadata)
+    assert [by_hand.for_deletion(topic).retention_ms for topic in ("own", "none")] == [-1, 8]
+    alone = configured(metadata=replace(metadata, has_other_voters=False))
+    assert [alone.for_deletion(topic).retention_ms for topic in ("own", "none")] == [5, 7]
 
 
 def test_a_brokers_answer_stands_where_a_metadata_log_would(tmp_path: Path) -> None:
@@ -381,10 +381,12 @@ def test_a_brokers_answer_stands_where_a_metadata_log_would(tmp_path: Path) -> N
     command_line = [("log.cleaner.min.compaction.lag.ms", "2")]
     found = resolve(read_sources(str(config), command_line), answer)
     shown = {key: (one.value, str(one.origin)) for key, one in found.topic_settings("t").items()}
-    left = "broker's answer: deletion by time and size is left to the broker"
     assert shown["cleanup.policy"] == (("compact", "delete"), 'broker\'s answer: TOPIC "t"')
-    assert shown["retention.ms"] == shown["retention.bytes"] == (-1, left)
+    assert (shown["retention.ms"], found.for_deletion("t").retention_ms) == (
+        (1000, 'broker\'s answer: TOPIC "t"'),
+        -1,
+    )
     assert shown["delete.retention.ms"] == (5000, 'broker\'s answer: BROKER ""')
     assert shown["min.compaction.lag.ms"] == (2, "command line: --set log.cleaner.min.compaction.lag.ms")
-    assert found.topic("named").retention_ms == 7
+    assert found.for_deletion("named").retention_ms == 7
     assert found.topic("unknown").retention_ms == 168 * HOUR_MS

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
 from cleanerd.daemon.api.control import Control
 from cleanerd.daemon.api.refusals import Conflict, Invalid, Unavailable
@@ -209,7 +210,8 @@ def test_a_pause_is_what_it_was_said_to_be_after_a_restart_too(
             pause.pause(world.control, "one", "me")
     store.prune(0, 10**6)
     assert (store.all(HOLD, dict), states.holds()) == ({}, [])
-    pause.pause(world.control, "one", "me")
+    pause.pause(world.control, "one", "me", ttl_ms=HOUR_MS)
+    assert list(store.all(HOLD, TypeAdapter(Hold).validate_python).values()) == states.holds()
     with monkeypatch.context() as full:
         full.setattr(Store, "_write", lambda *_: False)
         with pytest.raises(Unavailable, match="a restart would bring it back"):

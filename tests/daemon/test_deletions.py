@@ -14,6 +14,7 @@ from cleanerd.daemon.work.deletions import RETRY_MS, Deleted, PendingDeletions
 from cleanerd.env.clock import FixedNow
 from cleanerd.env.files import RealFiles
 from cleanerd.format import names
+from cleanerd.storage.delete import unlink_all
 from cleanerd.storage.lock import LogDirLock
 from cleanerd.storage.log_dir import LogDir
 from tests.cleaning.logs import lock_of_another
@@ -279,6 +280,25 @@ def test_a_5_deleted_log_goes_after_its_delay(
     assert pending.run_due(NOW_MS + 10) == Deleted(files=5, bytes=25)
     assert not directory.exists()
     assert (partition / "kept").exists()
+    assert next_due_ms(pending) is None
+
+
+def test_a_5_a_deleted_log_that_vanishes_while_files_are_deleted_is_no_failure(
+    pending: PendingDeletions, tmp_path: Path, partition: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else removed it, and a scan has noticed."""
+    pending.add([deleted_file(partition)], NOW_MS)
+    directory = deleted_log(tmp_path)
+    adopt(pending, tmp_path)
+    delete = unlink_all
+
+    def vanishing(*arguments: object) -> object:
+        shutil.rmtree(directory)
+        adopt(pending, tmp_path)
+        return delete(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(deletions, "unlink_all", vanishing)
+    assert pending.run_due(NOW_MS + 10).failures == {}
     assert next_due_ms(pending) is None
 
 

@@ -244,6 +244,8 @@ def test_high_watermark_that_moves_in_the_active_segment_is_no_change(fixture: F
     fixture.scan()
     write_checkpoint(fixture.root, names.REPLICATION_CHECKPOINT, {"a-0": 29, "b-0": 16})
     assert fixture.scan() == ["~ b-0"]
+    write_checkpoint(fixture.root, names.RECOVERY_POINT_CHECKPOINT, {"a-0": 10})
+    assert fixture.scan() == ["~ a-0"]
 
 
 def test_meta_properties_make_a_broker_directory(fixture: Fixture) -> None:

@@ -12,6 +12,7 @@ from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import FileKind, SegmentFileName
+from tests.daemon.processes import running
 
 pytestmark = pytest.mark.soak
 
@@ -61,3 +62,17 @@ def test_twenty_thousand_partitions_cost_eight_times_what_2500_do(tmp_path: Path
         )
     for small_s, large_s in zip(spent[SMALL], spent[LARGE], strict=True):
         assert large_s < max(small_s, 0.05) * LINEAR_MAX, spent
+
+
+def test_a_daemon_with_five_thousand_logs_idles(tmp_path: Path) -> None:
+    """What etc/reference/operating.md says under "How much memory?"."""
+    log_dir = empty_logs(tmp_path / "logs", 5_000)
+    with running(tmp_path / "daemon", log_dir, cleanerd_scan_interval_ms=30_000, log_cleaner_backoff_ms=15_000) as daemon:
+        assert daemon.process is not None
+        process = psutil.Process(daemon.process.pid)
+        time.sleep(10)  # noqa: TID251 - what comes after the start
+        before_s, began_s = sum(process.cpu_times()[:2]), time.monotonic()
+        time.sleep(30)  # noqa: TID251 - one scan
+        share = (sum(process.cpu_times()[:2]) - before_s) / (time.monotonic() - began_s)
+        assert share < 0.02, share
+        assert process.memory_info().rss < 120 << 20, process.memory_info().rss

@@ -21,13 +21,14 @@ from cleanerd.daemon.inventory.listed_log import ListedLog
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.store import Store
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.work.retention import whose_turn
+from cleanerd.daemon.work.retention import _LEFT_TO_BROKER, whose_turn
 from cleanerd.daemon.work.states import NotTaken
 from cleanerd.env.clock import FixedNow
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import SourceChanged
 from cleanerd.format import names
 from cleanerd.format.partition_metadata import render_partition_metadata
+from cleanerd.policy.retention import Breach
 from cleanerd.storage.generation import begin_truncation, read_generation
 from cleanerd.storage.partition_dir import PartitionDir
 from tests.cleaning.logs import lock_of_another, segment
@@ -118,6 +119,23 @@ def test_nothing_goes_while_the_settings_of_the_cluster_cannot_be_read(tmp_path:
     assert passes.is_free()
     refresh[0] = True
     assert passes.run() == 2
+
+
+def test_limits_that_other_nodes_may_be_changing_are_left_to_the_broker(tmp_path: Path) -> None:
+    """While it is down; the log start holds all the same. The only voter of a quorum is asked by nobody else."""
+    partition = write_log(tmp_path)
+    (partition / names.PARTITION_METADATA).write_bytes(render_partition_metadata(UUID(int=1)))
+    stop_broker(tmp_path, 15)
+    passes, records = Passes(tmp_path, "delete"), {"t": {"cleanup.policy": "delete", "retention.ms": "1000"}}
+    metadata = replace(cluster(1), topic_configs=records, node_id=1, has_other_voters=True)
+    passes.configuration = resolve(read_sources(None), metadata)
+    assert passes.run() == 0
+    found = passes.retention.preview(passes.log)
+    assert (found.goes, str(found.cause)) == ({}, str(_LEFT_TO_BROKER))
+    with lock_of_another(tmp_path / names.LOCK):
+        assert list(passes.retention.preview(passes.log).goes) == [Breach.TIME], "what the broker does itself"
+    passes.configuration = resolve(read_sources(None), replace(metadata, has_other_voters=False))
+    assert passes.run() == 3, "the active segment of a broker that closed the log, too"
 
 
 def test_1_30_released_also_after_a_failure(tmp_path: Path) -> None:

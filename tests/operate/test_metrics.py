@@ -265,6 +265,18 @@ def a_worker_dies_and_lives_again(world: World) -> None:
     assert world.scrape().total("cleanerd_workers") == 2, "one, and the one for reserved topics"
 
 
+def test_a_log_that_can_no_longer_be_read_counts_as_it_was_seen_last(world: World) -> None:
+    """`cleanerd_uncleanable_bytes` and its alert are about just such logs."""
+    dirty = world.scrape().total("cleanerd_cleanable_bytes", log_dir=str(world.a))
+    directory = Path(world.log("one").directory)
+    directory.rename(world.root / "elsewhere")
+    directory.symlink_to(world.root / "elsewhere")
+    world.parts.inventory.touch(str(world.a), directory.name)
+    world.scan()
+    after = world.scrape()
+    assert after.total("cleanerd_uncleanable_bytes", log_dir=str(world.a)) == dirty / len(world.topics)
+
+
 @moves(table.PARTITION_RATIO, table.PARTITION_BYTES, table.PARTITIONS_DROPPED)
 def somebody_asks_for_partitions(world: World) -> None:
     """No more of them than `_PARTITIONS_MAX`."""

@@ -1,6 +1,6 @@
 """Which segments retention deletes (rules 6.1-6.6): why, and where the log starts then; and invariants.
 
-Cases that say what that does to files, epochs, snapshots and checkpoints (C124, C126, C127, C132, C134, C136 to C138, C141,
+Cases that say what that does to files, epochs, snapshots and checkpoints (C124, C126, C127, C132, C134, C137, C138, C141,
 C142, D17, D19) are in tests/cleaning/test_retain.py.
 """
 

@@ -90,7 +90,6 @@ def test_clients_of_a_cluster_manager_are_told_where_it_is(master: str, passed: 
 
 UNNAMED = """
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from tests.spark_runtime.sessions import count, jvm_of, session
 session = LazySpark("local[1]")
 print(session.run(lambda context: context.parallelize([1, 2, 3], 1).count()))
 session.stop()

@@ -354,12 +354,24 @@ def test_the_release_is_the_one_as_which_the_broker_was_last_started(
         ('{"currentVoters":[{"voterId":1}],"data_version":0}', None, False),
         ('{"currentVoters":[{"voterId":1},{"voterId":2}],"data_version":0}', None, True),
         ('{"currentVoters":[{"voterId":2}],"data_version":0}', None, True),
+        ('{"currentVoters":[],"data_version":0}', None, True),
+        ('{"currentVoters":[{"voterId":1}],"data_version":0}', voters(1, 2), True),
         ('{"leaderId":1,"data_version":1}', voters(1), False),
         ('{"leaderId":1,"data_version":1}', voters(1, 2), True),
         ('{"leaderId":1,"data_version":1}', voters(3), True),
         (None, None, False),
     ],
-    ids=["alone", "of_two", "observer", "alone_by_log", "of_two_by_log", "observer_by_log", "unknown"],
+    ids=[
+        "alone",
+        "of_two",
+        "observer",
+        "asks",
+        "upgraded",
+        "alone_by_log",
+        "of_two_by_log",
+        "observer_by_log",
+        "unknown",
+    ],
 )
 def test_whether_other_nodes_may_change_the_metadata(
     tmp_path: Path, quorum_state: str | None, record: bytes | None, has_other_voters: bool
@@ -375,7 +387,17 @@ def test_whether_other_nodes_may_change_the_metadata(
     assert read_metadata(RealFiles(), str(directory), 1).has_other_voters == has_other_voters
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"currentVoters":[1]}', '{"currentVoters":5}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"currentVoters":[1]}',
+        '{"currentVoters":5}',
+        '{"currentVoters":[{"voterId":1e400}]}',
+        "[" * 99_999,
+    ],
+)
 def test_damaged_quorum_state_is_an_error(tmp_path: Path, text: str) -> None:
     directory = log(tmp_path, log_0=batch(0, [SAMPLE_TOPIC]))
     (directory / "quorum-state").write_text(text)

@@ -71,6 +71,9 @@ def test_recovery_killed_anywhere_and_run_again_ends_the_same(scenario: Scenario
             kafka_starts(broker)
             outcomes[state] = ours.listing(DIRECTORY), commits_found(scenario, broker, by_kafka=True)
             assert commits_found(scenario, ours, by_kafka=False) == outcomes[state][1]
+            started = live_segments(broker)
+            cleanerd_recovers(broker)
+            assert live_segments(broker) == started
         return outcomes[state]
 
     for copy in distinct(killed(staged_disk(scenario)[0], commit_all)):

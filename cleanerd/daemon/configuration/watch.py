@@ -56,7 +56,7 @@ _Fingerprint = tuple[tuple[str, int, int, int, int], ...]
 
 
 class ConfigWatcher:
-    """Calls `reload` when the files are others, and `refresh` every few seconds.
+    """Calls `reload` when the files have changed, and `refresh` every few seconds.
 
     Begins with both, as far as there are files: what happened since the configuration was read is not known. `refresh` takes
     in what the cluster has configured since the last call, False while it cannot: then it is called again, with growing

@@ -170,7 +170,7 @@ class Scanner:
         now_s = self._parts.clock.monotonic_s()
         if now_s - self._new_since_s.setdefault(log, now_s) < _NEW_FOR_S:
             return True
-        self._new_since_s.pop(log)
+        self._new_since_s.pop(log, None)
         return False
 
     def _online(self) -> list[str]:

@@ -127,11 +127,12 @@ def _uncleanable_bytes(parts: Parts, conditions: ByLog) -> Counter[str]:
 
 
 def _dirty(parts: Parts, log: LogId) -> tuple[float, int]:
-    """Dirty ratio and cleanable bytes of a log."""
-    found = parts.due_logs.estimate(log)
-    if found is None or found.range.is_empty:
+    """Dirty ratio and cleanable bytes of a log; of one that can no longer be read as it was seen last."""
+    known, config = parts.inventory.facts(log), parts.configuration().topic(log.topic_partition.topic)
+    if known is None or not config.compact:
         return 0.0, 0
-    return found.range.dirty_ratio, found.range.cleanable_bytes
+    found = known.upper_bound(config, parts.clock.now_ms())
+    return (0.0, 0) if found.is_empty else (found.dirty_ratio, found.cleanable_bytes)
 
 
 def _partitions(parts: Parts) -> Iterator[MetricSample]:

@@ -115,7 +115,6 @@ class PendingDeletions:
         by_directory: dict[str, list[str]] = defaultdict(list)
         with self._mutex:
             files = sorted(path for path, waiting in self._waiting.items() if waiting.is_due(now_ms))
-            logs = [path for path, waiting in self._deleted_logs.items() if waiting.is_due(now_ms)]
         for path in files:
             try:
                 is_there = self._files.exists(path)
@@ -129,17 +128,17 @@ class PendingDeletions:
                 self._forget(path)
         for directory, paths in by_directory.items():
             self._delete_in(directory, paths, now_ms, done)
-        for path in logs:
-            self._delete_log(path, now_ms, done)
+        with self._mutex:
+            logs = {path: waiting for path, waiting in self._deleted_logs.items() if waiting.is_due(now_ms)}
+        for path, waiting in logs.items():
+            self._delete_log(path, waiting, now_ms, done)
         return done
 
-    def _delete_log(self, directory: str, now_ms: int, done: Deleted) -> None:
+    def _delete_log(self, directory: str, waiting: _Waiting, now_ms: int, done: Deleted) -> None:
         """A deleted log, a number of files at a time."""
         log_dir, is_gone = os.path.dirname(directory), False
         parsed = parse_partition_dir(os.path.basename(directory))
         assert parsed is not None and parsed[1] is DirKind.DELETE, "no log that is in use"  # noqa: PT018
-        with self._mutex:
-            waiting = self._deleted_logs[directory]
         try:
             while not is_gone:
                 with LogDirLock(log_dir):

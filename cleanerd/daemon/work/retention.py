@@ -13,11 +13,12 @@ may not have seen yet what has changed, and by the limits of a wrong topic all o
 """
 
 from collections.abc import Callable, Iterable, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import structlog
 
+from cleanerd.cleaning.causes import Cause
 from cleanerd.cleaning.delete_records import DeletionForbidden, delete_records
 from cleanerd.cleaning.foreign import why_foreign
 from cleanerd.cleaning.retain import Preview, Retained, preview, retain_log
@@ -36,6 +37,7 @@ from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError, LockHeld, LogUncleanable, SourceChanged, attempt
 from cleanerd.format.names import DirKind, parse_partition_dir
+from cleanerd.policy.retention import Keeper
 from cleanerd.storage.delete import deleted_files
 from cleanerd.storage.generation import end_left_truncation
 from cleanerd.storage.log_dir import LogDir, Owner
@@ -47,6 +49,11 @@ _STOP_S = 30.0
 """How long a deletion of records waits for the cleaning of its log to stop."""
 
 _BROKERS = (Owner.LIVE_BROKER, Owner.BROKER_COMING)
+
+_LEFT_TO_BROKER = Cause(
+    "deletion by time and size is left to its broker, which is down: the cluster may have changed the limits since",
+    "start the broker; or set retention.ms or retention.bytes in topics.d",
+)
 
 _log = structlog.get_logger("cleanerd")
 
@@ -164,16 +171,25 @@ class RetentionPasses:
             self._record(log, deleted)
         return deleted
 
+    def config(self, log: LogId) -> TopicConfig:
+        """What a pass over a log goes by, that of its broker while it lives."""
+        configuration, topic = self.configuration(), log.topic_partition.topic
+        is_live = self.ownership.owner(log.log_dir) is Owner.LIVE_BROKER
+        return configuration.topic(topic) if is_live else configuration.for_deletion(topic)
+
     def preview(self, log: LogId) -> Preview:
         """What a pass would do to a log, without doing it. Raises CleanerdError."""
-        config, now_ms = self.configuration().topic(log.topic_partition.topic), self.clock.now_ms()
+        config, now_ms = self.config(log), self.clock.now_ms()
+        is_left = config != self.configuration().topic(log.topic_partition.topic)
 
         def look() -> Preview:
             log_dir, checkpoints = self._read(log.log_dir)
             snapshot = log_dir.scan(log.topic_partition, checkpoints)
             if snapshot is None:
                 raise LogUncleanable(f"{log.directory}: no segment")
-            return preview(self.files, snapshot, config, now_ms)
+            found = preview(self.files, snapshot, config, now_ms)
+            is_by_limits = found.kept is not None and found.kept.keeper is Keeper.LIMITS
+            return replace(found, cause=_LEFT_TO_BROKER) if is_left and is_by_limits else found
 
         found = attempt(look, log.directory)
         if isinstance(found, CleanerdError):
@@ -262,7 +278,7 @@ class RetentionPasses:
         checkpoints: Checkpoints,
     ) -> Passed:
         tp = log.topic_partition
-        config = configuration.topic(tp.topic)
+        config = configuration.for_deletion(tp.topic)
         dispose = partial(self._dispose, config)
         done = retain_log(
             log_dir, tp, checkpoints, config, dry_run=False, dispose=dispose, directory=directory

@@ -31,7 +31,7 @@ from cleanerd.cli import output
 from cleanerd.cli.configuration import log_dirs, no_log_dirs, topic_configs
 from cleanerd.cli.progress import bytes_on
 from cleanerd.env.clock import SystemClock
-from cleanerd.errors import CleanerdError, guarded
+from cleanerd.errors import CleanerdError, attempt
 from cleanerd.tools.cli.inspect_tables import estimate_text, write_coordinator, write_details, write_overview
 from cleanerd.tools.insight.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from cleanerd.units import key_text, size
@@ -77,7 +77,7 @@ def run(arguments: Namespace) -> int:
     found: list[tuple[InspectTask, Inspection, Sequence[CoordinatorEntry]]] = []
     failed: list[dict[str, object]] = []
     for task, answer in answers.items():
-        entries = guarded(partial(_entries, task), task.directory) if isinstance(answer, Inspection) else ()
+        entries = attempt(partial(_entries, task), task.directory) if isinstance(answer, Inspection) else ()
         if isinstance(answer, Inspection) and not isinstance(entries, CleanerdError):
             found.append((task, answer, entries))
         else:

@@ -18,7 +18,7 @@ from .walk import Sound
 
 
 class IndexCheck:
-    """What both have in common. `flaw`: the one thing that is reported, `code` that of an entry that is wrong."""
+    """What both have in common. `flaw`: the one thing that is reported; `code`: how the code of its finding begins."""
 
     kind: FileKind
     code: str

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from cleanerd.errors import CleanerdError, guarded
+from cleanerd.errors import CleanerdError, attempt
 from cleanerd.format.names import TopicPartition
 from cleanerd.pipeline.values import TopicCodec
 
@@ -59,7 +59,7 @@ def inspect_task(task: InspectTask) -> Inspection | CleanerdError:
         prefix_bytes=task.prefix_bytes,
         topic_codec=task.topic_codec,
     )
-    return guarded(look, task.directory)
+    return attempt(look, task.directory)
 
 
 def _killed(_: InspectTask) -> Inspection | CleanerdError:

@@ -34,7 +34,9 @@ def _when_settled(look: Callable[[], _T]) -> _T:
 
 
 def open_settled(partition_dir: str, **bounds: Any) -> LogRange:
-    """`open_log` with these arguments. Raises as it does; `SourceChanged` only when the log does not come to rest."""
+    """`open_log` with these arguments. Raises as it does; `SourceChanged` only when the log does not come to
+    rest, or its broker does not write down how far it is committed.
+    """
     return _when_settled(lambda: open_log(partition_dir, **bounds))
 
 

@@ -178,16 +178,21 @@ def _check(report: SegmentReport) -> None:
                 "segment_too_large", path, SEGMENT_MAX_BYTES, f"at most {SEGMENT_MAX_BYTES} bytes", size
             )
         indexes = list(_indexes(report))
-        for found in walk_log(fd, path, _bounds(task, size)):
-            if isinstance(found, Damage):
-                _note_damage(report, found)
-                continue
-            _note_batches(report, found)
+        try:
+            for found in walk_log(fd, path, _bounds(task, size)):
+                if isinstance(found, Damage):
+                    _note_damage(report, found)
+                    continue
+                _note_batches(report, found)
+                for index in indexes:
+                    index.add(found)
+        except BaseException:  # a sector that cannot be read, for one; what was found by then is reported
+            report.is_whole = False
+            raise
+        finally:
             for index in indexes:
-                index.add(found)
+                _finish(report, size, index)
         report.bytes_read = size
-    for index in indexes:
-        _finish(report, size, index)
     _check_txn_index(report)
 
 
@@ -287,7 +292,9 @@ def _finish(report: SegmentReport, size: int, index: IndexCheck) -> None:
     flaw = index.flaw
     if flaw is not None:
         code = f"{index.code}_padded" if isinstance(flaw, Padded) else f"{index.code}_entry"
-        report.add(code, path, flaw.position, flaw.expected, flaw.found)
+        Judged.add(
+            report, code, path, flaw.position, flaw.expected, flaw.found
+        )  # however much is wrong with the log
     elif report.is_whole and isinstance(index, TimeIndexCheck) and task.is_settled and index.is_too_short:
         report.add("time_index_end", path, -1, index.largest, index.last_timestamp)
 

@@ -1,6 +1,8 @@
 """A segment against its indexes and against what the checkpoints say was written."""
 
+import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from cleanerd.format import names
 from cleanerd.format.names import FileKind
 from cleanerd.tools.insight import segment_check
 from cleanerd.tools.insight.segment_check import SegmentReport
+from cleanerd.tools.insight.walk import Bounds, Damage, Sound, walk_log
 from tests.cleaning.logs import lock_of_another
 from tests.tools.insight import damage
 from tests.tools.insight.logdirs import codes, findings, segment
@@ -53,3 +56,18 @@ def test_what_a_live_broker_had_committed_is_no_end_in_writing(log_dir: Path) ->
     os.truncate(log, start + 100)
     with lock_of_another(log_dir / names.LOCK):
         assert codes(log_dir) == {"zeros": 1}
+
+
+def test_damage_of_an_index_is_found_beside_a_log_that_cannot_be_read_to_its_end(
+    log_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = segment(log_dir / "plain-0", 0, FileKind.OFFSET_INDEX)
+    index.write_bytes(index.read_bytes()[8:16] + index.read_bytes()[:8])
+
+    def to_a_bad_sector(fd: int, path: str, bounds: Bounds) -> Iterator[Sound | Damage]:
+        yield from walk_log(fd, path, bounds)
+        if "plain-0" in path:
+            raise OSError(errno.EIO, "Input/output error", path)
+
+    monkeypatch.setattr(segment_check, "walk_log", to_a_bad_sector)
+    assert {"index_entry", "unreadable"} <= codes(log_dir).keys()
