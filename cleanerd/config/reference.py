@@ -40,7 +40,7 @@ loopback only. A standalone master, its workers and cleanerd have to share one: 
 used without authentication. Values of such properties are not shown by `config show`.
 
 Beside Spark's own ports each executor of a cluster opens one that the system chooses, where tasks of other hosts fetch
-fingerprints (not records) with a token of the session; a firewall between the hosts has to let that through.
+fingerprints (not records) with a token of its own; a firewall between the hosts has to let that through.
 """
 
 
