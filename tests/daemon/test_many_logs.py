@@ -67,7 +67,9 @@ def test_twenty_thousand_partitions_cost_eight_times_what_2500_do(tmp_path: Path
 def test_a_daemon_with_five_thousand_logs_idles(tmp_path: Path) -> None:
     """What etc/reference/operating.md says under "How much memory?"."""
     log_dir = empty_logs(tmp_path / "logs", 5_000)
-    with running(tmp_path / "daemon", log_dir, cleanerd_scan_interval_ms=30_000, log_cleaner_backoff_ms=15_000) as daemon:
+    with running(
+        tmp_path / "daemon", log_dir, cleanerd_scan_interval_ms=30_000, log_cleaner_backoff_ms=15_000
+    ) as daemon:
         assert daemon.process is not None
         process = psutil.Process(daemon.process.pid)
         time.sleep(10)  # noqa: TID251 - what comes after the start

@@ -150,13 +150,41 @@ def test_it_comes_back_when_it_is_killed_and_leaves_no_process(machine: Booted) 
     )
 
 
-def test_a_broker_starts_after_cleanerd_and_after_what_it_has_to_commit(machine: Booted) -> None:
+ORDERS = {
+    "cleanerd.service": (
+        "Started cleanerd.service",
+        "Starting kafka.service",
+        "commit wait_ms=",
+        "Started kafka.service",
+    ),
+    "cleanerd.socket": (
+        "Starting kafka.service",
+        "Started cleanerd.service",
+        "commit wait_ms=",
+        "Started kafka.service",
+    ),
+}
+"""By what is started with the broker: as at a boot, or as when only the broker is started, whose commit starts cleanerd."""
+
+
+@pytest.mark.parametrize(("unit", "order"), ORDERS.items(), ids=ORDERS)
+def test_a_broker_starts_after_what_cleanerd_has_to_commit(
+    machine: Booted, unit: str, order: tuple[str, ...]
+) -> None:
     machine("systemctl", "stop", "cleanerd.service")
-    machine("systemctl", "start", "kafka.service")
-    told = machine.told("cleanerd", "kafka").rpartition("Starting cleanerd.service")[2]
-    order = ("Started cleanerd.service", "Starting kafka.service", "commit wait_ms=", "Started kafka.service")
+    machine("systemctl", "start", unit, "kafka.service")
+    told = machine.told("cleanerd", "kafka")
+    told = told[told.rindex(order[0]) :]
     assert [told.find(text) for text in order] == sorted(told.find(text) for text in order)
     assert order[-1] in told
+    machine("systemctl", "stop", "kafka.service")
+
+
+def test_a_broker_starts_no_cleanerd_that_nobody_wants(machine: Booted) -> None:
+    machine("systemctl", "stop", "cleanerd.socket", "cleanerd.service")
+    machine("systemctl", "start", "kafka.service")
+    assert machine.is_in_state("kafka", "active")
+    assert machine.is_in_state("cleanerd", "inactive")
     machine("systemctl", "stop", "kafka.service")
 
 
@@ -165,7 +193,7 @@ def test_a_broker_starts_when_cleanerd_cannot(machine: Booted) -> None:
     machine("systemctl", "stop", "cleanerd.service", "cleanerd.socket")
     path = machine.root / "etc/kafka/server.properties"
     path.write_text(f"{CONFIGURATION}cleanerd.nonsense=1\n")
-    machine("systemctl", "start", "kafka.service")
+    machine("systemctl", "start", "cleanerd.service", "kafka.service", check=False)
     assert machine.is_in_state("kafka", "active")
     assert (machine.shown("cleanerd", "ExecMainStatus"), machine.shown("cleanerd", "ActiveState")) == (
         "78",

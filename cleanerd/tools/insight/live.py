@@ -58,7 +58,7 @@ def _readable_offsets(partition_dir: str, isolation: Isolation) -> tuple[int, in
     if bounds is None:
         return 0, 0, 0
     if is_kafka and bounds.end > bounds.start:
-        check_watermark(checkpoints, tp)
+        check_watermark(checkpoints, log_dir, tp)
     end = high_watermark(checkpoints, tp, bounds.start, bounds.end) if is_kafka else bounds.end
     if isolation == "read_committed":
         end = open_log(partition_dir, isolation=isolation).readable_end

@@ -190,7 +190,7 @@ def open_log(
     if snapshot is None:
         return LogRange(tp.topic, tp.partition, start_offset, start_offset, start_offset, aborted, ())
     if is_kafka and snapshot.log_end_offset > snapshot.log_start_offset:
-        check_watermark(checkpoints, tp)
+        check_watermark(checkpoints, log_dir, tp)
     readable_end = snapshot.high_watermark
     if isolation == "read_committed":
         stability, txns = (
@@ -208,15 +208,14 @@ def open_log(
     return _narrowed(log, max(start, start_offset), end)
 
 
-def check_watermark(checkpoints: Checkpoints, tp: TopicPartition) -> None:
+def check_watermark(checkpoints: Checkpoints, log_dir: str, tp: TopicPartition) -> None:
     """Raise `SourceChanged` unless the broker of a log has written down how far it is committed: each few seconds it does.
 
     Of the metadata log it never does, and nothing can be read of it.
     """
     if tp not in checkpoints.high_watermark and tp.topic != CLUSTER_METADATA_TOPIC:
-        raise SourceChanged(
-            f"{tp}: {REPLICATION_CHECKPOINT} has no entry for it: what is committed is not known"
-        )
+        path = os.path.join(log_dir, REPLICATION_CHECKPOINT)
+        raise SourceChanged(f"{path}: has no entry for {tp}, so what is committed is not known")
 
 
 def _segments(snapshot: PartitionSnapshot) -> tuple[SegmentRange, ...]:

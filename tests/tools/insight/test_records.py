@@ -176,7 +176,7 @@ def test_nothing_above_the_high_watermark(log_dir: Path) -> None:
 def test_a_log_whose_high_watermark_is_not_written_down_is_not_empty(log_dir: Path) -> None:
     (log_dir / names.REPLICATION_CHECKPOINT).write_text("0\n0\n")
     for isolation in ISOLATIONS:
-        with pytest.raises(SourceChanged, match="plain-0: replication-offset-checkpoint has no entry"):
+        with pytest.raises(SourceChanged, match="replication-offset-checkpoint: has no entry for plain-0"):
             open_log(str(log_dir / "plain-0"), isolation=isolation)
     assert records(open_log(str(log_dir / "__cluster_metadata-0"))) == []
 
