@@ -21,6 +21,8 @@ from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
 from cleanerd.cli import clean, output
 from cleanerd.cli.main import make_parser
 from cleanerd.cli.progress import NoProgress
+from cleanerd.config.load import resolve
+from cleanerd.config.sources import read_sources
 from cleanerd.env.clock import Clock, SystemClock
 from cleanerd.errors import BadUsage
 from cleanerd.spark_runtime.lazy_spark import LazySpark
@@ -53,8 +55,7 @@ def play(directory: str | None = None, *, scale: float = 1.0, session: LazySpark
         else:
             log_dir = _empty(directory)
         if session is None:
-            requests, _ = clean.requests_from(_parsed(_options(log_dir)))
-            place = spark_place(requests[0].config)
+            place = spark_place(resolve(read_sources()).broker)
             session = LazySpark(place.master, dict(place.conf))
             stack.callback(session.stop)
         traffic = stack.enter_context(traffic_process(log_dir))

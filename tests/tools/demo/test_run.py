@@ -33,6 +33,14 @@ def test_demo_cleans_live_logs_and_loses_no_key(
         assert any(read_records(str(tmp_path / "logs" / f"{topic.name}-0"), isolation="read_committed"))
 
 
+@pytest.mark.soak
+def test_the_demo_as_it_is_called(run: Run) -> None:
+    """With a session of its own; nothing is amiss, so nothing is said of that."""
+    ran = run("demo")
+    assert (ran.code, ran.out.splitlines()[0][:8]) == (0, "1. Write"), ran.err
+    assert "cleanerd: " not in ran.err
+
+
 def test_directory_must_be_empty(run: Run, tmp_path: Path) -> None:
     """Nobody's files are mixed with the demo's."""
     place = tmp_path / "place"
