@@ -94,6 +94,7 @@ class Retained:
 class Preview:
     """What a pass would do to a log now: segments and bytes that go, for each breach; the oldest segment that stays."""
 
+    config: TopicConfig  # by which
     goes: Mapping[Breach, tuple[int, int]]
     kept: Kept | None
     cause: Cause | None  # why that one stays
@@ -117,7 +118,7 @@ def preview(files: Files, snapshot: PartitionSnapshot, config: TopicConfig, now_
     )
     held = Held.of(files, snapshot, snapshot.high_watermark)
     cause = None if kept is None else held.kept(kept, config, now_ms)
-    return Preview(goes, kept, cause, plan.log_start_offset)
+    return Preview(config, goes, kept, cause, plan.log_start_offset)
 
 
 def retain_log(

@@ -179,9 +179,9 @@ class Configuration:
         config = self.topic(topic)
         if self.metadata is None or self.metadata.is_final or topic not in self.metadata.topic_ids:
             return config
-        settings = self.topic_settings(topic)
-        own = (Layer.COMMAND_LINE, Layer.TOPIC_FILE)
-        left = [name for name in _RETENTION if settings[name].origin.layer not in own]
+        own, ours = self._topics.get(topic, Layers()), (Layer.COMMAND_LINE, Layer.TOPIC_FILE)
+        limits = {name: own[name] if name in own else self._topic_defaults[name] for name in _RETENTION}
+        left = [name for name, limit in limits.items() if limit.origin.layer not in ours]
         return config.but(**{TOPIC_KEYS[name].field: -1 for name in left})
 
     def topic_settings(self, topic: str) -> SettingsByKey:

@@ -79,8 +79,8 @@ def find_metadata(files: Files, log_dirs: Iterable[str], metadata_log_dir: str) 
         directory = os.path.join(log_dir, f"{CLUSTER_METADATA_TOPIC}-0")
         if files.exists(directory):
             # of a controller's directory on the same host the broker is another node
-            is_of_node = owner is not None and _node(owner) in (nodes or {_node(owner)})
-            return read_metadata(files, directory, owner.node_id if owner and is_of_node else None)
+            node_id = owner.node_id if owner and _node(owner) in nodes else None
+            return read_metadata(files, directory, node_id)
     for log_dir, failure in failures.items():
         if _may_hide_metadata(files, log_dir, is_brokers=bool(nodes)):
             raise failure

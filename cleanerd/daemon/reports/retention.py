@@ -116,7 +116,7 @@ def retention_facts(parts: Parts, log: LogId) -> list[Fact]:
         found = parts.retention.preview(log)
     except CleanerdError as error:
         return [Fact(name="retention", value=str(error), rule="1.28")]
-    config = parts.retention.config(log)
+    config = found.config
     goes = [Fact(name="log start", value=_below(found), rule="6.3")]
     if config.delete:
         size = _limit("retention.bytes", config.retention_bytes) + _breached(found, Breach.SIZE)

@@ -171,16 +171,11 @@ class RetentionPasses:
             self._record(log, deleted)
         return deleted
 
-    def config(self, log: LogId) -> TopicConfig:
-        """What a pass over a log goes by, that of its broker while it lives."""
-        configuration, topic = self.configuration(), log.topic_partition.topic
-        is_live = self.ownership.owner(log.log_dir) is Owner.LIVE_BROKER
-        return configuration.topic(topic) if is_live else configuration.for_deletion(topic)
-
     def preview(self, log: LogId) -> Preview:
-        """What a pass would do to a log, without doing it. Raises CleanerdError."""
-        config, now_ms = self.config(log), self.clock.now_ms()
-        is_left = config != self.configuration().topic(log.topic_partition.topic)
+        """What a pass would do to a log, its broker's while that lives, without doing it. Raises CleanerdError."""
+        configuration, topic, now_ms = self.configuration(), log.topic_partition.topic, self.clock.now_ms()
+        known, is_live = configuration.topic(topic), self.ownership.owner(log.log_dir) is Owner.LIVE_BROKER
+        config = known if is_live else configuration.for_deletion(topic)
 
         def look() -> Preview:
             log_dir, checkpoints = self._read(log.log_dir)
@@ -189,7 +184,7 @@ class RetentionPasses:
                 raise LogUncleanable(f"{log.directory}: no segment")
             found = preview(self.files, snapshot, config, now_ms)
             is_by_limits = found.kept is not None and found.kept.keeper is Keeper.LIMITS
-            return replace(found, cause=_LEFT_TO_BROKER) if is_left and is_by_limits else found
+            return replace(found, cause=_LEFT_TO_BROKER) if config != known and is_by_limits else found
 
         found = attempt(look, log.directory)
         if isinstance(found, CleanerdError):

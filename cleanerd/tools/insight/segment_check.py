@@ -292,9 +292,8 @@ def _finish(report: SegmentReport, size: int, index: IndexCheck) -> None:
     flaw = index.flaw
     if flaw is not None:
         code = f"{index.code}_padded" if isinstance(flaw, Padded) else f"{index.code}_entry"
-        Judged.add(
-            report, code, path, flaw.position, flaw.expected, flaw.found
-        )  # however much is wrong with the log
+        # Listed however much is wrong with the log.
+        Judged.add(report, code, path, flaw.position, flaw.expected, flaw.found)
     elif report.is_whole and isinstance(index, TimeIndexCheck) and task.is_settled and index.is_too_short:
         report.add("time_index_end", path, -1, index.largest, index.last_timestamp)
 
