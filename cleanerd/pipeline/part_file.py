@@ -59,12 +59,14 @@ class PartFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self._give_up()
-            if self._asked is None:
-                with contextlib.suppress(OSError):  # it goes with the stage
-                    os.unlink(self.path)
-        self._close()
+        try:
+            if kind is not None:
+                self._give_up()
+                if self._asked is None:
+                    with contextlib.suppress(OSError):  # it goes with the stage
+                        os.unlink(self.path)
+        finally:
+            self._close()
 
     def write(self, data: Bytes) -> None:
         """Append; `data` may be kept, and is not to be changed."""
@@ -121,7 +123,11 @@ def _create_like(path: str, source: str) -> int:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    os.fchmod(fd, like.st_mode & 0o7777)
-    if os.geteuid() == 0:
-        os.fchown(fd, like.st_uid, like.st_gid)
+    try:
+        os.fchmod(fd, like.st_mode & 0o7777)
+        if os.geteuid() == 0:
+            os.fchown(fd, like.st_uid, like.st_gid)
+    except BaseException:
+        os.close(fd)
+        raise
     return fd
