@@ -60,7 +60,7 @@ class Bounds:
     """What a walk may read and what may be there.
 
     Bytes [`start`, `end`) of the file; offsets in [`base_offset`, `limit_offset`); batches that reach `stop_offset` are
-    not looked at, and the walk ends before them.
+    not looked at, and the walk ends before them. What a head with a wrong CRC says of its last offset is not believed.
     """
 
     base_offset: int
@@ -125,6 +125,7 @@ class _Walk:
         self._behind = bounds.start
         self._credit = _CREDIT_BYTES
         self._stopped = False
+        self._wanted_to = 0  # below this position lies what is to be read, whatever heads say
 
     def run(self) -> Iterator[Sound | Damage]:
         size = PIECE_BYTES
@@ -174,8 +175,7 @@ class _Walk:
 
     def _unsound(self, piece: Piece) -> Iterator[Sound | Damage]:
         """Batches with wrong CRCs up to the end of a piece: sound ones may lie in what the size of the first one claims."""
-        if piece.batches["last_offset"][0] >= self._bounds.stop_offset:
-            self._stopped = True
+        if self._stops_at(piece, 0):
             return
         first = _bad_crc(piece, 0)
         damage = self._resynced(first.start, ReadStatus.OK)
@@ -189,16 +189,29 @@ class _Walk:
         for begin, end, following in zip(
             [0, *edges], [*edges, len(bad)], [*edges, len(bad), len(bad)][1:], strict=True
         ):
-            if self._stopped or begin == end:
+            if self._is_done or begin == end:
                 return
             if bad[begin]:
                 for row in range(begin, end):
-                    if piece.batches["last_offset"][row] >= self._bounds.stop_offset:
-                        self._stopped = True
+                    if self._stops_at(piece, row):
                         return
                     yield _bad_crc(piece, row)
             else:
                 yield from self._ordered(piece, int(begin), int(end), int(following))
+
+    def _stops_at(self, piece: Piece, row: int) -> bool:
+        """Whether the walk ends before a batch with a wrong CRC: its base offset says so, and no sound batch behind it
+        that is to be read contradicts it.
+        """
+        stop_offset, start = (
+            self._bounds.stop_offset,
+            piece.file_position + int(piece.batches["position"][row]),
+        )
+        if _first_offset(piece.batches[row]) >= stop_offset and start >= self._wanted_to:
+            found = self._next_batch(start + 1, self._previous)
+            self._stopped = found is None or self._base_offset_at(found) >= stop_offset
+            self._wanted_to = found or 0
+        return self._stopped
 
     def _ordered(self, piece: Piece, begin: int, end: int, following: int) -> Iterator[Sound | Damage]:
         """Rows with a right CRC: those whose offsets rise within the bounds go on. `following`: the next such row."""
@@ -253,7 +266,10 @@ class _Walk:
         if head[MAGIC_AT] <= 2 and int.from_bytes(head[:8].tobytes(), signed=True) > last_offset:
             return -1
         found = self._next_batch(self._behind, before)
-        return -1 if found is None else int.from_bytes(self._read(self._fd, found, 8).tobytes(), signed=True)
+        return -1 if found is None else self._base_offset_at(found)
+
+    def _base_offset_at(self, position: int) -> int:
+        return int.from_bytes(self._read(self._fd, position, 8).tobytes(), signed=True)
 
     @property
     def _edge(self) -> int:

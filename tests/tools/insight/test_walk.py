@@ -22,12 +22,12 @@ def batch(offset: int, value: bytes = b"v" * 200) -> bytes:
     return encode_batch([Record(offset, 1000, b"k", value)], base_offset=offset)
 
 
-def walked(path: Path, data: bytes) -> tuple[list[int], list[Damage]]:
+def walked(path: Path, data: bytes, stop_offset: int = 1 << 62) -> tuple[list[int], list[Damage]]:
     """Last offsets of the sound batches, and the damage."""
     path.write_bytes(data)
     offsets, damage = [], []
     with path.open("rb") as file:
-        for found in walk_log(file.fileno(), str(path), Bounds(0, 1 << 31, 1 << 62, 0, len(data))):
+        for found in walk_log(file.fileno(), str(path), Bounds(0, 1 << 31, stop_offset, 0, len(data))):
             if isinstance(found, Damage):
                 damage.append(found)
             else:
@@ -85,6 +85,31 @@ def test_a_bad_crc_that_is_alone_in_its_piece(tmp_path: Path) -> None:
     assert [(found.code, found.start, found.end) for found in damage] == [
         ("bad_crc", start, start + len(batches[2]))
     ]
+
+
+@pytest.mark.parametrize("rotted", [0, 3, 17, 18])
+@pytest.mark.parametrize("at", [7, 23, 26])
+def test_a_wrong_crc_whose_head_claims_what_is_not_to_be_read(rotted: int, at: int, tmp_path: Path) -> None:
+    """As beside a live broker: below the high watermark a head that rotted, in base offset or last offset delta, is damage.
+
+    Of the last batch below it a base offset says nothing against being above it.
+    """
+    batches = [batch(n) for n in range(40)]
+    one = batches[rotted]
+    batches[rotted] = one[:at] + b"\x7f" + one[at + 1 : 100] + b"x" + one[101:]
+    offsets, damage = walked(tmp_path / "log", b"".join(batches), 19)
+    assert offsets == [n for n in range(19) if n != rotted]
+    assert [found.code for found in damage] == ([] if (rotted, at) == (18, 7) else ["bad_crc"])
+
+
+def test_wrong_crcs_above_what_is_to_be_read(tmp_path: Path) -> None:
+    """They may be in writing, whatever precedes or follows them."""
+    batches = [one if n < 19 else one[:100] + b"x" + one[101:] for n, one in enumerate(map(batch, range(40)))]
+    assert walked(tmp_path / "log", b"".join(batches), 19) == (list(range(19)), [])
+    assert walked(tmp_path / "log", b"".join([*batches[:9], *batches[19:], batch(50)]), 19) == (
+        list(range(9)),
+        [],
+    )
 
 
 @pytest.mark.parametrize("magic", [0, 1])
