@@ -117,7 +117,7 @@ KINDS: Mapping[str, Kind] = {
     "partition_twice": Kind(_E, "one partition lies in two log directories", "remove the older one"),
     "interrupted_cleaning": Kind(_W, "files of a cleaning that was interrupted", _AT_START),
     "waiting_swap": Kind(
-        _E, "a segment waits to be swapped in: it was not checked, and those that it replaces may be gone",
+        _E, "a segment waits to be swapped in, and those that it replaces may be gone",
         "start the broker once, or `cleanerd clean` where there is none: it finishes the cleaning; then verify again",
     ),
     "deleted_file": Kind(_I, "a file that is to be deleted", _AT_START),

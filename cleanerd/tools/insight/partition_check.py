@@ -83,18 +83,22 @@ def list_partition(facts: DirFacts, topic_partition: TopicPartition, directory: 
     except OSError as error:
         found.add("unreadable", directory, -1, "a readable directory", error.strerror)
         return found
-    live = _sort_names(found, listed)
-    _list_segments(found, live)
+    live, waiting = _sort_names(found, listed)
+    _list_segments(found, live, waiting)
     _read_metadata(found)
     _read_snapshots(found, live)
     _look_at_staged(found, listed)
     return found
 
 
-def _sort_names(found: Partition, listed: Sequence[str]) -> list[SegmentFileName]:
-    live: list[SegmentFileName] = []
+def _sort_names(
+    found: Partition, listed: Sequence[str]
+) -> tuple[list[SegmentFileName], list[SegmentFileName]]:
+    """Live files, and all files of segments that wait to be swapped in."""
+    live, swaps = list[SegmentFileName](), list[SegmentFileName]()
     staged = set(staged_names(listed))
     waiting = waiting_swaps(listed)
+    bases = {name.base_offset for name in waiting}
     for name in listed:
         parsed = parse_segment_file(name)
         if name in staged or name in _KNOWN:
@@ -107,7 +111,9 @@ def _sort_names(found: Partition, listed: Sequence[str]) -> list[SegmentFileName
             found.add("deleted_file", found.path(name))
         elif not found.facts.is_live:  # else its broker is at work
             found.add("waiting_swap" if parsed in waiting else "interrupted_cleaning", found.path(name))
-    return live
+            if parsed.suffix is Suffix.SWAP and parsed.base_offset in bases:
+                swaps.append(parsed)
+    return live, swaps
 
 
 _KNOWN = {
@@ -137,38 +143,54 @@ def _judge_name(found: Partition, name: str) -> None:
 _SEGMENT_END = re.compile(r"\.(log|index|timeindex|txnindex|snapshot|cleaned|swap)$")
 
 
-def _list_segments(found: Partition, live: Sequence[SegmentFileName]) -> None:
-    kinds: dict[int, set[FileKind]] = {}
-    for name in live:
-        kinds.setdefault(name.base_offset, set()).add(name.kind)
+def _list_segments(
+    found: Partition, live: Sequence[SegmentFileName], swaps: Sequence[SegmentFileName]
+) -> None:
+    kinds, waiting = _kinds_by_base(live), _kinds_by_base(swaps)
     bases = sorted(base for base, present in kinds.items() if FileKind.LOG in present)
     # a live broker renames the `.log` first
     orphans = set() if found.facts.is_live else kinds.keys() - set(bases)
     for base in sorted(orphans):
         for kind in sorted(kinds[base] & _INDEXES, key=lambda kind: kind.value):
             found.add("orphan_index", found.path(str(SegmentFileName(base, kind))))
-    facts = found.facts
     for base, next_base in zip(bases, [*bases, None][1:], strict=True):
-        path = found.path(str(SegmentFileName(base, FileKind.LOG)))
-        try:
-            identity = FileStat.of(os.stat(path))
-        except FileNotFoundError:
-            if os.path.islink(path):
-                found.add("unreadable", path, -1, "a readable file", "a link to nothing")
-            continue
-        except OSError as error:
-            found.add("unreadable", path, -1, "a readable file", error.strerror)
-            continue
-        is_clean = facts.is_clean and found.topic_partition.topic != names.CLUSTER_METADATA_TOPIC
-        watermark = facts.offset(names.REPLICATION_CHECKPOINT, found.topic_partition) or 0
-        flushed = facts.offset(names.RECOVERY_POINT_CHECKPOINT, found.topic_partition) or 0
-        found.tasks.append(
-            SegmentTask(
-                facts.log_dir, found.topic_partition, found.directory, base, next_base, identity,
-                frozenset(kinds[base]), facts.is_live, is_clean,
-                watermark if facts.is_kafka else names.MAX_OFFSET, max(watermark, flushed),
-            )
-        )  # fmt: skip
+        _list_segment(found, base, next_base, kinds[base], Suffix.LIVE)
+    for base, present in waiting.items():  # never the active one
+        above = [other for other in (*waiting, *bases[-1:]) if other > base]
+        _list_segment(found, base, min(above, default=None), present, Suffix.SWAP)
+    found.tasks.sort(key=lambda task: (task.base_offset, task.suffix is Suffix.LIVE))
+
+
+def _kinds_by_base(files: Sequence[SegmentFileName]) -> dict[int, set[FileKind]]:
+    kinds: dict[int, set[FileKind]] = {}
+    for name in files:
+        kinds.setdefault(name.base_offset, set()).add(name.kind)
+    return kinds
+
+
+def _list_segment(
+    found: Partition, base: int, next_base: int | None, kinds: set[FileKind], suffix: Suffix
+) -> None:
+    facts, path = found.facts, found.path(str(SegmentFileName(base, FileKind.LOG, suffix)))
+    try:
+        identity = FileStat.of(os.stat(path))
+    except FileNotFoundError:
+        if os.path.islink(path):
+            found.add("unreadable", path, -1, "a readable file", "a link to nothing")
+        return
+    except OSError as error:
+        found.add("unreadable", path, -1, "a readable file", error.strerror)
+        return
+    is_clean = facts.is_clean and found.topic_partition.topic != names.CLUSTER_METADATA_TOPIC
+    watermark = facts.offset(names.REPLICATION_CHECKPOINT, found.topic_partition) or 0
+    flushed = facts.offset(names.RECOVERY_POINT_CHECKPOINT, found.topic_partition) or 0
+    found.tasks.append(
+        SegmentTask(
+            facts.log_dir, found.topic_partition, found.directory, base, next_base, identity,
+            frozenset(kinds), facts.is_live, is_clean,
+            watermark if facts.is_kafka else names.MAX_OFFSET, max(watermark, flushed), suffix,
+        )
+    )  # fmt: skip
 
 
 _INDEXES = {FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX}
@@ -230,9 +252,19 @@ def _look_at_staged(found: Partition, listed: Sequence[str]) -> None:
 
 
 def check_partition(found: Partition, reports: Sequence[SegmentReport]) -> None:
-    """Put together what was read of the segments, ascending; the findings are added to those of the partition."""
+    """Put together what was read of the segments, ascending; the findings are added to those of the partition.
+
+    The log is the one that the next start makes: a segment that waits to be swapped in takes the place of what it covers.
+    """
     for report in reports:
         found.findings += report.findings
+    swapped = [report for report in reports if report.task.suffix is Suffix.SWAP]
+    reports = [
+        report
+        for report in reports
+        if report.task.suffix is Suffix.SWAP
+        or not any(swap.task.base_offset <= report.task.base_offset <= swap.last_offset for swap in swapped)
+    ]
     _check_transactions(found, reports)
     _check_epochs(found, reports)
     _check_ends(found, reports)

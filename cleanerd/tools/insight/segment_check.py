@@ -46,7 +46,7 @@ class SegmentTask:
     `is_live`: a process holds the `.lock` of the log directory and may append, roll and delete. Then the active segment is
     read up to `high_watermark`. `is_clean`: the broker closed it in order,
     which it does with all but the metadata log (spec disk A8). `settled_offset`: below it every record was committed or
-    flushed, by the checkpoints.
+    flushed, by the checkpoints. `suffix`: `.swap` of one that waits to be swapped in.
     """
 
     log_dir: str
@@ -60,6 +60,7 @@ class SegmentTask:
     is_clean: bool
     high_watermark: int
     settled_offset: int
+    suffix: Suffix = Suffix.LIVE
 
     @property
     def size_bytes(self) -> int:
@@ -78,7 +79,7 @@ class SegmentTask:
 
     def path(self, kind: FileKind) -> str:
         """Path of one of its files."""
-        return segment_path(self.directory, self.base_offset, kind)
+        return segment_path(self.directory, self.base_offset, kind, self.suffix)
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ import pytest
 from cleanerd.env.page_cache import cold_ranges, drop
 from cleanerd.format import names
 from cleanerd.format.legacy import encode_message
-from cleanerd.format.names import FileKind
+from cleanerd.format.names import SEGMENT_KINDS, FileKind
 from cleanerd.format.record import Record
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.tools.insight import segment_check
@@ -30,6 +30,7 @@ ALSO = {
     damage.many_findings: {"bad_crc"},
     damage.segment_overflow: {"time_index_end", "epoch_order", "snapshot", "checkpoint_beyond_end"},
     damage.txn_index_without_an_abort: {"txn_index_gap"},
+    damage_beside.waiting_swap: {"index_missing", "time_index_missing"},
     damage.torn_tail: {"epoch_beyond_end"},  # of the broker's last start
     damage.torn_after_a_clean_stop: {"epoch_beyond_end", "checkpoint_beyond_end", "snapshot"},
 }
@@ -199,6 +200,33 @@ def test_a_staged_cleaning_is_no_trouble(tmp_path: Path, spark: LazySpark) -> No
     assert found["staged_useless"] == 0
     next((log_dir / "t-0").glob("*.log.cleanerd")).unlink()
     assert codes(log_dir)["staged_useless"] == 1
+
+
+@pytest.mark.parametrize("topic", ["cleaned", "idempotent", "transactions"])
+@pytest.mark.parametrize("sources", ["gone", "there"])
+def test_a_segment_that_waits_to_be_swapped_in_is_part_of_the_log(
+    topic: str, sources: str, log_dir: Path
+) -> None:
+    """The next start takes it for its segment, whose transactions and epochs go on in the segments above it."""
+    expected = verify([str(log_dir)], topics={topic}).records
+    swaps = []
+    for kind in SEGMENT_KINDS:
+        path = segment(log_dir / f"{topic}-0", 0, kind)
+        if path.exists():
+            swaps.append(path.with_name(f"{path.name}.swap"))
+            swaps[-1].write_bytes(path.read_bytes())
+            if sources == "gone":
+                path.unlink()
+    waiting = {"waiting_swap": 1, "interrupted_cleaning": len(swaps) - 1}
+    assert codes(log_dir) == waiting
+    log = next(path for path in swaps if path.name.endswith(".log.swap"))
+    if sources == "gone":
+        assert verify([str(log_dir)], topics={topic}).records == expected
+    damage.overwrite(log, damage.starts(log)[1] + 70, b"\xff")
+    found = [finding for finding in findings(log_dir) if finding.code not in waiting]
+    assert [(one.code, one.path, one.position) for one in found] == [
+        ("bad_crc", str(log), damage.starts(log)[1])
+    ]
 
 
 def test_logs_of_magic_0_and_1(tmp_path: Path) -> None:
