@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import SourceChanged
 from cleanerd.format.batch import Record
-from cleanerd.format.names import MAX_OFFSET, FileKind, segment_path
+from cleanerd.format.names import MAX_OFFSET, FileKind, parse_partition_dir, segment_path
 from cleanerd.format.txn_index import AbortedTxn, Isolation
+from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.index_files import read_txn_index
 from cleanerd.storage.replay import last_stable_offset
 from cleanerd.storage.segments import LIST_ATTEMPTS_MAX, LogBatch, log_batches, settled_bases
@@ -28,11 +29,12 @@ _Aborted = dict[int, list[AbortedTxn]]
 def read_records(
     partition_dir: str, *, isolation: Isolation = "read_uncommitted", start_offset: int = 0
 ) -> Iterator[Record]:
-    """Records from `start_offset` on, without control records, to the end of the log or its stable part.
+    """Records from `start_offset` or the log start on, without control records, to the end of the log or its stable part.
 
     Segments may be appended, rolled, merged or deleted meanwhile; each offset is seen once or not at all.
     Raises: `CorruptFile` for damage; `SourceChanged` when a commit was begun and never finished.
     """
+    start_offset = max(start_offset, _log_start_offset(partition_dir))
     end_offset, aborted = MAX_OFFSET, _Aborted()
     if isolation == "read_committed":
         end_offset = last_stable_offset(partition_dir)
@@ -42,6 +44,13 @@ def read_records(
             return
         if _is_visible(batch, aborted):
             yield from (record for record in batch.records() if record.offset >= start_offset)
+
+
+def _log_start_offset(partition_dir: str) -> int:
+    """Where deleted records end whose segment is still there."""
+    log_dir, name = os.path.split(os.path.abspath(partition_dir))
+    parsed = parse_partition_dir(name)
+    return 0 if parsed is None else read_checkpoints(RealFiles(), log_dir).log_start.get(parsed[0], 0)
 
 
 def _is_visible(batch: LogBatch, aborted: _Aborted) -> bool:

@@ -10,10 +10,12 @@ from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format.batch import Record, encode_empty_batch, iterate_batches, parse_header
 from cleanerd.format.codecs import Codec
 from cleanerd.format.head import RECORD_COUNT_AT
+from cleanerd.format.names import LOG_START_CHECKPOINT
 from cleanerd.storage import segments
 from cleanerd.storage.replay import last_stable_offset
 from cleanerd.tools.client.producer import Producer, ProducerRecord
 from cleanerd.tools.client.reader import read_records
+from cleanerd.tools.insight.records import open_log, read_columns
 from tests.tools.client.logs import open_writer
 
 
@@ -54,6 +56,22 @@ def test_reads_what_was_written(tmp_path, magic, codec):
     assert list(read_records(directory)) == expected
     for start in range(21):
         assert list(read_records(directory, start_offset=start)) == expected[start:]
+
+
+def test_deleted_records_whose_segment_is_still_there(tmp_path):
+    """A consumer gets nothing below the log start, which may lie inside a batch; nor does the data source."""
+    with open_writer(tmp_path, segment_bytes=300) as writer:
+        producer = Producer(writer)
+        for n in range(10):
+            producer.send([ProducerRecord(b"a", b"v", n), ProducerRecord(b"b", b"v", n)])
+    directory = tmp_path / "t-0"
+    for log_start in (0, 5, 19, 20):
+        (tmp_path / LOG_START_CHECKPOINT).write_text(f"0\n1\nt 0 {log_start}\n")
+        assert offsets(directory) == list(range(log_start, 20))
+        assert offsets(directory, start_offset=7) == list(range(max(log_start, 7), 20))
+        for kept in (open_log(str(directory)), open_log(str(directory), start_timestamp_ms=0)):
+            found = [columns.offsets.tolist() for columns in read_columns(kept)]
+            assert sum(found, []) == list(range(log_start, 20))
 
 
 def test_large_batches_and_many_of_them(tmp_path):
