@@ -10,6 +10,7 @@ from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.throttle import RateLimit
 from cleanerd.daemon.configuration.reload import ReloadStatus, ReloadTrigger
 from cleanerd.daemon.loops.housekeeper import Housekeeper
+from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.workers import Worker
 from cleanerd.env.files import RealFiles
 from cleanerd.format import names
@@ -54,6 +55,35 @@ def test_c143_uncleanable_logs_are_out_of_the_way_and_counted_until_they_vanish(
     (world.a / "one-0").rename(world.root / "away")
     world.scan()
     assert [str(one.log) for one in parts.failures.all()] == ["three-0"]
+
+
+def test_a_log_that_is_gone_is_forgotten(world: World) -> None:
+    """A topic of its name is another one. Also what ended after it had vanished, as the cleaning that met that does."""
+    parts, log, other = world.parts, world.log("one"), world.log("two")
+
+    def happens() -> None:
+        for one in (log, other):
+            parts.metrics.settled(one, "committed")
+            parts.events.record("commit", "committed", None, one)
+            bad = LogResult.of(one.topic_partition, one.log_dir, "failed", "garbage")
+            parts.failures.failed(one, bad, parts.stamp(one), parts.configuration().broker, 1)
+
+    def known() -> list[LogId]:
+        failed = {failure.log for failure in parts.failures.all()}
+        assert {one for one in (log, other) if parts.events.last(one)} == failed
+        assert {one for one in (log, other) if parts.metrics.last_clean_s(one)} == failed
+        return sorted(failed)
+
+    happens()
+    (world.a / "one-0").rename(world.root / "away")
+    world.scan()
+    assert known() == [other]
+    happens()
+    world.scan()
+    assert known() == [other]
+    world.a.rename(world.root / "unmounted")
+    world.scan()
+    assert known() == [other], "a log directory that fails may come back"
 
 
 class Empty(World):

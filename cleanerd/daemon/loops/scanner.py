@@ -60,6 +60,11 @@ class Scanner:
         usable, were_offline = self._online(), self._told_offline
         with parts.metrics.phase("scan"):
             self._took(parts.inventory.scan(usable))
+        known = {entry.log for entry in parts.inventory.entries()}
+        heard_of = parts.events.logs() | {failure.log for failure in parts.failures.all()}
+        for log in heard_of - known:  # it vanished before its work ended, or while no daemon ran
+            if log.log_dir in usable:
+                self._forget(log)
         self.judge([log for log in list(parts.obstacles.ignored) if log.log_dir in usable])
         self._remember_moves(were_offline)
         for log_dir in usable:
@@ -182,10 +187,7 @@ class Scanner:
         parts.obstacles.offline.update(report.offline)
         self._tell_offline(parts.obstacles.offline)
         for log in report.vanished:
-            parts.states.forget(log)
-            parts.failures.succeeded(log)
-            parts.obstacles.ignored.pop(log, None)
-            self._new_since_s.pop(log, None)
+            self._forget(log)
         back = []
         if report.back_online:
             back = [log for log in parts.inventory.logs() if log.log_dir in report.back_online]
@@ -204,6 +206,15 @@ class Scanner:
             parts.work_bell.ring()
         if any(k is not None and k.contents.is_staged for k in map(parts.inventory.facts, report.changed)):
             parts.commit_bell.ring()
+
+    def _forget(self, log: LogId) -> None:
+        parts = self._parts
+        parts.states.forget(log)
+        parts.failures.succeeded(log)
+        parts.obstacles.ignored.pop(log, None)
+        parts.events.forget(log)
+        parts.metrics.forget(log)
+        self._new_since_s.pop(log, None)
 
     def _stop_unwanted(self) -> None:
         """End cleanings whose result nobody would commit, before they stage it. Whatever else happens to a log (truncated,

@@ -29,6 +29,16 @@ class EventLog:
         with self._mutex:
             return self._last.get(log)
 
+    def logs(self) -> set[LogId]:
+        """Those that have a newest event."""
+        with self._mutex:
+            return set(self._last)
+
+    def forget(self, log: LogId) -> None:
+        """The log is gone: what comes under its name is another one. The history keeps its events."""
+        with self._mutex:
+            self._last.pop(log, None)
+
     def cleaned(self, job: Job, log: LogId, result: LogResult) -> None:
         """A log went through a cleaning: what an earlier one left staged is not what will be committed."""
         self.record(

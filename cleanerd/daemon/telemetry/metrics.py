@@ -198,6 +198,11 @@ class Metrics:
         with self._mutex:
             return self._cleaned_at.get(log)
 
+    def forget(self, log: LogId) -> None:
+        """The log is gone: what comes under its name is another one."""
+        with self._mutex:
+            self._cleaned_at.pop(log, None)
+
     # -- helping ------------------------------------------------------------------------------------------------
 
     def _is_clean(self, log: LogId) -> None:
