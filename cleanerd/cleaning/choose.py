@@ -8,7 +8,7 @@ from functools import partial
 from cleanerd.cleaning.causes import Cause, Held
 from cleanerd.cleaning.horizons import read_horizons
 from cleanerd.cleaning.result import Basis, CleaningOutcome, CleanRequest, LogResult
-from cleanerd.config.model import TopicConfig
+from cleanerd.config.model import CleanerdConfig, TopicConfig
 from cleanerd.config.settings import DEFAULT
 from cleanerd.env.files import Files
 from cleanerd.env.pace import Pace
@@ -193,6 +193,13 @@ def examine_all(
         yield examine(log_dir, tp, checkpoints, request, pace=pace_of(tp), staged=waiting)
 
 
+def _expiration_ms(log_dir: LogDir, config: CleanerdConfig) -> int:
+    """How long an idle producer is remembered: by a broker of an unknown release, the longer of two times (rule 4.17)."""
+    if not log_dir.is_kafka:
+        return config.producer_id_expiration_ms
+    return max(config.producer_id_expiration_ms, config.transactional_id_expiration_ms)
+
+
 def _examine(
     log_dir: LogDir,
     tp: TopicPartition,
@@ -211,7 +218,7 @@ def _examine(
         log_dir.files,
         snapshot,
         now_ms=now_ms,
-        expiration_ms=request.config.producer_id_expiration_ms,
+        expiration_ms=_expiration_ms(log_dir, request.config),
         pace=pace,
     )
     facts = snapshot.facts(stability.last_stable_offset)

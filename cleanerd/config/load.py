@@ -52,6 +52,8 @@ _LOG_DIRS = ("log.dirs", "log.dir")
 _OWN_RATIO = "cleanerd.min.cleanable.dirty.ratio"
 _LAGS = ("min.compaction.lag.ms", "max.compaction.lag.ms")
 _RETENTION = ("retention.ms", "retention.bytes")
+_PRODUCERS_EXPIRE_ALONE = (3, 4)
+"""From this release on by a key of their own, `producer.id.expiration.ms` (KIP-854)."""
 SettingsByKey = Mapping[str, Setting]
 Layers = ChainMap[str, Text]
 """Texts by key; `maps` are the layers, highest precedence first."""
@@ -221,6 +223,7 @@ def examine(sources: Sources, metadata: ClusterMetadata | None = None) -> tuple[
     _check_dedupe_buffer(settings, problems)
     topic_defaults = _topic_defaults(settings, problems)
     topics = _topic_layers(sources, metadata)
+    broker = _of_release(broker, metadata)
     found = Configuration(broker, settings, metadata, sources, layers, topic_defaults, topics)
     found._check_topics(problems)
     return found, problems
@@ -287,6 +290,15 @@ def _check_dedupe_buffer(settings: SettingsByKey, problems: list[str]) -> None:
         each = f"each of {threads.value} log.cleaner.threads ({threads.origin})"
         expected = f"more than {MIN_DEDUPE_BYTES_PER_THREAD} for {each}"
         problems.append(_problem("log.cleaner.dedupe.buffer.size", expected, size.value, size.origin))
+
+
+def _of_release(broker: CleanerdConfig, metadata: ClusterMetadata | None) -> CleanerdConfig:
+    """With one time for idle producers where the broker's release is known (rule 4.17); else both are looked at."""
+    if metadata is None or metadata.release is None:
+        return broker
+    is_own = tuple(map(int, metadata.release.split("."))) >= _PRODUCERS_EXPIRE_ALONE
+    expiration_ms = broker.producer_id_expiration_ms if is_own else broker.transactional_id_expiration_ms
+    return broker.but(producer_id_expiration_ms=expiration_ms, transactional_id_expiration_ms=expiration_ms)
 
 
 def _topic_defaults(broker: SettingsByKey, problems: list[str]) -> dict[str, Setting]:

@@ -54,7 +54,10 @@ from cleanerd.storage.partition_dir import bases_of
 ATTEMPTS_MAX = 3
 """How often a directory is listed again when files vanish while they are read."""
 
-_RELEASES = ((22, "4.0"), (26, "4.1"), (28, "4.2"), (30, "4.3"), (31, "4.4"), (34, None))
+_RELEASES = (
+    (1, "3.0"), (2, "3.1"), (3, "3.2"), (4, "3.3"), (8, "3.4"), (9, "3.5"), (12, "3.6"), (15, "3.7"), (20, "3.8"),
+    (21, "3.9"), (22, "4.0"), (26, "4.1"), (28, "4.2"), (30, "4.3"), (31, "4.4"), (34, None),
+)  # fmt: skip
 """From which metadata.version on which release (F3): a broker names the highest that it knows."""
 _QUORUM_STATE = "quorum-state"
 _SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")

@@ -4,14 +4,25 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from cleanerd.cleaning.result import LogResult
+import pytest
+
+from cleanerd.cleaning.choose import Candidate, examine_all
+from cleanerd.cleaning.result import CleanRequest, LogResult
+from cleanerd.config.load import resolve
+from cleanerd.config.model import ClusterMetadata
+from cleanerd.config.sources import read_sources
+from cleanerd.env.clock import FixedNow
+from cleanerd.env.files import RealFiles
+from cleanerd.env.pace import unpaced
+from cleanerd.format.names import RECOVERY_POINT_CHECKPOINT, REPLICATION_CHECKPOINT, TopicPartition
 from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.storage.log_dir import LogDir
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.silent import clean_at
 
-HOUR_MS = 3_600_000
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 T0_MS = 1_700_000_000_000
 KEYS = 20
 Clean = Callable[[int], LogResult]
@@ -71,3 +82,42 @@ def test_c145_min_lag_protects_what_is_younger(tmp_path: Path, spark: LazySpark)
     assert clean(T0_MS + HOUR_MS + 1).outcome == "committed"
     assert newest(tmp_path) == expected
     assert records(tmp_path) == KEYS + 3 * KEYS
+
+
+@pytest.mark.parametrize(
+    ("release", "is_kafka", "settings", "days"),
+    [
+        ("3.3", True, {}, 7),
+        ("3.3", True, {"producer.id.expiration.ms": DAY_MS * 9}, 7),  # it does not know that key
+        ("3.3", True, {"transactional.id.expiration.ms": DAY_MS * 3}, 3),
+        ("3.4", True, {}, 1),
+        ("4.2", True, {"producer.id.expiration.ms": DAY_MS * 2}, 2),
+        (None, True, {}, 7),
+        (None, True, {"producer.id.expiration.ms": DAY_MS * 9}, 9),
+        (None, False, {}, 1),
+    ],
+)
+def test_an_idle_producer_is_remembered_as_long_as_its_broker_does(
+    release: str | None, is_kafka: bool, settings: dict[str, int], days: int, tmp_path: Path
+) -> None:
+    """Rule 4.17: its last batch stays for so long; brokers before 3.4 have another key for that, and another time."""
+    with LogWriter(str(tmp_path), "t", 0, segment_bytes=1 << 20) as log:
+        Producer(log, producer_id=7).put(b"key", b"value", T0_MS)
+        log.roll()
+    for name in (REPLICATION_CHECKPOINT, RECOVERY_POINT_CHECKPOINT):
+        (tmp_path / name).write_text("0\n1\nt 0 1\n")
+    texts = {"log.cleanup.policy": "compact"} | {key: str(value) for key, value in settings.items()}
+    sources = read_sources(assignments=texts.items())
+    found = resolve(sources, ClusterMetadata({"t": None}, {}, {}, release=release))
+    request = CleanRequest(
+        config=found.broker, topic_config=found.topic, log_dirs=(str(tmp_path),), force=True
+    )
+
+    def remembers(now_ms: int) -> bool:
+        log_dir = LogDir(RealFiles(), str(tmp_path), FixedNow(now_ms), is_kafka=is_kafka)
+        (candidate,) = examine_all(log_dir, [TopicPartition("t", 0)], request, lambda _: unpaced)
+        assert isinstance(candidate, Candidate), candidate
+        return candidate.stability.producers.ids.tolist() == [7]
+
+    assert remembers(T0_MS + days * DAY_MS - 1)
+    assert not remembers(T0_MS + days * DAY_MS)
