@@ -29,7 +29,7 @@ Value = bool | int | float | str | tuple[str, ...]
 BLANKS = "".join(map(chr, range(0x21)))  # Java's String.trim drops every character up to U+0020
 _INTEGER = re.compile(r"[+-]?[0-9]{1,4000}")  # Python converts no more than 4,300 digits
 _DECIMAL = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?")
-_COMMA = re.compile(r"\s*,\s*")
+_COMMA = re.compile(r"\s*,\s*", re.ASCII)  # a blank that is not Java's is a part of its word
 
 
 class ParseError(ValueError):

@@ -21,6 +21,11 @@ GOOD = [
     (ValueType.LIST, "", ()),
     (ValueType.LIST, "compact , delete", ("compact", "delete")),
     (ValueType.LIST, "compact,", ("compact", "")),
+    (
+        ValueType.LIST,
+        "compact,\u00a0delete\u2003,x",
+        ("compact", "\u00a0delete\u2003", "x"),
+    ),  # Java's \\s is ASCII
     (ValueType.PATHS, "/a, /b,,", ("/a", "/b")),
 ]
 BAD = [
