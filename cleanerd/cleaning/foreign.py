@@ -6,7 +6,8 @@ week, and under a policy for all, compaction would take from a deleted one all b
 records without a key. There its broker is asked, or somebody has to set the policy of the topic. Of a log that the metadata
 log does not know, only a command line that names it does.
 
-A log of which a part is in remote storage is left to its broker. `__consumer_offsets` is left alone where the broker may not
+A log of which a part is in remote storage is left to its broker, and one of a topic of which the cluster has a value that is
+not valid is left alone. `__consumer_offsets` is left alone where the broker may not
 be able to load it when it has been compacted (rule A.8), until `topics.d` or the command line gives its cleanup.policy.
 
 =============================================  =============================================================
@@ -48,7 +49,7 @@ def why_foreign(log_dir: LogDir, tp: TopicPartition, configuration: Configuratio
             f"set its cleanup.policy in topics.d, or with --topic-set {topic}:cleanup.policy=..."
         )
     not_of_cluster = why_not_of_cluster(log_dir.partition(tp), topic, configuration.metadata)
-    return not_of_cluster or _why_elsewhere(topic, configuration) or _why_not_loaded(topic, configuration)
+    return not_of_cluster or _why_never(topic, configuration) or _why_not_loaded(topic, configuration)
 
 
 def is_known(topic: str, configuration: Configuration) -> bool:
@@ -59,8 +60,13 @@ def is_known(topic: str, configuration: Configuration) -> bool:
     return "cleanup.policy" in configuration.own_texts(topic)
 
 
-def _why_elsewhere(topic: str, configuration: Configuration) -> str | None:
-    """Why a log is not all here; None: it is, or it has only retention, which leaves a tiered log to its broker (6.17)."""
+def _why_never(topic: str, configuration: Configuration) -> str | None:
+    """Why no word allows us to touch a log: its settings are not valid, or it is not all here.
+
+    None: they are, and it is, or it has only retention, which leaves a tiered log to its broker (6.17).
+    """
+    if topic in configuration.unusable:
+        return f"{configuration.unusable[topic]}; topics.d may set another value for cleanerd"
     own = {} if configuration.metadata is None else configuration.metadata.topic_configs.get(topic, {})
     elsewhere = [key for key in _ELSEWHERE if own.get(key) == "true"]
     config = configuration.topic(topic)
@@ -109,7 +115,7 @@ def left_alone(
     return {
         tp: f"{reason}{word.advice(tp)}"
         for tp, reason in foreign.items()
-        if _why_elsewhere(tp.topic, configuration) or not word.covers(tp, is_named=tp.topic in named)
+        if _why_never(tp.topic, configuration) or not word.covers(tp, is_named=tp.topic in named)
     }
 
 

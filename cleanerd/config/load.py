@@ -19,7 +19,9 @@ Precedence of a topic key (spec disk F4):
 5. default
 
 Validation is whole: every problem of every layer and topic is collected, and any makes a `BadConfiguration`.
-As in Kafka, a value that a higher layer replaces is not looked at.
+As in Kafka, a value that a higher layer replaces is not looked at. What the cluster has of one topic is that topic's trouble
+alone: a value that is not valid (an earlier Kafka took it, or a later one does) has the topic left alone, or, where nothing
+depends on its key, no effect.
 """
 
 from collections import ChainMap
@@ -52,6 +54,7 @@ _LOG_DIRS = ("log.dirs", "log.dir")
 _OWN_RATIO = "cleanerd.min.cleanable.dirty.ratio"
 _LAGS = ("min.compaction.lag.ms", "max.compaction.lag.ms")
 _RETENTION = ("retention.ms", "retention.bytes")
+_CLUSTER = (Layer.METADATA, Layer.BROKER)
 _PRODUCERS_EXPIRE_ALONE = (3, 4)
 """From this release on by a key of their own, `producer.id.expiration.ms` (KIP-854)."""
 SettingsByKey = Mapping[str, Setting]
@@ -75,11 +78,13 @@ class Configuration:
     _topic_defaults: SettingsByKey = field(repr=False)
     _topics: Mapping[str, Layers] = field(repr=False)
     _resolved: dict[object, TopicConfig] = field(default_factory=dict, repr=False, compare=False)
+    unusable: dict[str, str] = field(default_factory=dict, repr=False)
+    """Topics of which the cluster has a value that is not valid, with the problem: they have no policy."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is valid, but perhaps not what its writer wants."""
-        found = [*self._sources.warnings, *self._conflicts(), *self._old_names()]
+        found = [*self._sources.warnings, *self._conflicts(), *self._old_names(), *self.unusable.values()]
         if not self.broker.log_cleaner_enable:
             own, brokers = (
                 self.broker_settings.get(key) for key in ("cleanerd.log.cleaner.enable", "log.cleaner.enable")
@@ -162,7 +167,7 @@ class Configuration:
             known = _read(TopicConfig, layers, f"topic {topic}: ", problems)
             if not problems:
                 self._resolved[shared] = known
-        return known
+        return known.but(cleanup_policy=()) if topic in self.unusable else known
 
     def _mute(self, topic: str) -> float | None:
         """The ratio of a muted topic that holds for cleanerd unless its own key sets another; None: it is not muted."""
@@ -197,7 +202,10 @@ class Configuration:
         for topic, own in self._topics.items():
             found: list[str] = []
             self._topic(topic, found)
-            problems += found
+            of_cluster = [one for one in found if isinstance(one, Text) and one.origin.layer in _CLUSTER]
+            if of_cluster:
+                self.unusable[topic] = "; ".join(of_cluster)
+            problems += (one for one in found if one not in of_cluster)
             if not found and not own.keys().isdisjoint(_LAGS):
                 _check_lags(self.topic_settings(topic), f"topic {topic}: ", problems)
 
@@ -240,7 +248,9 @@ def _read(
         bad = {names[str(found["loc"][0])]: found for found in error.errors()}
         for name, found in bad.items():
             text: Text = found["input"]
-            problems.append(where + _problem(name, str(found["ctx"]["error"]), str(text), text.origin))
+            if text.origin.layer not in _CLUSTER or declared_keys(settings)[name].has_effect:
+                problem = where + _problem(name, str(found["ctx"]["error"]), str(text), text.origin)
+                problems.append(Text(problem, text.origin))
         return settings.of(*({name: layer[name] for name in layer.keys() - bad} for layer in layers))
 
 
@@ -354,7 +364,7 @@ def _check_lags(settings: SettingsByKey, where: str, problems: list[str]) -> Non
     """Rule 8.N3, C152. What the cluster has taken holds: a broker compares with defaults of its own."""
     lower, upper = _LAGS
     low, high = settings[lower], settings[upper]
-    is_of_cluster = not {low.origin.layer, high.origin.layer}.isdisjoint((Layer.METADATA, Layer.BROKER))
+    is_of_cluster = not {low.origin.layer, high.origin.layer}.isdisjoint(_CLUSTER)
     if low.value > high.value and not is_of_cluster:
         expected = f"at most {upper}, which is {high.value} ({high.origin})"
         problems.append(where + _problem(lower, expected, low.value, low.origin))

@@ -144,7 +144,11 @@ def _topics(
         for topic in candidates
         if defaults_changed or old.own_texts(topic) != new.own_texts(topic)
     }
-    return {topic: changes for topic, changes in found.items() if changes}
+    return {
+        topic: changes
+        for topic, changes in found.items()
+        if changes or old.unusable.get(topic) != new.unusable.get(topic)
+    }
 
 
 def _loses_compaction(topic: str, old: Configuration, new: Configuration) -> bool:

@@ -58,6 +58,17 @@ def alone(  # what is left alone
     return {tp.topic for tp in left_alone(place, FOUND, configuration, topics_named)}
 
 
+def test_a_topic_whose_value_in_the_cluster_is_not_valid_is_left_alone(tmp_path: Path) -> None:
+    """Whoever names it, until a value that is valid wins."""
+    log_dir = directory(tmp_path / "logs", META_PROPERTIES, dict.fromkeys(TOPICS, OURS))
+    bad = {"orders": {"segment.index.bytes": "0"}}
+    metadata = ClusterMetadata(dict.fromkeys(TOPICS, OURS), bad, {}, "/m", 1)
+    compact = [("orders", "cleanup.policy", "compact")]
+    assert alone(log_dir, topics=compact, named=["orders"], metadata=metadata) == {"orders"}
+    mended = [*compact, ("orders", "segment.index.bytes", "4096")]
+    assert alone(log_dir, topics=mended, named=["orders"], metadata=metadata) == set()
+
+
 @pytest.mark.parametrize(
     "kraft", [False, True], ids=["of a ZooKeeper broker", "a restored volume of a KRaft broker"]
 )

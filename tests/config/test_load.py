@@ -184,11 +184,45 @@ def test_every_problem_is_reported_at_once() -> None:
     problems = problems_of(
         {"log.cleaner.threads": "x", "log.retention.hours": "0", "nonsense": ""},
         {"a": {"segment.bytes": "1"}, "b": {"retention.ms": ""}},
-        kraft({"c": {"cleanup.policy": "maybe"}}),
+        kraft(brokers={"": {"log.cleaner.backoff.ms": "-1"}}),
     )
-    starts = ["nonsense", "log.cleaner.threads", "log.retention.hours", "topic a", "topic b", "topic c"]
-    assert [problem.split(":")[0] for problem in problems] == starts
-    assert problems[-1].endswith('(metadata log: TOPIC "c" in /m)')
+    starts = [
+        "nonsense",
+        "log.cleaner.backoff.ms",
+        "log.cleaner.threads",
+        "log.retention.hours",
+        "topic a",
+        "topic b",
+    ]
+    assert sorted(problem.split(":")[0] for problem in problems) == sorted(starts)
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [("cleanup.policy", "maybe"), ("segment.index.bytes", "0"), ("retention.ms", "-5"), ("retention.ms", "")],
+)
+def test_a_value_of_the_cluster_that_is_not_valid_is_the_trouble_of_its_topic(key: str, text: str) -> None:
+    """Kafka took 0 as segment.index.bytes before 3.3, a later one may know more policies. The topic has none."""
+    metadata = kraft({"bad": {key: text}, "good": {"cleanup.policy": "compact", "retention.ms": "7"}})
+    found = configured({"log.cleanup.policy": "compact,delete"}, metadata=metadata)
+    assert (found.topic("good").compact, found.topic("good").retention_ms) == (True, 7)
+    assert (found.topic("bad").compact, found.topic("bad").delete) == (False, False)
+    assert found.unusable.keys() == {"bad"}
+    (warning,) = found.warnings
+    assert warning.startswith(f"topic bad: {key}: expected ")
+    assert warning.endswith(f'found {text!r} (metadata log: TOPIC "bad" in /m)')
+    mended = configured(
+        topics={"bad": {key: "compact" if key == "cleanup.policy" else "9"}}, metadata=metadata
+    )
+    assert (mended.unusable, mended.warnings) == ({}, ())
+
+
+def test_a_value_of_the_cluster_that_nothing_depends_on_is_nobodys_trouble() -> None:
+    """Kafka took 0 as flush.messages of a topic before 3.3."""
+    metadata = kraft({"t": {"flush.messages": "0", "cleanup.policy": "compact"}})
+    found = configured(metadata=metadata)
+    assert (found.unusable, found.warnings, found.topic("t").compact) == ({}, (), True)
+    assert problems_of(topics={"t": {"flush.messages": "0"}})
 
 
 def test_precedence_of_broker_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

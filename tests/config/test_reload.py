@@ -209,4 +209,11 @@ def test_with_metadata_keeps_the_other_layers() -> None:
     assert new.topic("u").retention_ms == 3
     assert new.topics == {"t", "u"}
     with pytest.raises(BadConfiguration):
-        old.with_metadata(kraft({"u": {"retention.ms": "x"}}))
+        old.with_metadata(kraft(brokers={"": {"log.cleaner.delete.retention.ms": "x"}}))
+
+
+def test_a_value_of_one_topic_that_is_not_valid_changes_that_topic_alone() -> None:
+    """Also where what holds instead is what held before: its logs have to be judged again."""
+    old = configured(metadata=kraft({"t": {}, "u": {"retention.ms": "3"}}))
+    bad = old.with_metadata(kraft({"t": {"retention.ms": "x"}, "u": {"retention.ms": "3"}}))
+    assert plan_reload(old, bad).topics.keys() == plan_reload(bad, old).topics.keys() == {"t"}
