@@ -40,6 +40,7 @@ TOPIC_DIRECTORY = "topics.d"
 _PROPERTIES = ".properties"
 _TOPIC_NAME = re.compile(TOPIC_NAME)
 _NEARLY = 0.85
+_PROVIDERS = "config.providers"
 _PROVIDER_REFERENCE = re.compile(r"\$\{[^}]*:[^}]*\}")
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
@@ -69,10 +70,17 @@ def read_sources(
     """Read all layers. `assignments` are (key, value), `topic_assignments` (topic, key, value)."""
     problems: list[str] = []
     warnings: list[str] = []
+    written = _properties(config_file, Layer.CONFIG_FILE, problems) if config_file else {}
+    command_line, environment = (
+        _command_line(assignments, problems, warnings),
+        _environment(problems, warnings),
+    )
+    if _PROVIDERS in written or environment_variable(_PROVIDERS) in os.environ:
+        problems.extend(_provider_references({**written, **environment}, command_line))
     return Sources(
-        command_line=_command_line(assignments, problems, warnings),
-        environment=_environment(problems, warnings),
-        config_file=_config_file(config_file, problems, warnings) if config_file else {},
+        command_line=command_line,
+        environment=environment,
+        config_file=_config_file(written, problems, warnings),
         command_line_topics=_command_line_topics(topic_assignments, problems),
         topic_files=_topic_files(config_file, problems) if config_file else {},
         problems=tuple(problems),
@@ -135,10 +143,10 @@ def _command_line_topics(
     return {topic: _of_topic(topic, "--topic-set", texts, problems) for topic, texts in topics.items()}
 
 
-def _config_file(path: str, problems: list[str], warnings: list[str]) -> dict[str, Text]:
-    """Those of its pairs that concern cleaning. A broker ignores a mistyped `log.cleaner.` key as well: a warning."""
+def _config_file(written: Texts, problems: list[str], warnings: list[str]) -> dict[str, Text]:
+    """Those of these pairs that concern cleaning. A broker ignores a mistyped `log.cleaner.` key as well: a warning."""
     texts = {}
-    for key, text in _properties(path, Layer.CONFIG_FILE, problems).items():
+    for key, text in written.items():
         if broker_key(key) is not None:
             texts[key] = text
         elif key in RETIRED_KEYS:
@@ -192,16 +200,19 @@ def _properties(path: str, layer: Layer, problems: list[str]) -> dict[str, Text]
         problems.append(f"{path}: expected a readable file, found: {error.strerror}")
     except javaproperties.InvalidUEscapeError as error:
         problems.append(f"{path}:{line}: expected Java properties, found {error}")
-    if "config.providers" in texts:
-        problems.extend(_provider_references(texts))
     return texts
 
 
-def _provider_references(texts: Texts) -> Iterable[str]:
-    """A reference taken for a literal would name a directory that was never meant."""
+def _provider_references(texts: Texts, command_line: Texts) -> Iterable[str]:
+    """A reference taken for a literal would name a directory that was never meant; a broker alone can resolve it."""
     for key, text in texts.items():
-        if broker_key(key) is not None and _PROVIDER_REFERENCE.search(text):
-            yield f"{key}: expected a literal value, found a config provider's {text!r} ({text.origin})"
+        if broker_key(key) is None or key in command_line or not _PROVIDER_REFERENCE.search(text):
+            continue
+        remedy = f"--set {key}=..."
+        if text.origin.layer is not Layer.ENVIRONMENT and key in BROKER_KEYS:
+            remedy += f" or {environment_variable(key)} in the environment"
+        found = f"found a config provider's {text!r} ({text.origin})"
+        yield f"{key}: expected a literal value, {found}; tell cleanerd what it stands for by {remedy}"
 
 
 def _retired(key: str, origin: Origin) -> str:

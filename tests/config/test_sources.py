@@ -57,8 +57,26 @@ def test_config_provider_references_are_refused_where_they_matter(tmp_path: Path
     reference = "log.dirs=${env:DIRS}\nsasl.password=${file:/x:y}\n"
     assert read_sources(write(tmp_path / "literal", reference)).problems == ()
     problems = read_sources(write(tmp_path / "c", reference + "config.providers=env,file\n")).problems
-    assert len(problems) == 1
-    assert problems[0].startswith("log.dirs: expected a literal value")
+    assert problems == (
+        f"log.dirs: expected a literal value, found a config provider's '${{env:DIRS}}' (config file: {tmp_path / 'c'}:1); "
+        "tell cleanerd what it stands for by --set log.dirs=... or KAFKA_LOG_DIRS in the environment",
+    )
+
+
+def test_what_a_reference_stands_for_can_be_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a higher layer replaces is not looked at. Images hand the environment to the broker as its file."""
+    path = write(tmp_path / "c", "log.dirs=${env:DIRS}\nconfig.providers=env\n")
+    assert read_sources(path, [("log.dirs", "/data")]).problems == ()
+    monkeypatch.setenv("KAFKA_LOG_DIRS", "/data")
+    assert read_sources(path).problems == ()
+    monkeypatch.setenv("KAFKA_LOG_DIRS", "${env:DIRS}")
+    (problem,) = read_sources(path).problems
+    assert problem.endswith(
+        "(environment: KAFKA_LOG_DIRS); tell cleanerd what it stands for by --set log.dirs=..."
+    )
+    assert read_sources().problems == ()
+    monkeypatch.setenv("KAFKA_CONFIG_PROVIDERS", "env")
+    assert len(read_sources().problems) == 1
 
 
 @pytest.mark.parametrize("content", [None, "log.dirs=\\u12"])
