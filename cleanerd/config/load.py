@@ -184,7 +184,12 @@ class Configuration:
         line) holds.
         """
         config = self.topic(topic)
-        if self.metadata is None or self.metadata.is_final or topic not in self.metadata.topic_ids:
+        metadata = self.metadata
+        if metadata is None or topic not in metadata.topic_ids:
+            return config
+        # voters that this node, which was killed before it took part, has not written down yet
+        voters = {voter.partition("@")[0] for voter in self.broker.quorum_voters}
+        if metadata.is_final and voters <= {str(metadata.node_id)}:
             return config
         own, ours = self._topics.get(topic, Layers()), (Layer.COMMAND_LINE, Layer.TOPIC_FILE)
         limits = {name: own[name] if name in own else self._topic_defaults[name] for name in _RETENTION}

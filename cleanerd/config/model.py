@@ -81,6 +81,8 @@ class CleanerdConfig(Settings):
     node_id: Annotated[Int | None, at_least(0), Key("node.id", "Id of the broker: chooses its dynamic values.",
         scope=STATIC)] = None
     broker_id: Annotated[Int | None, Key("broker.id", "Id of the broker, if node.id is not set.", scope=STATIC)] = None
+    quorum_voters: Annotated[Words, Key("controller.quorum.voters", "Voters of the metadata quorum: beside others than "
+        "this node nothing expires by what they may be changing while it is down.")] = ()
     broker_log_cleaner_enable: Annotated[Bool, Key("log.cleaner.enable",
         "Whether compacted logs are cleaned and retained at all.", scope=STATIC)] = True
     log_cleaner_threads: Annotated[Int, at_least(1), Key("log.cleaner.threads",

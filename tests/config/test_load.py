@@ -398,6 +398,10 @@ def test_nothing_expires_by_what_other_nodes_may_be_changing() -> None:
     assert [by_hand.for_deletion(topic).retention_ms for topic in ("own", "none")] == [-1, 8]
     alone = configured(metadata=replace(metadata, has_other_voters=False))
     assert [alone.for_deletion(topic).retention_ms for topic in ("own", "none")] == [5, 7]
+    for voters, expected in (("1@a:9093", [5, 7]), ("1@a:9093,2@b:9093", [-1, -1]), ("2@b:9093", [-1, -1])):
+        written = configured({"controller.quorum.voters": voters}, metadata=alone.metadata)
+        found_ms = [written.for_deletion(topic).retention_ms for topic in ("own", "none")]
+        assert found_ms == expected, "the node has not been started with them yet, and they may be at work"
 
 
 def test_a_brokers_answer_stands_where_a_metadata_log_would(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from cleanerd.cleaning.result import CleanRequest, LogResult
 from cleanerd.cleaning.throttle import RateLimit
 from cleanerd.config.keys import BROKER_KEYS
 from cleanerd.config.load import Configuration, resolve
+from cleanerd.config.model import ClusterMetadata
 from cleanerd.config.settings import Scope
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.configuration.reload import ReloadStatus, ReloadTrigger
@@ -348,6 +349,12 @@ def codec_of(name: str) -> dict[str, str]:
     return {"cleanerd.compression": "topic", "compression.type": name}
 
 
+def deletes_after_ms(running: Running) -> int:
+    """The limit of a topic of a cluster in which this node was the only voter when it ran last."""
+    metadata = ClusterMetadata({"t": None}, {"t": {"retention.ms": "5"}}, {}, "/m", 1)
+    return running.parts.configuration().with_metadata(metadata).for_deletion("t").retention_ms
+
+
 EFFECTS: dict[str, Effect] = {
     # limits
     "log.cleaner.io.max.bytes.per.second": Effect(rate(RateLimit.TOTAL), "5e9", math.inf, 5e9),
@@ -364,6 +371,7 @@ EFFECTS: dict[str, Effect] = {
         lambda running: running.parts.engine.stall_limit_s, "1000", 300.0, 1.0
     ),
     # which logs are cleaned, and when
+    "controller.quorum.voters": Effect(deletes_after_ms, "1@a:1,2@b:1", 5, -1),
     "cleanerd.log.cleaner.enable": Effect(obstacle, "false", None, "cleaning is off"),
     "log.cleanup.policy": Effect(is_due, "delete", True, False),
     "log.cleaner.min.cleanable.ratio": Effect(is_due, "1", True, False),
