@@ -3,7 +3,7 @@
 import contextlib
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from cleanerd.env.space import room
 from cleanerd.env.turns import file_turn
@@ -20,6 +20,18 @@ of it is written in one turn: two processes that write to one file at a time get
 def path_of_attempt(path: str) -> str:
     """The path of a part for one attempt of its task alone: of two that write to one file, neither proves what is in it."""
     return of_attempt(path, uuid.uuid4().hex[:16])
+
+
+@contextlib.contextmanager
+def gone_if_it_fails(path: str | None) -> Iterator[None]:
+    """Of an attempt that ends when its log has been staged, by another one, nothing deletes the part but itself."""
+    try:
+        yield
+    except BaseException:
+        if path is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        raise
 
 
 class PartFile:

@@ -18,7 +18,7 @@ from cleanerd.spark_runtime.messages import Phase
 from cleanerd.spark_runtime.place import KnownPlace
 
 from .index import index_chunk, log_context, resolve_all
-from .part_file import PartFile, path_of_attempt
+from .part_file import PartFile, gone_if_it_fails, path_of_attempt
 from .rewrite import rewrite_chunk
 from .tasks import in_task
 from .values import ChunkWork, IndexedLog, LogWork, Part, RewrittenLog
@@ -66,13 +66,17 @@ class SmallLogTask:
         is_legacy = any(summary.legacy_batches for summary in indexed.summaries)
         if indexed.error is not None or not indexed.changed_groups or is_legacy:
             return None
+        work = indexed.work
+        first = work.chunks[0].source.min_offset
+        path = path_of_attempt(segment_path(work.directory, first, FileKind.PART, Suffix.STAGED))
         with (
+            gone_if_it_fails(path),  # the last reports, too
             reporter.advance(number, Phase.REWRITE) as advance,
             reporter.advance(number, Phase.VERIFY) as verified,
         ):
-            parts = _rewrite(indexed, advance, verified)
+            parts = _rewrite(indexed, path, advance, verified)
         indexed.verdicts = []  # have been used
-        return RewrittenLog(indexed, None, {indexed.work.chunks[0].group: parts})
+        return RewrittenLog(indexed, None, {work.chunks[0].group: parts})
 
 
 def _index(indexed: IndexedLog, advance: Advance) -> None:
@@ -83,11 +87,9 @@ def _index(indexed: IndexedLog, advance: Advance) -> None:
     join_chunks(indexed, [summary for summary, _ in found], bits)
 
 
-def _rewrite(indexed: IndexedLog, advance: Advance, verified: Advance) -> list[Part]:
-    """The parts of all chunks, one behind the other in one file. Raises what a chunk raises."""
+def _rewrite(indexed: IndexedLog, path: str, advance: Advance, verified: Advance) -> list[Part]:
+    """The parts of all chunks, one behind the other in the file at `path`. Raises what a chunk raises."""
     work, context = indexed.work, log_context(indexed, indexed.discardable_markers)
-    first = work.chunks[0].source.min_offset
-    path = path_of_attempt(segment_path(work.directory, first, FileKind.PART, Suffix.STAGED))
     parts: list[Part] = []
     position = 0
     for number, (chunk, verdicts) in enumerate(zip(work.chunks, indexed.verdicts, strict=True)):

@@ -22,7 +22,7 @@ from cleanerd.spark_runtime.place import AskedPlace, Place
 
 from .index import Block, Blocks, LogContext, combine, holders_of_buckets, index_chunk, resolve
 from .one_pass import LookedUp, PassedOnce, Unforeseen
-from .part_file import PartFile, path_of_attempt
+from .part_file import PartFile, gone_if_it_fails, path_of_attempt
 from .rewrite import rewrite_chunk
 from .values import Bits, ChunkSummary, ChunkWork, PackedBits, Part, Verdicts
 
@@ -247,14 +247,15 @@ class RewriteTask:
     ) -> Part | PassedOnce | Unforeseen | CleanerdError:
         """The part. `places`: who is asked for its place; `keys`: by log, the dirty ones that are looked up."""
         asked = None if self.place is None or places is None else AskedPlace(self.place, places)
-        out = None
+        out = own = None
         if self.part_path is not None:
-            path = self.part_path if self.place is not None else path_of_attempt(self.part_path)
-            out = PartFile(path, self.work.source.path, self.least_free_bytes, asked)
+            own = path_of_attempt(self.part_path) if self.place is None else None
+            out = PartFile(own or self.part_path, self.work.source.path, self.least_free_bytes, asked)
 
         def rewrite() -> Part | PassedOnce | Unforeseen:
             context = contexts[self.log]
             with (
+                gone_if_it_fails(own),  # the last reports, too
                 reporter.advance(context.number, Phase.REWRITE) as advance,
                 reporter.advance(context.number, Phase.VERIFY) as verified,
             ):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cleanerd.errors import CleanerdError, CorruptFile
+from cleanerd.errors import Aborted, CleanerdError, CorruptFile
 from cleanerd.format.names import FileKind, Suffix, segment_path
 from cleanerd.kernels.tables import Bytes
 from cleanerd.pipeline import rewrite, tasks
@@ -28,7 +28,8 @@ from cleanerd.pipeline.tasks import (
     loaded,
 )
 from cleanerd.pipeline.values import ChunkSummary, ChunkWork, IndexedLog, PackedBits, Part
-from cleanerd.spark_runtime.channel import Reporter
+from cleanerd.spark_runtime.channel import Channel, Reporter
+from cleanerd.spark_runtime.messages import GO_ON, STOP, Message, Moved, Phase, ReportAnswer
 from tests.kernels.random_log import LogSegment, RandomLog, random_facts
 from tests.kernels.real_path import Layout, RealPath
 from tests.tools.client.cleaning import Silent
@@ -203,6 +204,36 @@ def test_an_attempt_that_spark_repeats_meanwhile_writes_to_its_own_file(
     assert first != other
     assert Path(first).read_bytes() == Path(other).read_bytes() != b""
     assert len(list(tmp_path.glob("*.part.cleanerd"))) == 2
+
+
+@pytest.mark.parametrize("is_small", [False, True])
+def test_an_attempt_that_ends_after_its_job_leaves_no_part(tmp_path: Path, is_small: bool) -> None:
+    """A log that was staged meanwhile is not looked through again until its next cleaning."""
+    rng = random.Random(1)
+    log = RandomLog(rng, kinds=("plain",), keys=[b"a", b"b"]).append(40)
+    path = RealPath(tmp_path, [LogSegment(0, log.data)], random_facts(rng, log), Layout(buckets=BUCKETS))
+    path.clean()
+    for part in tmp_path.glob("*.part.cleanerd"):
+        part.unlink()
+    where = segment_path(str(tmp_path), 0, FileKind.PART, Suffix.STAGED)
+    seen: list[Path] = []
+
+    def answer(message: Message) -> ReportAnswer:
+        if isinstance(message, Moved) and message.phase is Phase.VERIFY:
+            seen.extend(tmp_path.glob("*.part.cleanerd"))
+            return STOP
+        return GO_ON
+
+    with Channel(answer) as channel:
+        if is_small:
+            indexed, _ = SmallLogTask(IndexedLog(path.work, (1, 2), BUCKETS)).run(channel.reporter)
+            found: object = indexed.error
+        else:
+            task = RewriteTask(0, 0, path.work.chunks[0], path.indexed.verdicts[0], where, 0)
+            found = task.run([path.context()], channel.reporter, None, {})
+    assert isinstance(found, Aborted), found
+    assert len(seen) == 1, "it was written"
+    assert not seen[0].exists()
 
 
 def test_an_attempt_that_fails_leaves_no_file(tmp_path: Path) -> None:
