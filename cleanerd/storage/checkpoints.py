@@ -13,6 +13,7 @@ that is left over means nothing. In them entries of `-future` directories count 
 """
 
 import os
+import threading
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
@@ -41,6 +42,8 @@ LOG_DIR_CHECKPOINTS = (
     names.REPLICATION_CHECKPOINT,
 )
 """The checkpoints of a log directory, in the order of the fields of `Checkpoints`."""
+
+_turn = threading.Lock()
 
 
 def read_checkpoints(files: Files, log_dir: str) -> Checkpoints:
@@ -125,16 +128,18 @@ def update_checkpoint(
 ) -> None:
     """Set entries of a checkpoint (rules 2.12, 6.12), None drops one: the old or the new file is there, whatever happens.
 
-    Needs `.lock`. Raises CorruptFile before anything is written, OSError.
+    Needs `.lock`. Beside a live broker without a cleaner, which has that, the threads of this process take turns here.
+    Raises CorruptFile before anything is written, OSError.
     """
     path = os.path.join(log_dir, name)
-    before = read_offsets(files, path)
-    others: dict[TopicPartition, int | None] = {tp: o for tp, o in before.items() if tp not in offsets}
-    if name == names.CLEANER_OFFSET_CHECKPOINT:
-        written_ms = _written_ms(files, path)
-        others = {tp: _still_clean(files, log_dir, tp, before[tp], written_ms) for tp in others}
-    kept = {tp: offset for tp, offset in {**others, **offsets}.items() if offset is not None}
-    replace_file(files, path, render_offset_checkpoint(kept), os.path.join(log_dir, names.LOCK))
+    with _turn:
+        before = read_offsets(files, path)
+        others: dict[TopicPartition, int | None] = {tp: o for tp, o in before.items() if tp not in offsets}
+        if name == names.CLEANER_OFFSET_CHECKPOINT:
+            written_ms = _written_ms(files, path)
+            others = {tp: _still_clean(files, log_dir, tp, before[tp], written_ms) for tp in others}
+        kept = {tp: offset for tp, offset in {**others, **offsets}.items() if offset is not None}
+        replace_file(files, path, render_offset_checkpoint(kept), os.path.join(log_dir, names.LOCK))
 
 
 def _still_clean(

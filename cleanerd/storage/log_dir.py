@@ -250,7 +250,7 @@ class LogDir:
         kept: set[TopicPartition] = set()
         for other in self.siblings():
             stale = other._entries() & ends.keys()
-            if stale and not other._forget(stale):
+            if stale and not other._forget(stale, other_holder(self.path)):
                 kept |= stale
         ours = {tp: end for tp, end in ends.items() if tp not in kept}
         if ours:
@@ -261,9 +261,12 @@ class LogDir:
         found = guarded(self._cleaner_offsets, self.path)
         return set() if isinstance(found, CleanerdError) else set(found)
 
-    def _forget(self, stale: set[TopicPartition]) -> bool:
+    def _forget(self, stale: set[TopicPartition], broker: int | None) -> bool:
+        """`broker`: pid of the live one without a cleaner, which writes this file in none of its directories."""
         try:
-            with self.lock():
+            with contextlib.ExitStack() as held:
+                if broker is None or other_holder(self.path) != broker:
+                    held.enter_context(self.lock())
                 update_cleaner_checkpoint(self.files, self.path, dict.fromkeys(stale))
         except (LockHeld, DirOffline, OSError):
             return False

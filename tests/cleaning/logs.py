@@ -28,8 +28,8 @@ RECORDS, KEYS, SEGMENT_BYTES = 160, 7, 4000
 META_PROPERTIES = "version=1\ncluster.id=c\nnode.id=1\n"
 HOLDER = """
 import fcntl, os, sys
-fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
-fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+for path in sys.argv[1:]:
+    fcntl.lockf(os.open(path, os.O_RDWR | os.O_CREAT), fcntl.LOCK_EX | fcntl.LOCK_NB)
 print("locked", flush=True)
 sys.stdin.readline()
 """
@@ -152,9 +152,9 @@ def assert_settled(partition: Path) -> None:
 
 
 @contextlib.contextmanager
-def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that has locked the file as a broker does, until the block ends."""
-    arguments = [sys.executable, "-S", "-c", HOLDER, str(path)]
+def holder(*paths: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has locked these files as a broker does, until the block ends."""
+    arguments = [sys.executable, "-S", "-c", HOLDER, *map(str, paths)]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "locked\n"
@@ -162,7 +162,7 @@ def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @contextlib.contextmanager
-def lock_of_another(path: Path) -> Iterator[int]:
+def lock_of_another(*paths: Path) -> Iterator[int]:
     """The same; yields its pid."""
-    with holder(path) as process:
+    with holder(*paths) as process:
         yield process.pid

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -136,12 +137,13 @@ def test_2_12_c043_c044_c048_c049_in_kafkas_order(
         (False, (60, 60), 20),  # nothing was created or deleted in the directory since
         (True, (-60, -60), 20),
         (True, (60, 60), 0),
+        (True, (0.1, 0.2), 0),  # beside a live broker without a cleaner, one swap is recorded after the other
         (True, (-60, 60), 10),
         (True, (), 20),
     ],
 )
 def test_2_11_what_was_written_after_the_checkpoint_is_not_clean_because_another_entry_is_written(
-    tmp_path: Path, moved: bool, segments: tuple[int, ...], kept: int
+    tmp_path: Path, moved: bool, segments: tuple[float, ...], kept: int
 ) -> None:
     """Seconds after the checkpoint; the file has one time for all its entries."""
     path = tmp_path / CLEANER
@@ -158,6 +160,16 @@ def test_2_11_what_was_written_after_the_checkpoint_is_not_clean_because_another
     os.utime(directory, (dir_s, dir_s))
     update_cleaner_checkpoint(FILES, str(tmp_path), {T1: 7})
     assert read_offsets(FILES, str(path)) == {T0: kept, T1: 7}
+
+
+def test_threads_take_turns(log_dir: Path) -> None:
+    """Beside a live broker without a cleaner each records what it has swapped, and none has `.lock`."""
+    partitions = [TopicPartition("t", number) for number in range(64)]
+    for tp in partitions:
+        (log_dir / str(tp)).mkdir()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda tp: update_cleaner_checkpoint(FILES, str(log_dir), {tp: 9}), partitions))
+    assert read_offsets(FILES, str(log_dir / CLEANER)) == dict.fromkeys(partitions, 9)
 
 
 @pytest.mark.parametrize("old", [{}, {T0: 5, U0: 7}])

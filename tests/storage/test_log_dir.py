@@ -51,6 +51,19 @@ def test_where_the_old_entry_cannot_go_there_is_no_new_one(log_dirs: tuple[Path,
     assert [entries(log_dir) for log_dir in log_dirs] == [{TP: 99, OTHER: 7}, {}]
 
 
+def test_of_a_live_broker_without_a_cleaner_the_old_entry_goes(log_dirs: tuple[Path, Path]) -> None:
+    """It has the locks of both. Else a log that it has moved would be cleaned from its start again and again."""
+    with lock_of_another(*(log_dir / names.LOCK for log_dir in log_dirs)):
+        record(log_dirs)
+    assert [entries(log_dir) for log_dir in log_dirs] == [{OTHER: 7}, {TP: 5}]
+
+
+def test_where_two_processes_have_the_directories_there_is_no_new_entry(log_dirs: tuple[Path, Path]) -> None:
+    with lock_of_another(log_dirs[0] / names.LOCK), lock_of_another(log_dirs[1] / names.LOCK):
+        record(log_dirs)
+    assert [entries(log_dir) for log_dir in log_dirs] == [{TP: 99, OTHER: 7}, {}]
+
+
 class Failing(RealFiles):
     """A file system below `directory` that fails."""
 
