@@ -194,10 +194,14 @@ def examine_all(
 
 
 def _expiration_ms(log_dir: LogDir, config: CleanerdConfig) -> int:
-    """How long an idle producer is remembered: by a broker of an unknown release, the longer of two times (rule 4.17)."""
-    if not log_dir.is_kafka:
-        return config.producer_id_expiration_ms
-    return max(config.producer_id_expiration_ms, config.transactional_id_expiration_ms)
+    """How long an idle producer is remembered; the longer of two times where the broker's release is not known and may be
+    before 3.4 (rule 4.17).
+    """
+    expiration_ms = config.producer_id_expiration_ms
+    if config.transactional_id_expiration_ms <= expiration_ms:
+        return expiration_ms
+    may_be_old = log_dir.is_kafka and log_dir.is_zookeepers()
+    return config.transactional_id_expiration_ms if may_be_old else expiration_ms
 
 
 def _examine(

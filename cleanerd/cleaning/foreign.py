@@ -25,9 +25,7 @@ from collections.abc import Iterable
 
 from cleanerd.config.load import Configuration
 from cleanerd.config.settings import Layer
-from cleanerd.format.errors import corruption_in
-from cleanerd.format.meta_properties import parse_meta_properties
-from cleanerd.format.names import META_PROPERTIES, PARTITION_METADATA, TopicPartition
+from cleanerd.format.names import PARTITION_METADATA, TopicPartition
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.topic_id import why_not_of_cluster
 
@@ -127,7 +125,7 @@ class _Word:
         self._configuration = configuration
         self._is_without_metadata = not configuration.has_metadata_log
         self._compacted = log_dir.checkpoints().cleaner.keys()
-        self._is_zookeepers = self._is_without_metadata and self._read_is_zookeepers()
+        self._is_zookeepers = self._is_without_metadata and log_dir.is_zookeepers()
 
     def covers(self, tp: TopicPartition, *, is_named: bool) -> bool:
         """Whether it allows us to touch a log."""
@@ -154,9 +152,3 @@ class _Word:
         if not has_id and not self._is_zookeepers:
             return True
         return tp in self._compacted and not self._configuration.topic(tp.topic).delete
-
-    def _read_is_zookeepers(self) -> bool:
-        path = f"{self._log_dir.path}/{META_PROPERTIES}"
-        with corruption_in(path):
-            found = parse_meta_properties(self._log_dir.files.read(path))
-        return found.version == 0 and found.node_id is not None

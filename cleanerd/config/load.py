@@ -308,7 +308,7 @@ def _check_dedupe_buffer(settings: SettingsByKey, problems: list[str]) -> None:
 
 
 def _of_release(broker: CleanerdConfig, metadata: ClusterMetadata | None) -> CleanerdConfig:
-    """With one time for idle producers where the broker's release is known (rule 4.17); else both are looked at."""
+    """With one time for idle producers where the broker's release is known (rule 4.17)."""
     if metadata is None or metadata.release is None:
         return broker
     is_own = tuple(map(int, metadata.release.split("."))) >= _PRODUCERS_EXPIRE_ALONE

@@ -102,7 +102,7 @@ class CleanerdConfig(Settings):
     producer_id_expiration_ms: Annotated[Int, at_least(1), Key("producer.id.expiration.ms",
         "How long an idle producer is remembered.")] = _DAY_MS
     transactional_id_expiration_ms: Annotated[Int, at_least(1), Key("transactional.id.expiration.ms",
-        "The same for brokers before 3.4, and for a broker's directory that does not tell its release, if it is longer.",
+        "The same for brokers before 3.4, and for ZooKeeper brokers, if it is longer.",
         scope=STATIC)] = _WEEK_MS
     own_log_cleaner_enable: Annotated[Bool | None, Key("cleanerd.log.cleaner.enable",
         "Whether cleanerd cleans and retains compacted logs, whatever log.cleaner.enable says.")] = None

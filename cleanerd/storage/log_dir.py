@@ -25,7 +25,7 @@ from cleanerd.env.pace import Pace, unpaced
 from cleanerd.env.space import space_for
 from cleanerd.errors import CleanerdError, DirOffline, LockHeld, attempt, guarded
 from cleanerd.format import names
-from cleanerd.format.errors import FormatError
+from cleanerd.format.errors import FormatError, corruption_in
 from cleanerd.format.meta_properties import parse_meta_properties
 from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
 from cleanerd.policy.cleanable import usable_checkpoint
@@ -194,6 +194,13 @@ class LogDir:
         except (FileNotFoundError, FormatError):
             return None
         return found.cluster_id, found.node_id
+
+    def is_zookeepers(self) -> bool:
+        """Whether its broker keeps the settings of its topics in ZooKeeper. Raises CorruptFile, OSError."""
+        path = os.path.join(self.path, names.META_PROPERTIES)
+        with corruption_in(path):
+            found = parse_meta_properties(self.files.read(path))
+        return found.version == 0 and found.node_id is not None
 
     def elsewhere(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, str]:
         """Why some of these partitions, which lie here, must be left alone: they are on their way to another directory of

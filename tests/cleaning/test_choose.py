@@ -14,7 +14,12 @@ from cleanerd.config.sources import read_sources
 from cleanerd.env.clock import FixedNow
 from cleanerd.env.files import RealFiles
 from cleanerd.env.pace import unpaced
-from cleanerd.format.names import RECOVERY_POINT_CHECKPOINT, REPLICATION_CHECKPOINT, TopicPartition
+from cleanerd.format.names import (
+    META_PROPERTIES,
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_CHECKPOINT,
+    TopicPartition,
+)
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.tools.client.producer import Producer
@@ -25,6 +30,7 @@ from tests.cleaning.silent import clean_at
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 T0_MS = 1_700_000_000_000
 KEYS = 20
+KRAFT, ZOOKEEPER = "version=1\ncluster.id=c\nnode.id=1\n", "version=0\nbroker.id=1\n"
 Clean = Callable[[int], LogResult]
 
 
@@ -85,20 +91,21 @@ def test_c145_min_lag_protects_what_is_younger(tmp_path: Path, spark: LazySpark)
 
 
 @pytest.mark.parametrize(
-    ("release", "is_kafka", "settings", "days"),
+    ("release", "owner", "settings", "days"),
     [
-        ("3.3", True, {}, 7),
-        ("3.3", True, {"producer.id.expiration.ms": DAY_MS * 9}, 7),  # it does not know that key
-        ("3.3", True, {"transactional.id.expiration.ms": DAY_MS * 3}, 3),
-        ("3.4", True, {}, 1),
-        ("4.2", True, {"producer.id.expiration.ms": DAY_MS * 2}, 2),
-        (None, True, {}, 7),
-        (None, True, {"producer.id.expiration.ms": DAY_MS * 9}, 9),
-        (None, False, {}, 1),
+        ("3.3", KRAFT, {}, 7),
+        ("3.3", KRAFT, {"producer.id.expiration.ms": DAY_MS * 9}, 7),  # it does not know that key
+        ("3.3", KRAFT, {"transactional.id.expiration.ms": DAY_MS * 3}, 3),
+        ("3.4", KRAFT, {}, 1),
+        ("4.2", KRAFT, {"producer.id.expiration.ms": DAY_MS * 2}, 2),
+        (None, ZOOKEEPER, {}, 7),
+        (None, ZOOKEEPER, {"producer.id.expiration.ms": DAY_MS * 9}, 9),
+        (None, KRAFT, {}, 1),
+        (None, None, {}, 1),
     ],
 )
 def test_an_idle_producer_is_remembered_as_long_as_its_broker_does(
-    release: str | None, is_kafka: bool, settings: dict[str, int], days: int, tmp_path: Path
+    release: str | None, owner: str | None, settings: dict[str, int], days: int, tmp_path: Path
 ) -> None:
     """Rule 4.17: its last batch stays for so long; brokers before 3.4 have another key for that, and another time."""
     with LogWriter(str(tmp_path), "t", 0, segment_bytes=1 << 20) as log:
@@ -106,6 +113,8 @@ def test_an_idle_producer_is_remembered_as_long_as_its_broker_does(
         log.roll()
     for name in (REPLICATION_CHECKPOINT, RECOVERY_POINT_CHECKPOINT):
         (tmp_path / name).write_text("0\n1\nt 0 1\n")
+    if owner is not None:
+        (tmp_path / META_PROPERTIES).write_text(owner)
     texts = {"log.cleanup.policy": "compact"} | {key: str(value) for key, value in settings.items()}
     sources = read_sources(assignments=texts.items())
     found = resolve(sources, ClusterMetadata({"t": None}, {}, {}, release=release))
@@ -114,7 +123,7 @@ def test_an_idle_producer_is_remembered_as_long_as_its_broker_does(
     )
 
     def remembers(now_ms: int) -> bool:
-        log_dir = LogDir(RealFiles(), str(tmp_path), FixedNow(now_ms), is_kafka=is_kafka)
+        log_dir = LogDir(RealFiles(), str(tmp_path), FixedNow(now_ms), is_kafka=owner is not None)
         (candidate,) = examine_all(log_dir, [TopicPartition("t", 0)], request, lambda _: unpaced)
         assert isinstance(candidate, Candidate), candidate
         return candidate.stability.producers.ids.tolist() == [7]
