@@ -149,13 +149,14 @@ def lowered_checkpoint(
     return checkpoint
 
 
-def is_written_since(written_ms: int, modified_ms: int) -> bool:
-    """Whether something was modified after a checkpoint was written.
+WRITTEN_MARGIN_MS = 1_000
+"""Some file systems know whole seconds only, a copy of small files takes no longer; and between a cleaning and what a broker
+takes next lies its start."""
 
-    With no margin: beside a live broker without a cleaner the file is written several times a second, by one swap after the
-    other, and what is younger than a margin would never be noticed.
-    """
-    return modified_ms > written_ms
+
+def is_written_since(written_ms: int, modified_ms: int) -> bool:
+    """Whether something was modified after a checkpoint was written, beyond doubt."""
+    return modified_ms > written_ms + WRITTEN_MARGIN_MS
 
 
 def usable_checkpoint(checkpoint: int, log_start_offset: int, log_end_offset: int) -> bool:

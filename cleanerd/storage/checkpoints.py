@@ -29,7 +29,7 @@ from cleanerd.format.checkpoint import (
 )
 from cleanerd.format.errors import corruption_in
 from cleanerd.format.names import FileKind, SegmentFileName, TopicPartition
-from cleanerd.policy.cleanable import is_written_since, lowered_checkpoint
+from cleanerd.policy.cleanable import WRITTEN_MARGIN_MS, is_written_since, lowered_checkpoint
 
 from .partition_dir import PartitionDir, bases_of
 from .replace import replace_file
@@ -87,14 +87,17 @@ def read_leader_epochs(partition: PartitionDir) -> tuple[EpochEntry, ...]:
 
 
 def update_cleaner_checkpoint(
-    files: Files, log_dir: str, offsets: Mapping[TopicPartition, int | None]
+    files: Files, log_dir: str, offsets: Mapping[TopicPartition, int | None], *, is_live: bool = False
 ) -> None:
     """Set first dirty offsets, None drops an entry (rule 2.12). Needs `.lock`. Raises as `update_checkpoint`.
 
     Other entries stay if their partition lies in the directory, no higher than `lowered_checkpoint` allows. What is in
-    `offsets` need not lie there.
+    `offsets` need not lie there. `is_live`: a broker without a cleaner has `.lock`. Beside it one swap after the other is
+    recorded, several a second: what is younger than a margin would never be noticed, so there is none.
     """
-    update_checkpoint(files, log_dir, names.CLEANER_OFFSET_CHECKPOINT, offsets)
+    update_checkpoint(
+        files, log_dir, names.CLEANER_OFFSET_CHECKPOINT, offsets, WRITTEN_MARGIN_MS if is_live else 0
+    )
 
 
 def lower_checkpoint(
@@ -124,11 +127,13 @@ def forget_partition(files: Files, log_dir: str, topic_partition: TopicPartition
 
 
 def update_checkpoint(
-    files: Files, log_dir: str, name: str, offsets: Mapping[TopicPartition, int | None]
+    files: Files, log_dir: str, name: str, offsets: Mapping[TopicPartition, int | None], earlier_ms: int = 0
 ) -> None:
     """Set entries of a checkpoint (rules 2.12, 6.12), None drops one: the old or the new file is there, whatever happens.
 
     Needs `.lock`. Beside a live broker without a cleaner, which has that, the threads of this process take turns here.
+    `earlier_ms`: first dirty offsets count as written so much earlier.
+
     Raises CorruptFile before anything is written, OSError.
     """
     path = os.path.join(log_dir, name)
@@ -137,6 +142,7 @@ def update_checkpoint(
         others: dict[TopicPartition, int | None] = {tp: o for tp, o in before.items() if tp not in offsets}
         if name == names.CLEANER_OFFSET_CHECKPOINT:
             written_ms = _written_ms(files, path)
+            written_ms = None if written_ms is None else written_ms - earlier_ms
             others = {tp: _still_clean(files, log_dir, tp, before[tp], written_ms) for tp in others}
         kept = {tp: offset for tp, offset in {**others, **offsets}.items() if offset is not None}
         replace_file(files, path, render_offset_checkpoint(kept), os.path.join(log_dir, names.LOCK))

@@ -255,13 +255,14 @@ class LogDir:
         """
         self._cleaner_offsets()
         kept: set[TopicPartition] = set()
+        broker = other_holder(self.path)
         for other in self.siblings():
             stale = other._entries() & ends.keys()
-            if stale and not other._forget(stale, other_holder(self.path)):
+            if stale and not other._forget(stale, broker):
                 kept |= stale
         ours = {tp: end for tp, end in ends.items() if tp not in kept}
         if ours:
-            update_cleaner_checkpoint(self.files, self.path, ours)
+            update_cleaner_checkpoint(self.files, self.path, ours, is_live=broker is not None)
 
     def _entries(self) -> set[TopicPartition]:
         """Partitions with an entry. A checkpoint that cannot be read has none: a broker takes its directory offline."""

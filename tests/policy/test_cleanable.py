@@ -115,8 +115,8 @@ def test_first_dirty_offset(start: int, end: int, checkpoint: int | None, expect
     ("modified_ms", "checkpoint", "start", "now_ms", "expected"),
     [
         ((-9, 0, 900), 20, 0, HOUR_MS, (20, False)),  # all were there when the checkpoint was written
-        ((0, 0, 9_999), 20, 0, HOUR_MS, (20, False)),  # the last is above it
-        ((0, 1, 0), 20, 0, HOUR_MS, (10, True)),  # truncated in the second, and filled up again
+        ((0, 1_000, 9_999), 20, 0, HOUR_MS, (20, False)),  # the last is above it; a second tells nothing
+        ((0, 1_001, 0), 20, 0, HOUR_MS, (10, True)),  # truncated in the second, and filled up again
         ((5_000, 5_000, 5_000), 20, 0, HOUR_MS, (0, True)),  # another log of that name
         ((5_000, 5_000, 5_000), 20, 4, HOUR_MS, (4, True)),
         ((0, 5_000, 5_000), 25, 0, HOUR_MS, (10, True)),

@@ -38,11 +38,11 @@ def brokers(monkeypatch: Patch) -> None:
 
 
 def test_it_finds_a_checkpoint_with_entries_of_all_directories(monkeypatch: Patch) -> None:
-    def update(files: Any, log_dir: str, offsets: Mapping[Any, Any]) -> None:
+    def update(files: Any, log_dir: str, offsets: Mapping[Any, Any], *, is_live: bool = False) -> None:
         disk = os.path.dirname(os.path.dirname(log_dir))
         everywhere = (f"{disk}/{name}/logs/{names.CLEANER_OFFSET_CHECKPOINT}" for name in os.listdir(disk))
         entries = [entry for path in everywhere for entry in read_offsets(files, path).items()]
-        update_cleaner_checkpoint(files, log_dir, {**dict(entries), **offsets})
+        update_cleaner_checkpoint(files, log_dir, {**dict(entries), **offsets}, is_live=is_live)
 
     monkeypatch.setattr(log_dir_module, "update_cleaner_checkpoint", update)
     found("gets an entry of .*, which is not there")
