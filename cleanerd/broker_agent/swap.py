@@ -11,14 +11,14 @@ step  what is done                                                what a kill, o
 0     everything is checked; nothing is touched                   the old log, staged files and manifest: the group waits
 1     the manifest is unlinked, the directory synced              the old log; the staged files are leftovers, which the
                                                                   next recovery or cleaning takes away
-2     the lock is taken, everything checked again                 as 1
+2     the locks are taken, everything checked again               as 1
 3     `.cleanerd` -> `.cleaned`, `.log` first                     the old log: Kafka deletes `.cleaned` (spec disk D2)
 4     the segment is opened; `UnifiedLog.replaceSegments` renames the old log, as 3, until `.log` is `.swap`; the new log
       `.cleaned` -> `.swap`, `.log` first                         then: Kafka deletes what it covers and renames it
 5     likewise: sources -> `.deleted`, ascending, and the         the new log; what it does not cover holds nothing that
       producer snapshots of all but the first                     survived, goes oldest first, and is cleaned again
-6     likewise: `.swap` -> live, the directory synced; the lock   the new log; Kafka deletes `.deleted`
-      is let go, and `.deleted` unlinked after
+6     likewise: `.swap` -> live, the directory synced; the        the new log; Kafka deletes `.deleted`
+      locks are let go, and `.deleted` unlinked after
       file.delete.delay.ms
 7     after the last group: `cleaner-offset-checkpoint`           before it: the groups that are there, as after a cleaning
                                                                   that was interrupted; they are cleaned again
@@ -26,6 +26,9 @@ step  what is done                                                what a kill, o
 ====  ==========================================================  =====================================================
 
 `tests/broker_agent/test_swap_faults.py` stops at each step, for a kill of either process and for a power failure.
+
+Two locks: that of the log, and before it that under which the broker creates logs. A move to another log directory begins with
+a new log, which is filled from this one: what was copied before a swap and after it would not fit together.
 
 From step 1 on the group has no manifest: what lies there from step 3 on is the broker's, as if its own cleaner had been
 interrupted, and cleanerd's recovery leaves it to the broker. A kill of cleanerd ends nothing that has begun.

@@ -2,11 +2,13 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from cleanerd.broker_agent.live_logs import roll
+from cleanerd.format.names import FileKind
 from tests.broker.live import PATIENCE_S
 from tests.broker.swapping import TOPIC, Swapping, answered
 from tests.daemon.processes import wait_until
@@ -57,6 +59,33 @@ def test_the_first_dirty_offset_of_a_log_that_is_deleted_meanwhile_is_taken_back
     assert (swapped.outcome, swapped.cause) == ("changed", "another_log"), swapped
     wait_until(lambda: swapping.first_dirty_offset(TOPIC) == 0, 30)
     assert swapping.errors() == []
+
+
+@pytest.mark.filterwarnings("ignore:.*_text is deprecated")  # in the client library
+def test_the_move_of_a_log_begins_before_or_after_a_group_is_swapped(tmp_path: Path) -> None:
+    """The copy is made from the log as it is: what was copied before the swap and after it would not fit together."""
+    from kafka.admin import KafkaAdminClient  # slow
+
+    homes = (tmp_path / "first", tmp_path / "second")
+    with Swapping(tmp_path, {"log.dirs": ",".join(map(str, homes))}, log_dir=homes[0]) as swapping:
+        swapping.transactions.end(commit=True)
+        swapping.log_dir, target = sorted(homes, key=lambda home: not (home / f"{TOPIC}-0").exists())
+        session, swap = swapping.session(), swapping.stage_copies(groups_max=3)
+        held = Path(swap.partition.path_of(swap.groups[0].staged(FileKind.OFFSET_INDEX)))
+        client = KafkaAdminClient(bootstrap_servers=[swapping.broker.bootstrap])
+        with closing(client), ThreadPoolExecutor(2) as threads:
+            with swapping.injecting(HELD_UP, "rename", held) as told:
+                answer = threads.submit(answered, swap, session)
+                wait_until(lambda: held.name in told.read_text() or answer.done(), 60)
+                moved = threads.submit(client.alter_replica_log_dirs, {(TOPIC, 0, 1): str(target)})
+                wait_until(lambda: not held.exists() or any(target.glob(f"{TOPIC}-0*")), 60)
+                assert not held.exists(), "it has begun in the middle"
+                swapped = answer.result()
+            moved.result()
+        assert (swapped.outcome, swapped.cause) in (("swapped", "other"), ("changed", "log_moves")), swapped
+        assert swapped.lock_s
+        wait_until(lambda: (target / f"{TOPIC}-0").exists(), PATIENCE_S)
+        swapping.check_in_order()
 
 
 def test_log_dirs_may_be_links(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ final class Broker {
     private final Method baseOffset, size, records, channel, open, getList, configValues;
     private final Method cleanerManager, cleaningState, abortAndPause, resume, allCheckpoints, updateCheckpoints;
     private final Method pausedCount;
-    private final Field logLock, managerLock, epoch, epochStart, logDirFailureChannel, cleanerConfig, enableCleaner, overriddenConfigs;
+    private final Field creationLock, logLock, managerLock, epoch, epochStart, logDirFailureChannel, cleanerConfig, enableCleaner, overriddenConfigs;
     private final Class storageException, lazyText, pausedState;
     private final boolean takesSwapFlag, takesLazyText;
 
@@ -104,7 +104,8 @@ final class Broker {
         enableCleaner = shape.field(settings, boolean.class, "enableCleaner");
         storageException = shape.type(COMMON + "errors.KafkaStorageException");
 
-        logLock = shape.field(log, Object.class, "lock");
+        creationLock = shape.monitor(logManager.getClass(), "logCreationOrDeletionLock");
+        logLock = shape.monitor(log, "lock");
         dir = shape.method(log, File.class, "dir", NONE);
         config = shape.method(log, logConfig, "config", NONE);
         time = shape.method(log, clock, "time", NONE);
@@ -288,7 +289,12 @@ final class Broker {
         return ((Integer) of(partition, tp)).intValue();
     }
 
-    /** The monitor under which the broker changes the segments of a log. */
+    /** The monitor under which the broker creates logs, also as copies of others, and puts a copy in the place of its log. */
+    Object creationLock() throws Exception {
+        return creationLock.get(logManager);
+    }
+
+    /** The monitor under which the broker changes the segments of a log. It comes after `creationLock`. */
     Object lock(Object log) throws Exception {
         return logLock.get(log);
     }

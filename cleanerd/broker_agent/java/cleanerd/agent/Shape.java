@@ -85,6 +85,15 @@ final class Shape {
         return null;
     }
 
+    /** A field with a plain object: to synchronize on a Lock would keep nobody away. */
+    Field monitor(Class owner, String name) {
+        Field found = field(owner, Object.class, name);
+        if (found != null && found.getType() != Object.class) {
+            missing.add("monitor " + owner.getName() + "." + name);
+        }
+        return found;
+    }
+
     private AccessibleObject opened(AccessibleObject found) {
         try {
             found.setAccessible(true);

@@ -123,32 +123,39 @@ final class Swap {
         long base = number(group, "base_offset");
         Files.delete(directory.resolve(name(base, ".manifest", ".cleanerd")));
         sync(directory);
-        long micros;
         synchronized (broker.lock(log)) {
-            long began = System.nanoTime();
-            if (began - deadline > 0) { // whoever asked waits no longer, and may have staged something else
-                throw Refused.later("time_up", "the lock of the log came too late");
-            }
-            checkLog(log);
-            List old = sources(log, group);
-            checkStaged(group);
-            Object created = open(log, group, base);
-            try {
-                broker.replaceSegments(log, Collections.singletonList(created), old);
-            } catch (Throwable error) {
-                if (Files.exists(directory.resolve(name(base, ".log", ".cleaned")))) { // it renames that first
-                    deleteCleaned(base);
-                    if (broker.isClosed(error)) {
-                        throw Refused.later("broker_stops", "the broker stops: " + error.getMessage());
-                    }
-                    throw new IOException("the broker could not begin to replace segments: " + error, error);
-                }
-                broker.markOffline(log, "cleanerd: the segments of " + directory + " could not be replaced", error);
-                throw new IOException("the broker failed while it replaced segments: " + error, error);
-            }
-            micros = (System.nanoTime() - began) / 1000;
+            // where a disk hangs we wait here, and not with what all others need
         }
-        lockMicros.add(Long.valueOf(micros));
+        synchronized (broker.creationLock()) { // no copy of the log begins meanwhile
+            synchronized (broker.lock(log)) {
+                replace(log, group, base);
+            }
+        }
+    }
+
+    private void replace(Object log, Map group, long base) throws Exception {
+        long began = System.nanoTime();
+        if (began - deadline > 0) { // whoever asked waits no longer, and may have staged something else
+            throw Refused.later("time_up", "the lock of the log came too late");
+        }
+        checkLog(log);
+        List old = sources(log, group);
+        checkStaged(group);
+        Object created = open(log, group, base);
+        try {
+            broker.replaceSegments(log, Collections.singletonList(created), old);
+        } catch (Throwable error) {
+            if (Files.exists(directory.resolve(name(base, ".log", ".cleaned")))) { // it renames that first
+                deleteCleaned(base);
+                if (broker.isClosed(error)) {
+                    throw Refused.later("broker_stops", "the broker stops: " + error.getMessage());
+                }
+                throw new IOException("the broker could not begin to replace segments: " + error, error);
+            }
+            broker.markOffline(log, "cleanerd: the segments of " + directory + " could not be replaced", error);
+            throw new IOException("the broker failed while it replaced segments: " + error, error);
+        }
+        lockMicros.add(Long.valueOf((System.nanoTime() - began) / 1000));
     }
 
     /** The new segment, as `.cleaned`; after a failure there is none. */
