@@ -27,8 +27,8 @@ step  what is done                                                what a kill, o
 
 `tests/broker_agent/test_swap_faults.py` stops at each step, for a kill of either process and for a power failure.
 
-Two locks: that of the log, and before it that under which the broker creates logs. A move to another log directory begins with
-a new log, which is filled from this one: what was copied before a swap and after it would not fit together.
+Two locks: that of the log, and before it that under which the broker creates logs. A move to another log directory begins
+with a new log, which is filled from this one: what was copied before a swap and after it would not fit together.
 
 From step 1 on the group has no manifest: what lies there from step 3 on is the broker's, as if its own cleaner had been
 interrupted, and cleanerd's recovery leaves it to the broker. A kill of cleanerd ends nothing that has begun.
