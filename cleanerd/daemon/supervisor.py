@@ -59,7 +59,9 @@ class Supervisor:
         parts.obstacles.offline = parts.ownership.take_at_start(parts.log_dirs)
         for log_dir in parts.log_dirs:
             if log_dir not in parts.obstacles.offline and not parts.ownership.recover(log_dir):
-                _log.info("owned_by_another", log_dir=log_dir, pid=parts.ownership.owner_of(log_dir))
+                pid = parts.ownership.owner_of(log_dir)
+                if pid is not None:
+                    _log.info("owned_by_another", log_dir=log_dir, pid=pid)
         self.scanner.scan()
         self.start_threads()
         parts.life.is_ready = True
@@ -143,7 +145,7 @@ class Supervisor:
     def trouble(self, limit_s: float) -> str | None:
         """Why the daemon is not as it should be, None if it is. A thread hangs when it is silent for so many seconds."""
         if not self.is_alive(limit_s):
-            return "a thread hangs; SIGUSR1 tells where"
+            return "a thread hangs; SIGUSR1 logs where"
         return self.parts.engine.stalled or self.parts.express_engine.stalled
 
     @property

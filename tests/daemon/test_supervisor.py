@@ -1,10 +1,13 @@
 """The supervisor without its threads: what a reload, a hold, a full disk and a foreign directory make of the logs."""
 
+import errno
 import threading
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.throttle import RateLimit
@@ -15,6 +18,7 @@ from cleanerd.daemon.workers import Worker
 from cleanerd.env.files import RealFiles
 from cleanerd.format import names
 from cleanerd.format.names import Suffix
+from cleanerd.storage.log_dir import LogDir, Recovered
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import manifest_names
 from tests.cleaning.logs import META_PROPERTIES, lock_of_another
@@ -165,6 +169,33 @@ def test_a_throttle_holds_until_a_reload_is_asked_for_or_the_rates_change(world:
     assert throttle.limits()[RateLimit.TOTAL] > 1e300
     world.configure(cleanerd_io_max_read_bytes_per_second=7)
     assert throttle.limits()[RateLimit.READ] == 7.0
+
+
+def test_a_directory_that_cannot_be_recovered_is_not_reported_as_owned_by_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`a` cannot be recovered; another process owns `b`."""
+
+    world, recovers = World(tmp_path), LogDir.recover
+
+    def recover(
+        log_dir: LogDir, found: Iterable[str], is_under_way: Callable[[str], bool]
+    ) -> Iterable[Recovered]:
+        if log_dir.path == str(world.a):
+            raise PermissionError(errno.EACCES, "no permission", log_dir.path)
+        return recovers(log_dir, found, is_under_way)
+
+    world.parts.ownership.release()  # as at the start of a process
+    monkeypatch.setattr(world.daemon, "start_threads", lambda: None)
+    monkeypatch.setattr(LogDir, "recover", recover)
+    with lock_of_another(world.b / names.LOCK), capture_logs() as logged:
+        world.daemon.start()
+    world.close()
+    events = ("owned_by_another", "recovery_postponed")
+    assert {(line["event"], line["log_dir"]) for line in logged if line["event"] in events} == {
+        ("recovery_postponed", str(world.a)),
+        ("owned_by_another", str(world.b)),
+    }
 
 
 def test_a_keeper_that_dies_is_counted_and_started_again_by_a_change(
