@@ -1,7 +1,7 @@
 # docker build -t cleanerd .      (podman and buildah: --format docker, or the HEALTHCHECK is lost)
 #
-# Everything that changes at run time lies below /run/cleanerd, /var/lib/cleanerd, /var/cache/cleanerd and /tmp, so the root may be
-# read-only. The user must be the one that the broker's files belong to: docker run --user UID:GID. Any number will do.
+# All that changes at run time lies below /run/cleanerd, /var/lib/cleanerd, /var/cache/cleanerd and /tmp, so the root may be
+# read-only. The user must be the owner of the broker's files: docker run --user UID:GID. Any number will do.
 
 # hadolint global ignore=DL3008,DL3042
 # (Debian keeps only the newest version of a package; what pip caches stays outside of the image)
@@ -49,7 +49,7 @@ ENV PATH=/opt/cleanerd/bin:/usr/local/bin:/usr/bin:/bin \
     CACHE_DIRECTORY=/var/cache/cleanerd \
     CLEANERD_METRICS_LISTEN=0.0.0.0:11308
 
-# Facts about the source, for who builds: --build-arg VERSION="$(cleanerd --version | cut -d" " -f2)"
+# Facts about the source: --build-arg VERSION="$(cleanerd --version | cut -d" " -f2)"
 ARG VERSION=unknown
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="cleanerd" \

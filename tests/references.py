@@ -13,11 +13,11 @@ from tests.operate.tools import ROOT
 _METRICS_HEAD = """# Metrics reference
 
 Made from `cleanerd/daemon/telemetry/metric_table.py`; a test compares the two. `log_dir` is a log directory as it
-is configured. Counters begin with 0 when the daemon starts, also those of which nothing has happened yet, and a
-reload of the configuration changes nothing about that. All of it passes `promtool check metrics`. Beside these there are the
-`process_*` and `python_*` metrics of the daemon itself, without its engine.
+is configured. Counters start at 0 with the daemon, before anything has happened, and a reload of the configuration does not
+reset them. The page passes `promtool check metrics`. It also has the `process_*` and `python_*` metrics of the daemon
+itself, without its engine.
 """
-_METRICS_TABLE = ("| metric | type | labels | meaning | moves |", "|---|---|---|---|---|")
+_METRICS_TABLE = ("| metric | type | labels | meaning | changes |", "|---|---|---|---|---|")
 _PER_PARTITION = (
     "Only for topics that match `cleanerd.metrics.per.partition.topics`; no more than 500 partitions."
 )
@@ -27,7 +27,7 @@ def render_metrics_reference() -> str:
     """etc/reference/metrics.md."""
     usual = [_metric_line(metric) for metric in METRICS if "topic" not in metric.labels]
     named = [_metric_line(metric) for metric in METRICS if "topic" in metric.labels]
-    lines = [_METRICS_HEAD, "## Always there", "", *_METRICS_TABLE, *usual, ""]
+    lines = [_METRICS_HEAD, "## Always present", "", *_METRICS_TABLE, *usual, ""]
     lines += [
         "## Partitions that the configuration names",
         "",
@@ -54,17 +54,17 @@ def _labels(metric: Metric) -> Iterator[str]:
 _LOGS_HEAD = """# Log reference
 
 Made from `cleanerd/daemon/telemetry/event_table.py`; a test compares the two, and the table with the code. The daemon
-writes one line for each event to standard error: JSON, or text for people on a terminal (`cleanerd.log.format`), from the
-level of `cleanerd.log.level` on. Under journald each line has its priority: debug 7, info 6, warning 4, error 3. No
-record and no batch has a line.
+writes one line for each event of `cleanerd.log.level` and above to standard error: as JSON, or as text on a terminal
+(`cleanerd.log.format`). Under journald each line has its priority: debug 7, info 6, warning 4, error 3. Records and batches
+are never logged.
 
-Every line has `event`, `level` and `timestamp` (UTC). Of events with an `outcome`, fields that are not known or do not apply
-are left out. `reason` is for people and says what was expected, found, and where. An `event` that is not in this table is a
-library's own text.
+Every line has `event`, `level` and `timestamp` (UTC). Events with an `outcome` leave out fields that are not known or do not
+apply. `reason` is for people: what was expected, what was found, and where. An `event` that is not in this table is the text
+of a library.
 
 ## Context
 
-Lines that are logged while a worker is at work on a job have these too:
+Lines that a worker logs while it does a job also have:
 """
 _EVENTS_TABLE = ("| event | level | fields | meaning | what to do |", "|---|---|---|---|---|")
 
@@ -95,7 +95,7 @@ def _outcomes(event: Event) -> str:
 
 
 _QUERIES = r""".SS Queries
-Each of these but
+Each of these except
 .B top
 takes
 .BI \-\-watch\~ time

@@ -67,11 +67,13 @@ def find_jvm(pid: int) -> Jvm:
         raise NoWayIn(f"process {pid} has ended: the next attempt finds its successor") from None
     except OSError as error:
         where = error.filename or error.strerror
-        raise NoWayIn(f"process {pid} cannot be looked into ({where}): {_OTHERS}") from error
+        raise NoWayIn(f"process {pid} cannot be inspected ({where}): {_OTHERS}") from error
     if b"/libjvm.so" not in libraries:
-        raise NoWayIn(f"process {pid}, which holds .lock, is no JVM: only a Kafka broker can swap segments")
+        raise NoWayIn(
+            f"process {pid}, which holds .lock, is not a JVM: only a Kafka broker can swap segments"
+        )
     if b"/libj9vm" in libraries:  # it would write a dump at each SIGQUIT
-        raise NoWayIn(f"the JVM of process {pid} is OpenJ9, which is not attached to: {_WITH_AGENT}")
+        raise NoWayIn(f"the JVM of process {pid} is OpenJ9, to which cleanerd does not attach: {_WITH_AGENT}")
     for option in ("-XX:+DisableAttachMechanism", "-XX:-EnableDynamicAgentLoading"):
         if option in options:
             raise NoWayIn(f"the JVM of process {pid} runs with {option}: {_WITHOUT}")
@@ -92,7 +94,7 @@ def _check_user(pid: int, status: dict[str, str]) -> None:
     if ours[0] != 0 and ours != theirs:
         raise NoWayIn(
             f"process {pid} runs as user {theirs[0]} and group {theirs[1]}, cleanerd as {ours[0]} and {ours[1]}: "
-            "a JVM lets in its own user and group only"
+            "a JVM admits only its own user and group"
         )
 
 
@@ -129,7 +131,7 @@ def load_agent(jvm: Jvm, jar: str, text: str, clock: Clock) -> None:
             ) from error
     if not _LOADED.fullmatch(answer):
         reason = " ".join(answer.decode(errors="replace").split())
-        raise NoWayIn(f"the JVM of process {jvm.pid} does not load the agent: {reason}")
+        raise NoWayIn(f"the JVM of process {jvm.pid} did not load the agent: {reason}")
 
 
 def _connect(jvm: Jvm, clock: Clock, deadline_s: float) -> socket.socket:

@@ -81,7 +81,7 @@ class LiveBrokers:
             raise NoWayIn(_OFF)
         pid = other_holder(log_dir)
         if pid is None:
-            raise NoWayIn(f"{log_dir}: no broker lives in it")
+            raise NoWayIn(f"{log_dir}: no broker runs there")
         with self._mutex:
             session = self._sessions.get(pid or log_dir)
             if session is None or not session.is_open:
@@ -166,5 +166,5 @@ class LiveBrokers:
             session.close()
             raise NoWayIn(
                 f"the broker is Kafka {release}: the agent is tested with {', '.join(TESTED_RELEASES)}. "
-                "cleanerd.broker.agent.untested=true has it used all the same"
+                "cleanerd.broker.agent.untested=true uses it all the same"
             )

@@ -277,7 +277,7 @@ class Committer:
             try:
                 yield from commit_steps(partition, group, live)
             except FileNotFoundError as error:  # past step 0, which looked: for recovery, not stale
-                raise LogUncleanable(f"{error.filename} went in the middle of the commit") from error
+                raise LogUncleanable(f"{error.filename} vanished during the commit") from error
             except (SourceChanged, LogUncleanable):
                 discard_staged(partition)
                 raise

@@ -69,7 +69,7 @@ def delete_records(
         raise DeletionForbidden(f"{tp}: records of an internal topic cannot be deleted")
     if config.compact and not config.delete:
         raise DeletionForbidden(
-            f"{tp}: its cleanup.policy is compact, without delete, so that Kafka refuses it, too"
+            f"{tp}: its cleanup.policy is compact without delete, for which Kafka refuses this, too"
         )
     if config.remote_storage_enable:
         raise DeletionForbidden(

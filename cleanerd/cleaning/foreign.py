@@ -88,7 +88,7 @@ def _why_not_loaded(topic: str, configuration: Configuration) -> str | None:
         return None
     return (
         f"the broker was last started as Kafka {release}, whose group coordinator before {mended} may fail to load a "
-        f"{topic} that was cleaned, and the directory does not tell which {release} it is; from {mended} on set "
+        f"{topic} that was cleaned, and the directory does not show which {release} it is; from {mended} on set "
         f"its cleanup.policy in topics.d, or with --topic-set {topic}:cleanup.policy=compact"
     )
 

@@ -261,8 +261,8 @@ def _plan(
     """
     if snapshot.log_start_offset > snapshot.log_end_offset:
         raise LogUncleanable(
-            f"{snapshot.directory}: {names.LOG_START_CHECKPOINT} says that the log starts at "
-            f"{snapshot.log_start_offset}, but it ends at {snapshot.log_end_offset}: is this the log it was written for?"
+            f"{snapshot.directory}: {names.LOG_START_CHECKPOINT} has log start offset "
+            f"{snapshot.log_start_offset}, but the log ends at {snapshot.log_end_offset}: was it written for another log?"
         )
     facts = [segment.facts for segment in snapshot.segments]
     unknown = {n for n, segment in enumerate(snapshot.segments) if not segment.is_age_known}

@@ -27,7 +27,7 @@ from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.metadata_log import by_node, find_metadata
 from cleanerd.storage.no_log_dir import why_no_log_dir
 
-_NO_METADATA = "no metadata log found: what the cluster overrides for topics and brokers is not known"
+_NO_METADATA = "no metadata log found: the cluster's overrides for topics and brokers are not known"
 _SHOWN = 5
 
 
@@ -103,13 +103,13 @@ def topic_configs(arguments: Namespace, log_dirs: Sequence[str]) -> Callable[[st
     try:
         configuration = resolve(read_sources(arguments.config))
     except CleanerdError as error:
-        output.say(f"what is configured for topics is not known: {error}")
+        output.say(f"the configuration of topics is not known: {error}")
         return None
     try:
         found = _metadata(RealFiles(), log_dirs, configuration.broker)
         return configuration.with_metadata(found).topic
     except CleanerdError as error:
-        output.say(f"what the cluster overrides for topics is not known: {error}")
+        output.say(f"the cluster's overrides for topics are not known: {error}")
         return configuration.topic
 
 

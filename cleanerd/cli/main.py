@@ -82,7 +82,7 @@ _CONFIG_VERBS = (
         ),
         configuration=CONFIGURATION,
         arguments=(
-            repeated("--topic", "T", "all values of this topic; default: overrides of all"),
+            repeated("--topic", "T", "all values of this topic; default: the overrides of all topics"),
             option("--origin", "also show where each value comes from"),
             output(),
         ),
@@ -127,7 +127,7 @@ _EXAMPLES = (
 _EXIT_CODES = """
 exit codes:
   0    done
-  1    something failed; what and why is on stderr
+  1    something failed; the reason is on stderr
   2    usage: the command line is wrong
   78   the configuration is not valid
   130  interrupted (Ctrl-C)

@@ -78,13 +78,13 @@ class CleanerdConfig(Settings):
         "Log directories, if log.dirs is not set.", scope=STATIC)] = (KAFKA_LOG_DIR,)
     broker_metadata_log_dir: Annotated[Str | None, not_empty("a directory"), Key("metadata.log.dir",
         "Directory of the metadata log, if it is not the first log directory.", scope=STATIC)] = None
-    node_id: Annotated[Int | None, at_least(0), Key("node.id", "Id of the broker: chooses its dynamic values.",
+    node_id: Annotated[Int | None, at_least(0), Key("node.id", "Id of the broker, which selects its dynamic values.",
         scope=STATIC)] = None
     broker_id: Annotated[Int | None, Key("broker.id", "Id of the broker, if node.id is not set.", scope=STATIC)] = None
-    quorum_voters: Annotated[Words, Key("controller.quorum.voters", "Voters of the metadata quorum: beside others than "
-        "this node nothing expires by what they may be changing while it is down.")] = ()
+    quorum_voters: Annotated[Words, Key("controller.quorum.voters", "Voters of the metadata quorum: with others "
+        "than this node nothing expires by settings that they may change while it is down.")] = ()
     broker_log_cleaner_enable: Annotated[Bool, Key("log.cleaner.enable",
-        "Whether compacted logs are cleaned and retained at all.", scope=STATIC)] = True
+        "Whether compacted logs are cleaned, and get retention, at all.", scope=STATIC)] = True
     log_cleaner_threads: Annotated[Int, at_least(1), Key("log.cleaner.threads",
         "Cores that cleaning may use; not set: cleanerd chooses.")] = 1
     io_max_bytes_per_second: Annotated[Rate, more_than(0), Key("log.cleaner.io.max.bytes.per.second",
@@ -102,15 +102,15 @@ class CleanerdConfig(Settings):
     producer_id_expiration_ms: Annotated[Int, at_least(1), Key("producer.id.expiration.ms",
         "How long an idle producer is remembered.")] = _DAY_MS
     transactional_id_expiration_ms: Annotated[Int, at_least(1), Key("transactional.id.expiration.ms",
-        "The same for brokers before 3.4, and for ZooKeeper brokers, if it is longer.",
+        "How long brokers before 3.4, and ZooKeeper brokers, remember an idle producer, if that is longer.",
         scope=STATIC)] = _WEEK_MS
     own_log_cleaner_enable: Annotated[Bool | None, Key("cleanerd.log.cleaner.enable",
-        "Whether cleanerd cleans and retains compacted logs, whatever log.cleaner.enable says.")] = None
+        "Whether cleanerd cleans compacted logs and applies retention to them; overrides log.cleaner.enable.")] = None
     spark_master: Annotated[Str, Key("cleanerd.spark.master", "Spark master; empty: local[log.cleaner.threads], "
-        "or all cores that this process may use (affinity, cpu.max) where that is not set.",
+        "or all cores that this process may use (affinity, cpu.max) if that is not set.",
         scope=STATIC)] = ""
     job_stall_timeout_ms: Annotated[Long, at_least(1), Key("cleanerd.job.stall.timeout.ms",
-        "A Spark job is ended and retried when none of its tasks reports for so long.")] = 300_000
+        "Time without a report of any task after which a Spark job is ended and retried.")] = 300_000
     chunk_bytes: Annotated[Long, at_least(1), Key("cleanerd.chunk.bytes",
         "Bytes of log that one core works on at a time.", scope=STATIC)] = 33_554_432
     io_max_read_bytes_per_second: Annotated[Rate, more_than(0), Key("cleanerd.io.max.read.bytes.per.second",
@@ -118,11 +118,11 @@ class CleanerdConfig(Settings):
     io_max_write_bytes_per_second: Annotated[Rate, more_than(0), Key("cleanerd.io.max.write.bytes.per.second",
         "Limit on writes alone; a number or `unlimited`.")] = DOUBLE_MAX
     throttle_pressure_max_percent: Annotated[Int, between(0, 100), Key("cleanerd.throttle.pressure.max.percent",
-        "The daemon moves fewer bytes while tasks of this machine wait for I/O, or for a CPU, for more than this share of "
-        "the time (PSI); 0: never, for cleaning is among what waits, and how much is too much depends on the machine.")] = 0
+        "The daemon slows cleaning down while tasks of this machine wait for I/O, or for a CPU, for more than this share of "
+        "the time (PSI); 0: never. Cleaning itself counts, and how much is too much depends on the machine.")] = 0
     throttle_request_queue_max_ms: Annotated[Long, at_least(0), Key("cleanerd.throttle.request.queue.max.ms",
-        "The daemon moves fewer bytes while requests of clients wait longer than this on average in the queue "
-        "of a running broker, which is asked (cleanerd.commit.live=auto); 0: never.")] = 0
+        "The daemon slows cleaning down while requests of clients wait longer than this, on average, in the queue "
+        "of a running broker (cleanerd.commit.live=auto); 0: never.")] = 0
     spark_idle_timeout_ms: Annotated[Long, at_least(0), Key("cleanerd.spark.idle.timeout.ms",
         "Idle time after which Spark is stopped and its memory given back.")] = 60_000
     scan_interval_ms: Annotated[Long, at_least(1), Key("cleanerd.scan.interval.ms",
@@ -136,10 +136,9 @@ class CleanerdConfig(Settings):
     reserved_max_wait_ms: Annotated[Long, at_least(0), Key("cleanerd.reserved.max.wait.ms",
         "Longest wait of a reserved topic that is due.")] = 60_000
     commit_live: Annotated[Str, one_of("auto", "off"), Key("cleanerd.commit.live",
-        "auto: a running broker swaps results in, by an agent that is loaded into its JVM. off: they wait until it "
-        "stops.")] = "off"
+        "auto: a running broker swaps results in, through an agent in its JVM. off: they wait until it stops.")] = "off"
     broker_agent_untested: Annotated[Bool, Key("cleanerd.broker.agent.untested",
-        "Whether that agent may also work in releases of Kafka that it is not tested with.")] = False
+        "Whether to use that agent in untested releases of Kafka, too.")] = False
     staged_max_bytes: Annotated[Long, at_least(-1), Key("cleanerd.staged.max.bytes",
         "Largest sum of staged files in a log directory; -1: only free space limits it.")] = -1
     staged_min_free_ratio: Annotated[Double, between(0, 1), Key("cleanerd.staged.min.free.ratio",
@@ -147,10 +146,10 @@ class CleanerdConfig(Settings):
     staged_commit_interval_ms: Annotated[Long, at_least(1), Key("cleanerd.staged.commit.interval.ms",
         "How often to look for a free .lock while something is staged.")] = 1000
     broker_cleaner_grace_ms: Annotated[Long, at_least(0), Key("cleanerd.broker.cleaner.grace.ms",
-        "How long a log is left to a live broker's own cleaner that is seen at work; 0: not at all.")] = 900_000
+        "How long a log is left to the cleaner of a live broker once that was seen at work; 0: not at all.")] = 900_000
     kafka_bootstrap_servers: Annotated[Words, _SERVERS, Key("cleanerd.kafka.bootstrap.servers",
-        "Brokers to ask for what only the cluster can do (mute), and for the settings of topics where there is no metadata "
-        "log and no broker that lives in the log directories answers; empty: none.")] = ()
+        "Brokers for `mute`, and for the settings of topics where there is no metadata log and the broker of the log "
+        "directories does not answer; empty: none.")] = ()
     kafka_client_config: Annotated[Str, matching("(/.+)?", "an absolute path or nothing"),
         Key("cleanerd.kafka.client.config",
         "Properties file of the Kafka client: security.protocol, sasl.*, ssl.*; empty: none.")] = ""
@@ -167,9 +166,9 @@ class CleanerdConfig(Settings):
     metrics_per_partition_topics: Annotated[Words, _TOPIC_GLOBS, Key("cleanerd.metrics.per.partition.topics",
         "Topics whose partitions have metrics of their own.")] = ()
     page: Annotated[Bool, Key("cleanerd.page",
-        "Also the read-only status page on that address: all logs, jobs and history.", scope=STATIC)] = True
+        "Whether that address also serves the read-only status page: all logs, jobs and history.", scope=STATIC)] = True
     log_format: Annotated[Str, one_of("auto", "json", "console"), Key("cleanerd.log.format",
-        "Form of the log; auto: console on a terminal, else json.", scope=STATIC)] = "auto"
+        "Format of the log; auto: console on a terminal, else json.", scope=STATIC)] = "auto"
     log_level: Annotated[Str, one_of("debug", "info", "warning", "error"), Key("cleanerd.log.level",
         "Lowest level that is logged.")] = "info"
     spark_conf: Annotated[Properties, Key("cleanerd.spark.conf.*", "Properties of Spark, sorted."), Field(repr=False)] = ()
@@ -247,7 +246,7 @@ class TopicConfig(Settings):
         synonyms=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"), has_effect=False)] = INT64_MAX
     compression_type: Annotated[Str, one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
         Key("compression.type",
-        "Codec of appended batches, and with cleanerd.compression=topic of those that cleaning rewrites.",
+        "Codec of appended batches; with cleanerd.compression=topic, also of rewritten ones.",
         synonyms=("compression.type",))] = "producer"
     compression_gzip_level: Annotated[Int, _GZIP_LEVEL, Key("compression.gzip.level",
         "Level of that codec where compression.type names it.", synonyms=("compression.gzip.level",))] = -1

@@ -17,9 +17,9 @@ _HEAD = """# Configuration reference
 
 Made from `cleanerd/config/model.py` by `cleanerd config reference`; a test compares the two. Where a value can come from,
 highest first: the command line; `topics.d/<topic>.properties`; the cluster's metadata log or, without one, the broker's
-answer; the environment; the config file; the default. `cleanerd config show --origin` tells which it was. A variable that
-differs from the config file is a warning. `KAFKA_LOG_DIR` gives way to a config file that names log directories: many images
-keep the directory of the application logs in it. `dedupe` in a `cleanup.policy` is an old name of `compact`. *Reload*: the
+answer; the environment; the config file; the default. `cleanerd config show --origin` shows which one. A variable that
+differs from the config file is a warning. `KAFKA_LOG_DIR` gives way to a config file that names log directories: in many
+images it is the directory of the application logs. `dedupe` in a `cleanup.policy` is an old name of `compact`. *Reload*: the
 daemon takes a new value while it runs; otherwise a reload that changes the key is refused as a whole. *No effect*: the value
 is checked and shown, and nothing in cleanerd depends on it.
 """
@@ -29,18 +29,18 @@ _SPARK_CONF = f"""
 `{SPARK_CONF_PREFIX}spark.executor.memory=2g`. A reload that changes one takes effect with the next Spark job.
 `spark.master` is `cleanerd.spark.master`.
 
-Variables of the environment for Spark, Hadoop and Java (`SPARK_HOME`, `SPARK_LOCAL_DIRS`, `HADOOP_CONF_DIR`,
-`JAVA_TOOL_OPTIONS` and the like) have no effect, but for `JAVA_HOME`, and for what the clients of YARN and Kubernetes
-read to find their cluster. Options of the JVM go into `{SPARK_CONF_PREFIX}spark.driver.defaultJavaOptions`.
+Environment variables for Spark, Hadoop and Java (`SPARK_HOME`, `SPARK_LOCAL_DIRS`, `HADOOP_CONF_DIR`,
+`JAVA_TOOL_OPTIONS` and the like) have no effect, except `JAVA_HOME` and those by which the clients of YARN and Kubernetes
+find their cluster. Options of the JVM go into `{SPARK_CONF_PREFIX}spark.driver.defaultJavaOptions`.
 
-Spark's ports answer only those who know a secret. With a `local` master it is drawn for every session, and the ports are on
-loopback only. A standalone master, its workers and cleanerd have to share one: `spark.authenticate=true` and
+Spark's ports ask for a secret. With a `local` master cleanerd draws one for every session, and the ports are on loopback
+only. A standalone master, its workers and cleanerd have to share one: set `spark.authenticate=true` and
 `spark.authenticate.secret=...` in `conf/spark-defaults.conf` of every node, and the same secret as
-`{SPARK_CONF_PREFIX}spark.authenticate.secret` in a config file that only cleanerd can read. Without it, a cluster is
-used without authentication. Values of such properties are not shown by `config show`.
+`{SPARK_CONF_PREFIX}spark.authenticate.secret` in a config file that only cleanerd can read. Without it, cleanerd uses the
+cluster without authentication. `config show` hides such values.
 
-Beside Spark's own ports each executor of a cluster opens one that the system chooses, where tasks of other hosts fetch
-fingerprints (not records) with a token of its own; a firewall between the hosts has to let that through.
+Each executor of a cluster opens one more port, chosen by the system, where tasks of other hosts fetch fingerprints (not
+records) with a token of its own; a firewall between the hosts has to let them through.
 """
 
 
@@ -60,9 +60,9 @@ def render_reference() -> str:
             "\n## Kafka's broker keys\n",
             *_table(_broker_row(key) for key in kafka),
             "\n## Kafka's topic keys\n",
-            "The broker keys are the defaults of topics that have no value of their own; the first that is set wins.\n",
+            "A broker key is the default of topics that do not set the key; of several the first that is set wins.\n",
             *_topic_table(TOPIC_KEYS.values()),
-            "\n## Kafka's broker keys that are not looked at\n",
+            "\n## Kafka's broker keys that cleanerd ignores\n",
             "| key | why |",
             "|---|---|",
             *(f"| `{name}` | {why} |" for name, why in IGNORED_BROKER_KEYS.items()),

@@ -274,8 +274,8 @@ class Store:
             except sqlite3.Error as error:
                 reasons.append(str(error))
         raise Fatal(
-            f"{self._path}: cannot be read, so that nobody knows which logs are held: {reasons[-1]}; "
-            "mend it, or move it away if no hold is to be kept"
+            f"{self._path}: cannot be read, and so the holds are not known: {reasons[-1]}; "
+            "repair it, or move it away if no hold has to be kept"
         )
 
     def _load_state(self, connection: sqlite3.Connection) -> None:

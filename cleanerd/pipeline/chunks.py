@@ -53,7 +53,7 @@ _EXPECTED = {
     ReadStatus.BAD_SIZE: ("a batch size that a batch can have", "a smaller or negative one"),
     ReadStatus.BAD_MAGIC: ("magic 0, 1 or 2", "another magic byte"),
     ReadStatus.BAD_RECORD: ("a record that ends inside its batch", "a length that leads out of it"),
-    ReadStatus.BAD_COUNT: ("as many records as the batch header says", "more or fewer"),
+    ReadStatus.BAD_COUNT: ("as many records as the batch header counts", "more or fewer"),
     ReadStatus.BAD_OFFSET: ("offsets that rise within the bounds of batch and segment", "one that does not"),
     ReadStatus.BAD_CONTROL: ("a control record with version and type in its key", "a shorter key"),
 }

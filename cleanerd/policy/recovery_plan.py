@@ -77,11 +77,11 @@ def objection(leftovers: Leftovers, *, is_kafka: bool) -> str | None:
     if not leftovers.cleaned and not leftovers.swaps:
         return None
     if is_kafka:
-        return "a broker's own cleaning was interrupted; start the broker once, it finishes or undoes it"
+        return "a broker's own cleaning was interrupted; start the broker once: it finishes or undoes that"
     invalid = [base for base in leftovers.swaps if not leftovers.is_valid(base)]
     if invalid and any(base >= invalid[0] for base in leftovers.deleted_logs):
         return (
             f"segments from {invalid[0]} on lie there as .swap and as .deleted beside a .cleaned of "
-            f"{leftovers.first_cleaned}: which of them is the log must be decided by hand"
+            f"{leftovers.first_cleaned}: decide by hand which of them is the log"
         )
     return None

@@ -135,7 +135,7 @@ class LogDirLock:
         assert self._slot is not None, "not entered"
         assert self._slot.fd is not None
         if not _names_same_file(self._path, self._slot.fd):
-            raise LockHeld(f"{self._path}: was removed under our lock, a broker may be starting", None)
+            raise LockHeld(f"{self._path}: was removed while we held it, a broker may be starting", None)
 
 
 def pause_after(lock: LogDirLock, held_s: float) -> float:
@@ -201,7 +201,7 @@ def _acquire(path: str) -> _Slot:
             if _try_lock(path, fd):
                 slot.fd = fd
                 return slot
-    raise LockHeld(f"{path}: exchanged by others again and again", None)
+    raise LockHeld(f"{path}: replaced by other processes again and again", None)
 
 
 def _try_lease(path: str, fd: int) -> bool:

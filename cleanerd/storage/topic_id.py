@@ -34,7 +34,7 @@ class LiveIdentity:
         found = read_topic_id(partition)
         if self.directory_inode not in {None, inode} or self.topic_id not in {None, found}:
             raise SourceChanged(
-                f"{partition.path}: its broker spoke of topic id {self.topic_id} in directory inode "
+                f"{partition.path}: its broker reported topic id {self.topic_id} in directory inode "
                 f"{self.directory_inode}, found topic id {found} in {inode}: the topic was created again"
             )
 

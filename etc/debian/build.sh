@@ -3,8 +3,8 @@
 #
 #   etc/debian/build.sh
 #
-# The package has a virtual environment in /opt/cleanerd with everything that cleanerd needs, a Java runtime included; the
-# units, man pages, completions and samples lie where Debian wants them. It is for the minor version of Python that built it.
+# The package has a virtual environment in /opt/cleanerd with all that cleanerd needs, a Java runtime included; units, man pages,
+# completions and samples lie where Debian expects them. It needs the minor version of Python that built it.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -20,7 +20,7 @@ architecture=$(dpkg --print-architecture)
 minor=$("$python" -c 'import sys; print(f"{sys.version_info[0]}.{sys.version_info[1]}")')
 next=$("$python" -c 'import sys; print(f"{sys.version_info[0]}.{sys.version_info[1] + 1}")')
 
-# A virtual environment knows where it was made: it is to run in /opt/cleanerd.
+# A virtual environment contains its own path: this one is to run in /opt/cleanerd.
 grep -rlIZ "$stage" "$home/bin" "$home/pyvenv.cfg" | xargs -0 -r sed -i "s|$stage||g"
 rm -f "$home"/lib/python*/site-packages/cleanerd-*.dist-info/direct_url.json
 "$home/bin/python" -m compileall -q -s "$stage" -p / "$home/lib" || true # some libraries carry files for other Pythons

@@ -152,7 +152,7 @@ def test_an_answer_that_begins_as_a_success_may_be_none(classes: Path, tmp_path:
     jar = tmp_path / "no-agent.jar"
     with zipfile.ZipFile(jar, "w") as file:
         file.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\n")
-    with jvm(classes) as pid, pytest.raises(NoWayIn, match="does not load the agent: 0 return code: 1"):
+    with jvm(classes) as pid, pytest.raises(NoWayIn, match="did not load the agent: 0 return code: 1"):
         load_agent(find_jvm(pid), str(jar), "", SystemClock())
 
 
@@ -177,14 +177,16 @@ def test_a_jvm_that_would_write_a_dump_is_sent_no_signal(tmp_path: Path) -> None
     with started(command) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
-        assert "is OpenJ9, which is not attached to: start it with -javaagent" in ask(process.pid, tmp_path)
+        assert "is OpenJ9, to which cleanerd does not attach: start it with -javaagent" in ask(
+            process.pid, tmp_path
+        )
         assert process.poll() is None
 
 
 def test_what_is_no_jvm_is_sent_no_signal(tmp_path: Path) -> None:
     """A writer may hold the lock of a directory, too; SIGQUIT would end it."""
     with started(["sleep", "60"]) as process:
-        assert "is no JVM" in ask(process.pid, tmp_path)
+        assert "is not a JVM" in ask(process.pid, tmp_path)
         assert process.poll() is None
     assert "has ended" in ask(process.pid, tmp_path)
     assert "cannot be seen" in ask(0, tmp_path)

@@ -48,14 +48,14 @@ def test_a_directory_that_fails_is_given_up_alone(broker: KafkaBroker) -> None:
         assert asked.why_not(str(second)) is None
         with not_to_be_renamed(second / f"{failing}-0" / f"{0:020}.log"):
             wait_until(lambda: outcome(failing) == "failed", 60)
-            wait_until(lambda: asked.why_not(str(second)) == f"{second}: no broker lives in it", PATIENCE_S)
+            wait_until(lambda: asked.why_not(str(second)) == f"{second}: no broker runs there", PATIENCE_S)
         broker.poll()
         wait_until(lambda: outcome(alive) == "swapped", 60)
         journal.fill(alive, records("more", range(60)))
         wait_until(lambda: outcome(alive) == "swapped", 60)
 
     (found,) = LogDir.at(FILES, str(second), SystemClock()).recover([f"{failing}-0"])
-    assert "start the broker once, it finishes or undoes it" in str(found.reason)
+    assert "start the broker once: it finishes or undoes that" in str(found.reason)
     broker.stop()
     broker.start()
     assert [line for line in broker.troubles() if "ERROR" in line] == []

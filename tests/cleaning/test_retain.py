@@ -222,7 +222,7 @@ def test_a_log_start_beyond_the_log_end_belongs_to_another_log(tmp_path: Path) -
     write_log(tmp_path)
     write_log_start(tmp_path, {TP: 16})
     before = contents(tmp_path / str(TP))
-    with pytest.raises(LogUncleanable, match="starts at 16, but it ends at 15"):
+    with pytest.raises(LogUncleanable, match="log start offset 16, but the log ends at 15"):
         run_pass(tmp_path, EXPIRED)
     assert contents(tmp_path / str(TP)) == before
 

@@ -17,14 +17,14 @@ from tests.cli.conftest import Run
 def test_a_directory_without_a_broker(run: Run, tmp_path: Path) -> None:
     ran = run("broker", "check", "--log-dir", str(tmp_path), "-o", "json")
     (row,) = json.loads(ran.out)["log_dirs"]
-    assert (ran.code, row["reason"]) == (1, f"{tmp_path}: no broker lives in it")
+    assert (ran.code, row["reason"]) == (1, f"{tmp_path}: no broker runs there")
 
 
 def test_a_process_that_is_no_broker(run: Run, tmp_path: Path) -> None:
     with lock_of_another(tmp_path / names.LOCK):
         ran = run("broker", "check", "--log-dir", str(tmp_path))
     assert ran.code == 1
-    assert "is no JVM: only a Kafka broker can swap segments" in " ".join(ran.out.split())
+    assert "is not a JVM: only a Kafka broker can swap segments" in " ".join(ran.out.split())
     assert "cleanerd.commit.live is off" in ran.err
 
 

@@ -285,7 +285,7 @@ def test_missing_metadata_log_of_a_kafka_directory_is_said(run: Run, tmp_path: P
     assert run("clean", "--log-dir", ".").err == ""
     (tmp_path / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=1\n")
     ran = run("clean", "--log-dir", ".")
-    assert (ran.code, ran.err[:43]) == (0, "cleanerd: no metadata log found: what the c")
+    assert (ran.code, ran.err[:43]) == (0, "cleanerd: no metadata log found: the cluste")
 
 
 SCRIPT = """

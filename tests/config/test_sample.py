@@ -29,7 +29,7 @@ def lines(title: str, keys: Iterable[Key]) -> Iterator[str]:
     yield f"## {title}\n"
     for key in keys:
         if key.has_effect:
-            yield f"# {key.doc}{' It is not set.' if key.default is None else ''}"
+            yield f"# {key.doc}{' Not set by default.' if key.default is None else ''}"
             yield f"#{key.name}={text(key)}"
     yield ""
 

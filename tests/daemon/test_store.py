@@ -321,7 +321,7 @@ def test_a_daemon_that_cannot_know_its_holds_does_not_start(
     Path(path).write_text("no database")
     monkeypatch.setattr(store, "_SCHEMA", "CREATE TABLE state (no room for it)")
     monkeypatch.setattr(store, "_is_damage", lambda _: False)  # nor can it be moved aside
-    with pytest.raises(Fatal, match="nobody knows which logs are held"):
+    with pytest.raises(Fatal, match="the holds are not known"):
         Store(path)
 
 

@@ -30,7 +30,7 @@ def _completion(_: Client, options: Namespace) -> Reply:
 TOP = Verb(
     "top",
     "Watch logs, jobs and results on the whole screen; without a terminal, print them once.\n\n"
-    "Logs, jobs and results on the whole screen, every second by default; without a terminal, once.",
+    "Watch logs, jobs and results on the whole screen, every second by default; without a terminal, print them once.",
     (),
     (option("--interval", "default: 1s", metavar="TIME", type=duration, default=1.0),),
     ("top", "top --interval 5s"),

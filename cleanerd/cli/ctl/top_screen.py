@@ -107,7 +107,7 @@ def _head(document: Mapping[str, Any], look: Look, now_ms: int) -> list[Text]:
     lines = [first, Text("  ".join((workers, spark, f"throttle {limit}: {read} read, {written} written")))]
     if not configuration["applied"]:
         lines.append(
-            Text("the last load of the configuration was refused: `cleanerctl status` says why", _ALARM)
+            Text("the last load of the configuration was refused: `cleanerctl status` shows why", _ALARM)
         )
     if look.trouble is not None:
         lines.append(Text(f"not up to date, trying again: {printable(look.trouble)}", _ALARM))

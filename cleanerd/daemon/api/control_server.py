@@ -72,7 +72,7 @@ class ControlServer(HttpServer):
             raise
         except Exception:  # noqa: BLE001  # the boundary of a request
             _log.exception("request_failed", server="control", request=f"{request.method} {request.path}")
-            answer = self.error(500, "internal", "internal error; the daemon's log says more")
+            answer = self.error(500, "internal", "internal error; see the daemon's log")
         self._control.parts.metrics.requested(verb, answer.status, self.clock.monotonic_s() - began_s)
         return answer
 
@@ -126,7 +126,7 @@ class ControlServer(HttpServer):
                 _refuse(
                     403,
                     "forbidden",
-                    f"uid {peer.uid} may look, but not change; ask root or a member of the socket's group",
+                    f"uid {peer.uid} may read, but not change anything; ask root or a member of the socket's group",
                 )
             body = self._body(request) or b"{}"
             parsed = _parsed(lambda: route.parameters.model_validate_json(body, strict=True))

@@ -145,7 +145,7 @@ def _remove_stale(path: str) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise SocketUnusable(f"control socket {path}: there is something that is not a socket; remove it")
+        raise SocketUnusable(f"control socket {path}: what lies there is not a socket; remove it")
     pid = _who_answers(path)
     if pid is not None:
         raise SocketUnusable(

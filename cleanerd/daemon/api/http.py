@@ -243,7 +243,7 @@ class _Connection(BaseHTTPRequestHandler):
                 self.send_error(unreadable.status)
         except Exception:  # noqa: BLE001  # the boundary of a request
             _log.exception("request_failed", server=self.server.name, request=repr(self.raw_requestline))
-            self.answer = self.server.error(500, "internal", "internal error; the daemon's log says more")
+            self.answer = self.server.error(500, "internal", "internal error; see the daemon's log")
 
     def finish(self) -> None:
         """Send the answer, if the client is still there."""

@@ -7,7 +7,7 @@ have dropped the tombstones in it (architecture 2).
 
 what is found                           what is done
 --------------------------------------  ---------------------------------------------------------------------------------
-no journal, or its step is `prepared`   nothing: the cluster was asked for nothing, or all is done (`abandoned`)
+no journal, or its step is `prepared`   nothing: the cluster was not asked for anything, or all is done (`abandoned`)
 the topic is gone or was created again  nothing (`dropped`)
 another list of replicas                nothing, it stays (`foreign`)
 this broker is out, or on its way out   a prepared directory under the partition's name is taken away, then the old list
@@ -179,7 +179,7 @@ class LeftInstalls:
         since_s = self._since_s.setdefault(area.log_dir, self._parts.clock.monotonic_s())
         try:
             if left.step == "prepared":
-                self._end(area, left, "abandoned", "the cluster was asked for nothing")
+                self._end(area, left, "abandoned", "the cluster was not asked for anything")
                 return
             with self._connect() as cluster:
                 seen = cluster.see(left)

@@ -17,14 +17,14 @@ from cleanerd.units import utc
 _STATES = {
     Status.NONE: "neither being cleaned nor paused",
     Status.IN_PROGRESS: "in progress",
-    Status.ABORTED: "told to stop, still stopping",
+    Status.ABORTED: "aborted, still stopping",
     Status.PAUSED: "paused",
 }
 
 
 _BROKERS_CLEANER = {
     "LogCleaningInProgress": "cleans this log",
-    "LogCleaningAborted": "is told to stop cleaning this log",
+    "LogCleaningAborted": "stops cleaning this log",
     "LogCleaningPaused": "is kept from this log",
 }
 

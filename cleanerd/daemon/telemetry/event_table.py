@@ -14,8 +14,8 @@ BOUND = {
     "worker": "the thread; scanner, committer, retention and housekeeper have it too",
     "job_id": "the cleaning job that the thread works on",
     "log_dir": "its log directory",
-    "topic": "of the log, as soon as the thread works on one alone",
-    "partition": "the same",
+    "topic": "of the log, once the thread works on a single one",
+    "partition": "of that log",
 }
 """Fields of every line that is logged while a worker is at work on a job, beside those of the event."""
 
@@ -64,46 +64,46 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 # fmt: off
-# -- what becomes of logs: told by the `EventLog`, and kept in the history -----------------------------------------------
+# -- what becomes of logs: logged by the `EventLog`, and kept in the history -----------------------------------------------
 
 _row("cleaning", "info",
      ("outcome", "reason", *_LOG, "job_id", "trigger", "range", "seconds", "phase_seconds", "mb_per_s",
       "records_per_s", "bytes_read", "bytes_before", "bytes_after", "records_read", "records_kept", "removed",
       "segments", "error", "failures", "index_damage", "committed_by"),
      "A log went through a cleaning; one line for each log of a job. `range`: first dirty offset and end; `removed`: "
-     "records by reason; `phase_seconds`: all but commit and checkpoint are those of the job, which its logs share; "
-     "`segments`: before and after; `index_damage`: what is wrong with indexes of the old segments, instead of which "
-     "the log itself was read; `committed_by`: lock or swap; superseded_by_broker: the broker's cleaner or retention "
-     "got there first; uncleanable: it has failed `failures` times and is no longer retried.",
+     "records by reason; `phase_seconds`: of the whole job, but for commit and checkpoint; `segments`: before and after; "
+     "`index_damage`: damaged indexes of the old segments, in whose place the log itself was read; `committed_by`: lock "
+     "or swap; superseded_by_broker: the broker's cleaner or retention got there first; uncleanable: it has failed "
+     "`failures` times and is no longer retried.",
      "failed: it is retried automatically. uncleanable: repair the file that the reason names, or `cleanerctl retry`.",
      outcomes="committed, staged, unchanged, skipped, superseded_by_broker, aborted, failed, uncleanable",
      loud="failed, uncleanable")
 _row("commit", "info", ("outcome", "reason", *_LOG, "committed_by"),
-     "What became of a result that was staged because a broker owned the log directory.",
+     "A result that was staged because a broker owned the log directory was committed or dropped.",
      "dropped: nothing, the log has changed and will be cleaned again. failed: look at the disk.",
      outcomes="committed, dropped, failed", loud="failed")
 _row("install", "info", ("outcome", "reason", *_LOG, "replicas"),
-     "What an earlier version had left of an install by reassignment was cleared away. abandoned: the cluster had been "
-     "asked for nothing; returned: the list of replicas is the old one; installed: so it is, and the broker has loaded the "
-     "result; dropped: the topic is gone; foreign: the partition was given another list meanwhile, which stays.",
-     "installed: the replica may have keys that its leader has not: have it fetch the whole log. foreign: check that the "
-     "list is what you want. dropped: if the topic was created again on this broker, restart the broker.",
+     "What an earlier version left of an install by reassignment was cleared away. abandoned: the cluster had not been "
+     "asked for anything; returned: the partition has its old replicas; installed: it has, and the broker has loaded the "
+     "result; dropped: the topic is gone; foreign: somebody has changed the replicas since, and they stay.",
+     "installed: the replica may have keys that its leader lacks: have it fetch the whole log. foreign: check that the "
+     "replicas are those that you want. dropped: if the topic was created again on this broker, restart the broker.",
      outcomes="abandoned, returned, installed, dropped, foreign", loud="installed, foreign")
 _row("install_waits", "warning", (*_LOG, "step", "replicas", "reason"),
-     "A replica that an earlier version may have taken out of its partition is not back yet; the reason names what is "
-     "waited for. The daemon tries again every few seconds, and at its next start.",
-     "See to the reason: until then the partition may have one replica fewer than the list in `replicas`.")
+     "An earlier version may have taken a replica out of its partition, and it is not back yet; the reason names what the "
+     "daemon waits for. It tries again every few seconds, and at its next start.",
+     "Mend what the reason names: until then the partition may lack one of its `replicas`.")
 _row("install_unreadable", "warning", ("log_dir", "reason"),
      "What an earlier version left of an install by reassignment cannot be read; it is not touched.",
-     "Compare the list of replicas of the partition that was installed last with what it was (`cleanerctl history`), "
-     "put it right, and remove the directory.")
+     "Compare the replicas of the partition that was installed last with what they were (`cleanerctl history`), put them "
+     "right, and remove the directory.")
 _row("retention", "info", ("outcome", "reason", *_LOG, "bytes"), "Retention deleted segments of a log.",
      "failed: look at the file that the reason names.", outcomes="deleted, failed", loud="failed")
 _row("recovery", "info", ("outcome", "reason"), "Leftovers of an interrupted commit could not be cleaned up.",
      "Look at the files that the reason names; the log is left alone until then.", outcomes="failed", loud="failed")
 _row("control", "info", ("outcome", "reason", "pid", "uid", "gid"),
-     "A change was requested over the control API: by whom, the verb with its parameters, and `ok` or why not. "
-     "expired: a hold ended before its owner lifted it.",
+     "Somebody requested a change over the control API. `reason`: the verb, its parameters, and why it was refused; the "
+     "outcome is `ok` or the code of an error. expired: a hold ended before its owner lifted it.",
      "expired: check whether its owner still needs the logs left alone.", outcomes="ok, expired", loud="expired")
 _row("reload", "info", ("outcome", "reason", "trigger", "changes"), "The configuration was read again.",
      "rejected: correct what the reason names; the old configuration stays in force.", outcomes="accepted, rejected",
@@ -116,7 +116,7 @@ _row("daemon", "info", ("outcome", "reason", "logs", "log_dirs"), "The daemon st
 
 _row("configuration_warning", "warning", ("reason",),
      "The configuration is valid, but perhaps not what you want: one line for each doubt, at start or after a reload.",
-     "See the reason; `cleanerd config check` says the same.")
+     "See the reason; `cleanerd config check` reports the same.")
 _row("ready", "info", ("version", "pid", "control_socket"), "The daemon has started.")
 _row("stopping", "info", (), "Shutting down after SIGTERM or SIGINT.")
 _row("stopped", "info", ("drained",), "The last line. Not drained: work was cut off.")
@@ -135,51 +135,53 @@ _row("internal_error", "error", ("exception",),
 # -- log directories and logs -------------------------------------------------------------------------------------------
 
 _row("log_dir_offline", "warning", ("log_dir", "reason"),
-     "A log directory does not work, or is none; its logs are left alone.",
+     "A log directory cannot be used, or is none; its logs are left alone.",
      "Check its disk, its mount and its name; every scan tries it again.")
-_row("log_dir_online", "info", ("log_dir",), "A log directory that was offline works again.")
+_row("log_dir_online", "info", ("log_dir",), "A log directory that was offline can be used again.")
 _row("move_unseen", "warning", (*_LOG, "path"),
-     "A log directory works again to which a broker moves a log, which was not known. Meanwhile the log may have been "
-     "cleaned: its unfinished copy at `path` may keep values whose tombstones are gone.",
+     "A log directory can be used again and holds the unfinished copy of a log that a broker moves there. The daemon did "
+     "not know that and may have cleaned the log: the copy at `path` may keep values whose tombstones are gone.",
      "Delete `path` before the broker starts, and move the log again.")
-_row("owned_by_another", "info", ("log_dir", "pid"), "A broker owns a log directory at the start: results will be staged.")
+_row("owned_by_another", "info", ("log_dir", "pid"),
+     "Another process, usually a broker, owns a log directory at the start: results are staged, or swapped in by the broker "
+     "(`cleanerd.commit.live=auto`).")
 _row("recovery_postponed", "warning", ("log_dir", "reason"),
      "A log directory could not be searched for leftovers of interrupted commits; until it is, nothing is committed there.",
      "Look at the disk.")
-_row("recovery_failed", "error", (*_LOG, "reason"), "A commit went wrong and could be neither finished nor taken back.",
+_row("recovery_failed", "error", (*_LOG, "reason"), "A commit failed, and could be neither finished nor undone.",
      "Look at the disk; the next start tries again, and until then the log may be refused as damaged.")
 _row("cleaning_step", "debug", (*_LOG, "step", "numbers"),
-     "What a step of a cleaning came to, in this order: plan, map, rewrite (one for each segment group that is written "
+     "The result of a step of a cleaning, in this order: plan, map, rewrite (one for each segment group that is written "
      "again), stage, swap (one for each group that takes the place of its segments), end. `numbers`: offsets, records and "
      "bytes, by name; `segments` are base offsets.")
 _row("commit_slice", "debug", ("log_dir", "logs", "seconds", "is_wanted"),
-     "How many logs had their results committed under one hold of `.lock`, and for how long; `is_wanted`: a broker is "
-     "waiting for it.")
+     "How many logs were committed under one hold of `.lock`, and how long it took; `is_wanted`: a broker waits for the "
+     "lock.")
 _row("leftovers_not_read", "warning", ("directory", "reason"),
      "A directory could not be searched for retired files that wait to be deleted.",
      "Look at the directory; the next start tries again.")
 _row("ignored", "warning", (*_LOG, "reason"),
      "A log is left alone: it does not belong to the cluster, or it lies in two log directories.",
-     "Remove the directory if it is a stray one, or one of the two.")
+     "Remove the directory if it is a stray; of two copies keep one.")
 _row("topics_unknown", "warning", ("log_dir", "count", "topics", "reason"),
-     "So many topics of a broker's log directory are left alone, since nothing says how they are configured; the first "
-     "of them by name. One line for each log directory, at the start and when there are more.",
+     "Topics of a broker's log directory are left alone because their configuration is not known: how many, and the first "
+     "names. One line for each log directory, at the start and when there are more.",
      "Have the broker asked (`cleanerd.commit.live=auto`, or `cleanerd.kafka.bootstrap.servers`), or set their "
      "`cleanup.policy` in `topics.d`.")
 _row("tried_again", "info", (*_LOG, "reason"), "An uncleanable or failed log changed and will be retried.")
 _row("checkpoint_reset", "warning", (*_LOG, "offset"),
-     "The first dirty offset of a log lay below its start or beyond its end, and is the log start offset now; or it was "
-     "older than segments below it, and is where the first of them begins.",
-     "After DeleteRecords, and after a topic was created again or a log truncated under a broker whose cleaner is off, "
-     "nothing. Otherwise find out why the log lost its end, or who copied it without the times of its files: from there on "
-     "it will be cleaned again.")
+     "The first dirty offset of a log was reset: it lay below the log start or beyond the log end, and is the log start "
+     "offset now; or segments below it are newer than the checkpoint file, and it is where the first of them begins.",
+     "Nothing after DeleteRecords, or where a broker whose cleaner is off created a topic again or truncated a log. "
+     "Otherwise find out why the log lost its end, or who copied it without the times of its files: from `offset` on it "
+     "is cleaned again.")
 _row("retention_skipped", "warning", ("log_dir", "reason"), "The retention pass of a log directory was skipped.",
      "Look at the file that the reason names.")
 _row("deleted_files", "info", ("files", "bytes", "failures"),
-     "Retired files were deleted after their delay; `failures`: those that could not be, which are tried again.")
+     "Retired files were deleted after their delay; `failures`: files that could not be deleted and are tried again.")
 _row("events_missing", "warning", ("log_dir", "reason"),
-     "Changes in a log directory cannot be watched: only scans notice them, every cleanerd.scan.interval.ms.",
-     "Raise fs.inotify.max_user_watches if the reason says so.")
+     "Changes in a log directory cannot be watched: only scans find them, every cleanerd.scan.interval.ms.",
+     "Raise fs.inotify.max_user_watches if the reason names it.")
 _row("events_lost", "warning", ("reason",), "The kernel dropped change notifications; everything is scanned at once.",
      "If it recurs, raise fs.inotify.max_queued_events.")
 

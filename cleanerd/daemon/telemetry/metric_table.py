@@ -147,15 +147,16 @@ CLEANINGS = _counter("cleanerd_cleanings_total", "log_dir outcome", "Logs that w
 CLEANING_ERRORS = _counter("cleanerd_cleaning_errors_total", "log_dir cause", "Cleanings that failed, by cause.",
                            "with outcome failed", cause=CAUSES)
 COMMITS = _counter("cleanerd_staged_commits_total", "log_dir outcome",
-                   "Staged results by what became of them once the lock was free.",
+                   "Staged results, by what became of them when the lock was free.",
                    "when the broker has stopped; dropped: the log had changed meanwhile",
                    outcome=("committed", "dropped", "failed"))
 SWAPS = _counter("cleanerd_swaps_total", "log_dir outcome", "Cleaned logs that a running broker was asked to take over.",
-                 "with cleanerd.commit.live=auto; changed: the log was another one by then; busy: the broker was at work on "
-                 "it; later: it has not got that far; starting: it swaps nothing yet; all three are asked again",
+                 "with cleanerd.commit.live=auto; changed: the log had changed by then; busy: the broker was at work on it; "
+                 "later: its high watermark is lower, or time was up; starting: it starts or stops. busy, later and "
+                 "starting are tried again",
                  outcome=SWAP_OUTCOMES)
 SWAP_REFUSALS = _counter("cleanerd_swap_refusals_total", "log_dir cause",
-                         "Cleaned logs that a running broker was asked to take over and has not.",
+                         "Cleaned logs that a running broker was asked to take over and refused, by cause.",
                          "with every outcome but swapped of cleanerd_swaps_total. storage: a file operation failed; "
                          "out_of_memory: in the broker; broker_at_work: its cleaner has the log; segments, files: not "
                          "those that were read, or staged", cause=REFUSAL_CAUSES)
@@ -183,14 +184,13 @@ PHASE_SECONDS = _histogram("cleanerd_phase_duration_seconds", "phase",
                            "when the engine is done with a job; commit and checkpoint once for each log",
                            (0.01, 0.1, 0.5, 1, 5, 30, 120, 600, 3600), phase=PHASES)
 READ_BYTES = _counter("cleanerd_read_bytes_total", "log_dir phase", "Bytes read by cleanings.",
-                      "while they run; examine reads batch headers where indexes say too little, "
-                      "verify what rewrite wrote",
+                      "while they run; examine: batch headers, where indexes do not suffice; verify: what rewrite wrote",
                       phase=("examine", "index", "rewrite", "verify"))
 WRITTEN_BYTES = _counter("cleanerd_written_bytes_total", "log_dir", "Bytes written by cleanings.", "while they run")
 RECORDS_READ = _counter("cleanerd_records_read_total", "log_dir", "Records read by cleanings.",
                         "at the end of a cleaning")
 RECORDS_REMOVED = _counter("cleanerd_records_removed_total", "log_dir reason", "Records removed by cleanings.",
-                           "when the result is committed or staged. Retention takes whole segments, see "
+                           "when the result is committed or staged; retention deletes whole segments, see "
                            "cleanerd_retention_segments_total",
                            reason=tuple(verdict.reason for verdict in REMOVED_VERDICTS))
 SEGMENTS_REPLACED = _counter("cleanerd_segments_replaced_total", "log_dir", "Segments replaced by cleaned ones.",

@@ -234,7 +234,7 @@ class PartitionStates:
             self._is_closed = True
             for log in list(self._states):
                 self._stop(log)
-                self._send_away(log, Aborted("the daemon stops"))
+                self._send_away(log, Aborted("the daemon is stopping"))
             self._changed.notify_all()
 
     def state(self, log: LogId) -> CleaningState:
@@ -310,7 +310,7 @@ class PartitionStates:
     def _wait_for(self, log: LogId, claim: _Claim, timeout_s: float | None) -> None:
         """Until the claim is decided. Whatever ends the wait, the log does not stay paused for a caller that left."""
         if self._is_closed:
-            self._send_away(log, Aborted("the daemon stops"))
+            self._send_away(log, Aborted("the daemon is stopping"))
         try:
             if not self._wait(lambda: claim.is_paused or claim.error is not None, timeout_s):
                 claim.error = StillRunning(f"{log}: still being worked on after {timeout_s} s")

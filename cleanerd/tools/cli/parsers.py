@@ -28,7 +28,7 @@ COMMANDS = (
     Command(
         "inspect",
         "cleanerd.tools.cli.inspect:run",
-        "show what is in logs and why they are so large: keys, what is superseded, hot keys, ages, codecs",
+        "show what is in logs and why they are so large: keys, superseded records, hot keys, ages, codecs",
         (
             "cleanerd inspect --config /etc/kafka/server.properties",
             "cleanerd inspect --log-dir /data/kafka-logs --topic orders --partition 3",
@@ -37,10 +37,10 @@ COMMANDS = (
         arguments=(
             *LOG_DIRS,
             *SELECTION,
-            option("--details", "show the details of every log, even of several"),
+            option("--details", "show the details of each log, also of several"),
             option(
                 "--keys-max",
-                "above this many keys take a sample; default: 1048576",
+                "sample keys above this number; default: 1048576",
                 metavar="N",
                 type=number,
             ),
@@ -66,7 +66,7 @@ COMMANDS = (
     Command(
         "forecast",
         "cleanerd.tools.cli.forecast:run",
-        "show what a cleaning would remove now, and how much disk it would take, without doing it",
+        "show what a cleaning would remove now, and how much disk it would take",
         (
             "cleanerd forecast --config /etc/kafka/server.properties",
             "cleanerd forecast --log-dir /restored/kafka-logs --topic-set orders:cleanup.policy=compact --exact",
@@ -86,7 +86,7 @@ COMMANDS = (
     Command(
         "salvage",
         "cleanerd.tools.cli.salvage:run",
-        "copy a partition directory without what is damaged; exit 1 if the copy lacks anything",
+        "copy the sound part of a partition directory; exit 1 if the copy lacks anything",
         ("cleanerd salvage /data/kafka-logs/orders-3 --output /restore/orders-3",),
         arguments=(
             argument("partition_dir", metavar="DIR", help="the partition directory, which stays as it is"),

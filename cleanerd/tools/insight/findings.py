@@ -1,6 +1,6 @@
 """What can be wrong with a log directory: the table of codes, and one finding.
 
-The codes, their severities and remedies are names that others script against.
+The codes and their severities are names that others script against.
 
 ========  ===============================================================================================
 severity  meaning
@@ -51,8 +51,8 @@ _AT_START = "nothing: the broker deletes or finishes it when it starts"
 
 KINDS: Mapping[str, Kind] = {
     "bad_crc": Kind(_E, "the CRC of a batch is wrong", _REFETCH),
-    "bad_batch": Kind(_E, "bytes of a segment are no batch", _REFETCH),
-    "bad_records": Kind(_E, "the records of a batch are not what its header says", _REFETCH),
+    "bad_batch": Kind(_E, "bytes of a segment are not a batch", _REFETCH),
+    "bad_records": Kind(_E, "the records of a batch do not match its header", _REFETCH),
     "offset_order": Kind(_E, "offsets do not rise, or lie outside of their segment", _REFETCH),
     "torn_batch": Kind(_E, "a segment ends inside a batch", _REFETCH),
     "torn_tail": Kind(
@@ -64,9 +64,9 @@ KINDS: Mapping[str, Kind] = {
         _W, "offsets of a segment do not fit its indexes", "`cleanerd salvage` or a broker's start splits the segment"
     ),
     "segment_too_large": Kind(
-        _E, "a segment of 2 GiB or more, with which no broker starts", "`cleanerd salvage` splits the segment"
+        _E, "a segment of 2 GiB or more, which keeps a broker from starting", "`cleanerd salvage` splits the segment"
     ),
-    "many_findings": Kind(_E, "more is wrong with a file than is listed", _REFETCH),
+    "many_findings": Kind(_E, "a file has more problems than are listed", _REFETCH),
     "index_missing": Kind(_W, "a segment has no offset index", "nothing: the broker rebuilds it when it starts"),
     "index_entry": Kind(_E, "an offset index does not point at its batches", _REINDEX),
     "index_padded": Kind(
@@ -103,10 +103,10 @@ KINDS: Mapping[str, Kind] = {
     "no_log_dir": Kind(
         _W, "neither a broker's directory nor one with a partition in it", "give the directories that log.dirs names"
     ),
-    "foreign_directory": Kind(_E, "a directory with which no broker starts", "move it out of the log directory"),
+    "foreign_directory": Kind(_E, "a directory that keeps a broker from starting", "move it out of the log directory"),
     "foreign_file": Kind(_I, "a file that is not Kafka's", "nothing"),
-    "misnamed_file": Kind(_E, "a file with whose name no broker starts", "move it out of the partition"),
-    "short_name": Kind(_W, "a segment file whose name has not 20 digits", "move it out of the partition"),
+    "misnamed_file": Kind(_E, "a file whose name keeps a broker from starting", "move it out of the partition"),
+    "short_name": Kind(_W, "a segment file whose name does not have 20 digits", "move it out of the partition"),
     "meta_properties": Kind(_E, "meta.properties cannot be read", "restore it from a backup or another directory"),
     "meta_mismatch": Kind(_E, "log directories of one broker that do not belong together", "find out where they are from"),
     "partition_metadata": Kind(_E, "partition.metadata cannot be read", "restore it: the topic id is in the metadata log"),
@@ -114,7 +114,9 @@ KINDS: Mapping[str, Kind] = {
         _W, "a partition without topic id: a broker sets it aside as a stray", "restore partition.metadata"
     ),
     "topic_id": Kind(_E, "partitions of one topic have different topic ids", "find out which ones are left over"),
-    "partition_twice": Kind(_E, "one partition lies in two log directories", "remove the older one"),
+    "partition_twice": Kind(
+        _E, "one partition lies in two log directories", "find out which one is whole, and remove the other"
+    ),
     "interrupted_cleaning": Kind(_W, "files of a cleaning that was interrupted", _AT_START),
     "waiting_swap": Kind(
         _E, "a segment waits to be swapped in, and those that it replaces may be gone",
@@ -128,7 +130,7 @@ KINDS: Mapping[str, Kind] = {
     "staged_useless": Kind(_W, "staged files that can never be committed", "delete the `.cleanerd` files"),
     "truncation": Kind(_W, "a truncation was interrupted", "open the log with its writer, or run `cleanerd clean`"),
     "unreadable": Kind(_E, "a file or directory cannot be read", "check its owner, its mode and the disk"),
-    "not_regular": Kind(_E, "something else stands in the place of a file", "remove it"),
+    "not_regular": Kind(_E, "something that is no file has the name of one", "remove it"),
     "not_judged": Kind(_E, "a defect of cleanerd: this log was not checked to the end", "report it"),
     "changed": Kind(_I, "a segment changed again and again while it was read", "verify it again"),
 }  # fmt: skip

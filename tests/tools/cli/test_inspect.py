@@ -159,6 +159,6 @@ def test_the_codec_of_the_topic_is_that_of_its_configuration(run: Run, tmp_path:
     assert "zstd (of the topic)" in run(*options).out
     config.write_text("compression.type=zip\n")
     ran = run(*options)
-    assert "what is configured for topics is not known: " in ran.err
+    assert "the configuration of topics is not known: " in ran.err
     assert ran.code == 0
     assert "(of the topic)" not in ran.out

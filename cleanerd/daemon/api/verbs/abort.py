@@ -1,7 +1,4 @@
-"""Stop cleanings that run now; they may start again.
-
-Stop cleanings that run now; the logs stay as they were, and may be cleaned again later.
-"""
+"""Stop cleanings that run now; the logs stay as they were, and may be cleaned again."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def await_cleaned(
         if left_s <= 0:
             raise Timeout(f"{topic_partition} is not cleaned up to offset {offset} after {timeout_ms} ms")
         if parts.life.stopping.is_set():
-            raise Unavailable("the daemon stops")
+            raise Unavailable("the daemon is stopping")
         with parts.progressed:
             parts.progressed.wait(min(left_s, 1.0))
     return tuple(daemon.log_views(parts, logs))

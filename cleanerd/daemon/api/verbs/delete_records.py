@@ -1,4 +1,4 @@
-"""Delete the records of a log below an offset, and nothing else, for good."""
+"""Delete the records of a log below an offset, for good."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Say why a log is or is not cleaned now.
-
-Why a log is or is not cleaned now, and what retention does to it.
-"""
+"""Show why a log is or is not cleaned now, and what retention does to it."""
 
 from __future__ import annotations
 

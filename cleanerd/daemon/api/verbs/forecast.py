@@ -1,7 +1,7 @@
-"""Show when logs become due, how long they take, and which will be compacted too late.
+"""Show when logs become due, how long they take, and which will be cleaned too late.
 
-When logs become due, how long they take, how much disk they need meanwhile, and which of them will be cleaned too late for
-`max.compaction.lag.ms`; of up to eight logs also what other settings would have done with what the history has recorded.
+Show when logs become due, how long they take, how much disk they need meanwhile, and which will miss
+`max.compaction.lag.ms`; for up to eight logs also what other settings would have done over the recorded history.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """List what happened to logs, newest first.
 
-What happened to logs, newest first; with `--all` also control requests, reloads, starts and stops of the daemon.
+List what happened to logs, newest first; with `--all` also control requests, reloads, starts and stops of the daemon.
 """
 
 from __future__ import annotations

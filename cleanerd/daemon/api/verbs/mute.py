@@ -1,7 +1,7 @@
 """Keep the brokers' own cleaners away from topics, so that cleanerd alone cleans them.
 
-Keep the brokers' own cleaners away from topics. With `cleanerd.commit.live=auto` by the broker beside cleanerd, for as long
-as the daemon runs. Otherwise their `min.cleanable.dirty.ratio` becomes 1.0 in the cluster, which needs
+Keep the brokers' own cleaners away from topics. With `cleanerd.commit.live=auto` the broker beside cleanerd does that, as
+long as the daemon runs. Otherwise `min.cleanable.dirty.ratio` of the topics becomes 1.0 in the cluster, which needs
 `cleanerd.kafka.bootstrap.servers`.
 """
 
@@ -31,7 +31,7 @@ def mute(control: daemon.Control, pattern: daemon.Pattern) -> tuple[daemon.MuteV
     if not (topics := [topic for topic in topics if fnmatchcase(topic, pattern)]):
         raise NotFound(f"no topic matches {pattern}; {control.instead_of(pattern)}")
     if not (compacted := [topic for topic in topics if configuration.topic(topic).compact]):
-        raise Conflict(f"{', '.join(topics[:5])}: not compacted, so no cleaner to keep away")
+        raise Conflict(f"{', '.join(topics[:5])}: not compacted, so there is no cleaner to keep away")
     ours = {log.topic_partition.topic for log in known if log not in ignored}
     if not (cleaned := [topic for topic in compacted if topic in ours]):
         raise Conflict(f"{', '.join(compacted[:5])}: ignored by cleanerd, so that no cleaner would be left")

@@ -1,7 +1,4 @@
-"""End a pause.
-
-End a pause, by its id or pattern.
-"""
+"""End a pause, by its id or pattern."""
 
 from __future__ import annotations
 

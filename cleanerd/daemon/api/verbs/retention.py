@@ -13,7 +13,7 @@ from cleanerd.daemon.api.verb import Endpoint, Verb, daemon
 def retention(
     control: daemon.Control, pattern: daemon.Pattern, dry_run: bool = False
 ) -> tuple[daemon.RetentionView, ...]:
-    """Run a retention pass over what matches, or with `dry_run` tell what it would delete and what stays, and why.
+    """Run a retention pass over what matches, or with `dry_run` report what it would delete, what stays, and why.
 
     A log that is paused, being cleaned, has failed, or belongs to a live broker is `skipped`.
     """

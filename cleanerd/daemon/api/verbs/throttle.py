@@ -1,6 +1,6 @@
 """Show the I/O limits, or change them until the next change or reload.
 
-Show or change the I/O limits: `50MB` per second, or `unlimited`.
+Show the I/O limits, or change them until the next change or reload: like `50MB` per second, or `unlimited`.
 """
 
 from __future__ import annotations

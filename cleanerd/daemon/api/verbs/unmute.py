@@ -1,7 +1,4 @@
-"""Give topics back to the brokers' own cleaners, with the settings that they had before.
-
-Restore what muted topics had before.
-"""
+"""Give topics back to the brokers' own cleaners, with the settings that they had before."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from cleanerd.daemon.api.verbs.mute import CLUSTER_S, changing
 
 
 def unmute(control: daemon.Control, pattern: daemon.Pattern) -> tuple[daemon.MuteView, ...]:
-    """Bring back what muted topics had before; names those that were muted."""
+    """Give muted topics back, with the settings that they had before; names those that were muted."""
     found = [mute for mute in control.mutes.all() if fnmatchcase(mute.topic, pattern)]
     if not found:
         raise NotFound(f"no muted topic matches {pattern}; `cleanerctl status` lists them")
