@@ -255,7 +255,8 @@ class LogDir:
         """
         self._cleaner_offsets()
         kept: set[TopicPartition] = set()
-        broker = other_holder(self.path)
+        found = guarded(partial(other_holder, self.path), self.path)
+        broker = None if isinstance(found, CleanerdError) else found  # what fails has none
         for other in self.siblings():
             stale = other._entries() & ends.keys()
             if stale and not other._forget(stale, broker):
