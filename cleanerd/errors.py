@@ -32,15 +32,15 @@ class Aborted(CleanerdError):
 
 
 class Retryable(CleanerdError):
-    """The world moved on or is short of something; the same work may succeed later."""
+    """Something has changed, or is short; the same work may succeed later."""
 
 
 class SourceChanged(Retryable):
-    """A source file is not the one that was planned for (KAFKA-631's generation check)."""
+    """A source file is not the one for which the work was planned (KAFKA-631's generation check)."""
 
 
 class PolicyChanged(SourceChanged):
-    """The log may no longer be cleaned so, or at all: its configuration, or that of the cluster, is another one now."""
+    """The log may no longer be cleaned like this, or at all: its configuration, or that of the cluster, has changed."""
 
 
 class LockHeld(Retryable):
@@ -60,19 +60,19 @@ class NoSpace(Retryable):
 
 
 class JobFailed(Retryable):
-    """A job over several logs failed as a whole: it is not known which of them is at fault, if any."""
+    """A job over several logs failed as a whole: it is not known which of them caused that, if any."""
 
 
 class ClusterRefused(CleanerdError):
-    """The cluster cannot be asked, or does not do it."""
+    """The cluster cannot be asked, or refuses."""
 
 
 class LogUncleanable(CleanerdError):
-    """This partition cannot be cleaned as it is; others are not concerned."""
+    """This partition cannot be cleaned as it is; others are not affected."""
 
 
 class CorruptFile(LogUncleanable):
-    """Bytes on disk are not what the format says.
+    """Bytes on disk are not what the format requires.
 
     `path` the file, `position` the byte at which it shows, `expected` and `found` in words or numbers.
     """
@@ -90,7 +90,7 @@ class CorruptFile(LogUncleanable):
 
 
 class InternalError(LogUncleanable):
-    """What no part of cleanerd expected, met while working on one log; `__cause__` is the exception itself."""
+    """An unexpected error in the work on one log; `__cause__` is the exception itself."""
 
 
 class DirOffline(CleanerdError):
@@ -104,7 +104,7 @@ class Fatal(CleanerdError):
 
 
 class BadConfiguration(Fatal):
-    """Configuration that does not validate; lists every problem found."""
+    """A configuration that is not valid; lists every problem found."""
 
     exit_code = 78
 
@@ -114,7 +114,7 @@ class BadConfiguration(Fatal):
 
 
 class BadUsage(Fatal):
-    """A command line, or options, that cannot be meant."""
+    """A command line, or options, that make no sense."""
 
     exit_code = 2
 

@@ -1,4 +1,4 @@
-"""HotSpot's attach protocol: an agent is loaded into a JVM that runs, without a JDK and with nothing configured there.
+"""HotSpot's attach protocol: load an agent into a running JVM, without a JDK and without configuring that JVM.
 
 1. The JVM listens on `/tmp/.java_pid<N>` once it was asked to. It is asked by a file `.attach_pid<N>` in its working
    directory, or in its /tmp, and SIGQUIT. N is the pid in the JVM's own namespace; /tmp is its own, too.

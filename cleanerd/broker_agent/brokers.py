@@ -1,4 +1,4 @@
-"""The brokers that a process of cleanerd talks to: one session each, opened when it is wanted."""
+"""The brokers that a process of cleanerd talks to: one session each, opened on demand."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The jar of the agent, as `hatch_build.py` has made it."""
+"""The jar of the agent, as `hatch_build.py` makes it."""
 
 import hashlib
 from dataclasses import dataclass

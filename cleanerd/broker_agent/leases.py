@@ -1,4 +1,4 @@
-"""The broker's own cleaner is kept from logs, for as long as somebody goes on asking for that.
+"""Keep the broker's own cleaner from logs, for as long as somebody renews that.
 
 A lease is Kafka's own pause of a log, which counts: each lease is one. It ends by itself when it is not renewed, also when
 cleanerd is killed or its conversation with the broker has ended: a timer in the agent sees to that

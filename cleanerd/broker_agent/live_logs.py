@@ -1,4 +1,4 @@
-"""What a running broker is asked about its logs, and to close an active segment.
+"""Ask a running broker about its logs, and have it close an active segment.
 
 `describe` reports what the broker itself goes by, which its files show later or not at all: high watermark, last stable
 offset, recovery point and the configuration of each topic. `roll` has the broker begin a new segment, as when one is full:

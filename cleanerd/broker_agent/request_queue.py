@@ -1,4 +1,4 @@
-"""How long requests of clients wait in a live broker before it takes them: what they feel of a busy machine."""
+"""How long requests of clients wait in a live broker before it handles them: what they feel of a busy machine."""
 
 from dataclasses import dataclass
 from typing import Self

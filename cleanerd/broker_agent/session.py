@@ -43,7 +43,7 @@ _PIPES = re.compile(r"\.cleanerd-agent-[0-9a-f]{16}\.(requests|answers)")
 
 
 class Session:
-    """Open from the constructor on, which returns when the agent has answered; thread-safe.
+    """Opened by the constructor, which returns when the agent has answered; thread-safe.
 
     `hello` is that answer: `release` of Kafka, `collections` (java or scala), `capabilities` (the requests that it serves),
     `node_id` (None until the broker has started), `log_dirs` (those that work, by their real paths). Raises NoWayIn; and so

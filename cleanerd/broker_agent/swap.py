@@ -1,4 +1,4 @@
-"""What a running broker is asked: staged groups of a log take the place of their sources, as its own cleaner would do it.
+"""Ask a running broker to let staged groups of a log take the place of their sources, as its own cleaner would.
 
 One request for all groups of a cleaning, ascending. The agent (`java/cleanerd/agent/Swap.java`) pauses the broker's cleaner
 for the log; if that, or something else, is at work there: busy. Then it checks, under the log's own lock, that the log is

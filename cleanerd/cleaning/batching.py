@@ -1,5 +1,5 @@
-"""Logs that share a job: small ones, for each job costs some tenths of a second (architecture 4); one that fails as a whole
-is done again log by log.
+"""Logs that share a job: small ones, because each job costs some tenths of a second (architecture 4). A job that fails as a
+whole is repeated log by log.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -41,7 +41,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A log of which something may not be cleaned, or is not deleted.
+    """Why something of a log may not be cleaned, or is not deleted.
 
     `unlisted`: as `Checkpoints.unlisted`. `open_producer`: as in `Stability`.
     """

@@ -1,4 +1,4 @@
-"""For whom results are committed, and what becomes of them: what `cleaning.committer` and its hosts pass to each other."""
+"""What `cleaning.committer` and its hosts pass to each other: for whom results are committed, and what became of them."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ class Turn:
 
 
 class CommitHost:
-    """For whom something is committed: what is asked and reported on the way. This one objects to nothing."""
+    """For whom something is committed: answers questions and takes reports on the way. This one objects to nothing."""
 
     def goes_on(self) -> bool:
         """Whether the next slice may begin."""

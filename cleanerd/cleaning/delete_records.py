@@ -20,8 +20,8 @@ step  what is done                                                    a crash af
       dropped if the first segment implies it (6.9, 6.12)             folds when it loads the log
 ====  ==============================================================  =================================================
 
-Not 3 before 2: a log start that is not durable would be that of the first segment after a crash, and what a consumer was
-told is deleted would be there again. Steps 3 and 4 are those of a retention pass whose only limit is the log start, so no
+Not 3 before 2: after a crash, a log start that is not durable would be that of the first segment, and what was reported as
+deleted would be there again. Steps 3 and 4 are those of a retention pass whose only limit is the log start, so no
 other setting can take anything: the active segment stays, and so does what a broker has still to recover (`retain`).
 """
 

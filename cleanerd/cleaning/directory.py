@@ -1,4 +1,4 @@
-"""One log directory on its way through a one-shot cleaning: what comes before its logs are cleaned, and after.
+"""One log directory in a one-shot cleaning: what comes before its logs are cleaned, and after.
 
 Whatever happens to one log becomes its result; the others go on.
 """
@@ -288,7 +288,7 @@ class Directory(CommitHost):
     def retain(self) -> None:
         """Retention for compacted logs that are not in trouble (rule 1.28); those of a live broker are its own to retain.
 
-        By what is configured now: a broker may have lived, and been told to keep them, since the run began.
+        By what is configured now: a broker may have run, and had to keep them, since the run began.
         """
         if not self._found or self._log_dir.owner is Owner.LIVE_BROKER:
             return

@@ -1,17 +1,17 @@
-"""Logs that are left alone because nothing allows us to touch them (architecture 2).
+"""Logs that are left alone because nothing allows cleanerd to touch them (architecture 2).
 
-Where the cluster's metadata log is at hand, a log must be of a topic in it. A broker's directory without one (a ZooKeeper
-broker's, a restored volume) says nothing of its topics: with Kafka's defaults a compacted one would be deleted after a
-week, and under a policy for all, compaction would take from a deleted one all but the newest record of each key, and all
-records without a key. There its broker is asked, or somebody has to set the policy of the topic. Of a log that the metadata
-log does not know, only a command line that names it does.
+Where there is the cluster's metadata log, a log must be of a topic in it. A broker's directory without one (a ZooKeeper
+broker's, a restored volume) has no settings of its topics: Kafka's defaults would delete a compacted one after a week, and
+compaction under a policy for all would leave a deleted one only the newest record of each key, and no record without a
+key. There its broker is asked, or somebody has to set the policy of the topic. A log that the metadata log does not know
+is cleaned only if the command line names it.
 
-A log of which a part is in remote storage is left to its broker, and one of a topic of which the cluster has a value that is
-not valid is left alone. `__consumer_offsets` is left alone where the broker may not
-be able to load it when it has been compacted (rule A.8), until `topics.d` or the command line gives its cleanup.policy.
+A log with a part in remote storage is left to its broker, and one whose topic has a value in the cluster that is not valid
+is left alone. `__consumer_offsets` is left alone if the broker may not be able to load it once it is compacted (rule A.8),
+until `topics.d` or the command line sets its cleanup.policy.
 
 =============================================  =============================================================
-who says it                                    for which logs of a broker's directory without a metadata log
+where it is set                                for which logs of a broker's directory without a metadata log
 =============================================  =============================================================
 `topics.d`, `--topic-set`                      those of the topic that is named
 `clean --topic`, beside a policy for all       those of the topics that are named

@@ -1,4 +1,4 @@
-"""Delete horizons as they stand on disk: what a visit to a log with nothing dirty would find, whoever stamped it.
+"""Delete horizons on disk: what a cleaning of a log with nothing dirty would find, whoever stamped them.
 
 The batch headers of the clean section are walked. A batch whose horizon has passed is looked into, because it keeps that
 horizon when its last tombstone goes (rule 4.28). Newest segments come first: the last cleaning before a log went quiet left

@@ -1,4 +1,4 @@
-"""Between steps 5 and 6 of a cleaning: choose small neighbouring segments to merge although they lose no record."""
+"""Between steps 5 and 6 of a cleaning: choose small neighbouring segments to merge, although they lose no record."""
 
 import itertools
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""One shot: clean what requests ask for (architecture 3, 6).
+"""One shot: clean what the requests name (architecture 3, 6).
 
 Per directory: guard against a second cleanerd, recover what an interrupted commit left, commit what an earlier run staged,
 examine every partition. Then the candidates of all directories are cleaned, job by job, and compacted logs get their

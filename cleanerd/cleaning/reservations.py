@@ -1,4 +1,4 @@
-"""Disk space granted to cleanings that run side by side: each sees what is free, less what the others were granted."""
+"""Disk space granted to concurrent cleanings: each sees what is free, less what the others were granted."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""What one run of cleaning is asked for and what it answers: the border between command line and work.
+"""What a run of cleaning is asked for, and what it answers: the border between command line and work.
 
 ====================  =================================================================================
 outcome               the log
@@ -37,7 +37,7 @@ NO_LOG = TopicPartition("", -1)
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What a log was when it was looked through: only as long as it still is so, what was found out holds.
+    """What a log was when it was examined: findings hold only as long as it still is so.
 
     `leader_epochs`: (epoch, start offset) below the end of the cleaned range. `topic_stamp` (`storage.topic_id`) is not
     needed where source segments have to be the same files.
@@ -51,7 +51,7 @@ class Basis:
 
 @dataclass(frozen=True, slots=True)
 class LogResult:
-    """The account of one log. Offsets are None where the run did not get as far as knowing them.
+    """The result of one log. Offsets are None if the run did not get as far as knowing them.
 
     `remedy`: what an operator can do about the reason. The cleaned range is [`first_dirty_offset`, `end_offset`). Bytes
     and segments before and after are those of the whole log; `bytes_read` and records are those that the run went through.
@@ -199,7 +199,7 @@ class CleanRequest:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one step of the cleaning of a log came to, for a log at debug level: plain values by name."""
+    """The result of one step of the cleaning of a log, for logging at debug level: plain values by name."""
 
     topic_partition: TopicPartition
     name: str
@@ -207,7 +207,7 @@ class Step:
 
 
 class Progress:
-    """Hears how far a run is; called from any thread. This one takes no notice."""
+    """Receives reports of how far a run is; called from any thread. This one ignores them."""
 
     def planned(self, tp: TopicPartition, log_dir: str, total_bytes: int) -> None:
         """A log is about to be cleaned, which means moving `total_bytes`; another directory may have one of its name."""

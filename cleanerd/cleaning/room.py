@@ -1,4 +1,4 @@
-"""Disk space that a cleaning needs beside the segments that it replaces, to the block, known before it writes.
+"""Disk space that a cleaning needs beside the segments that it replaces: to the block, and before it writes.
 
 The parts of all groups are written first. Then, group by group, each part but the first is appended to the new `.log` and
 goes, unless it has been written there, and indexes and the manifest come.

@@ -1,4 +1,4 @@
-"""Whether a result is still wanted when it is committed: a policy may have changed while it waited.
+"""Is a result still wanted when it is committed? A policy may have changed while it waited.
 
 What is asked again is what forbids a cleaning: cleanup.policy and min.compaction.lag.ms. The bounds that the broker sets
 (high watermark, open transactions) only rise but for an unclean leader election, which the leader epochs show. A changed

@@ -1,4 +1,4 @@
-"""`cleanerd config`: what holds, and where it comes from."""
+"""`cleanerd config`: the values that hold, and where they come from."""
 
 from argparse import Namespace
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""From the options to a resolved configuration.
+"""From the command line options to a resolved configuration.
 
 Two steps: the static layers name the log directories; the metadata log that is found there adds what
 the cluster sets for topics and brokers. Where there is none, the live broker is asked.
@@ -33,7 +33,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A configuration and the log directories that it is for, as absolute paths; what is valid but perhaps not meant."""
+    """A configuration, its log directories as absolute paths, and warnings."""
 
     configuration: Configuration
     log_dirs: tuple[str, ...]
@@ -160,7 +160,7 @@ def no_log_dirs(log_dirs: Iterable[str]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The log directories of a configuration, all that is wrong with it, and what is valid but perhaps not meant."""
+    """The log directories of a configuration, all its problems, and its warnings."""
 
     log_dirs: tuple[str, ...]
     problems: tuple[str, ...]

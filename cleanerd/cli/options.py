@@ -1,4 +1,4 @@
-"""Options of several commands of `cleanerd`, and their syntax. Imports nothing heavy: every start runs it."""
+"""Options that several commands of `cleanerd` share, and their syntax. Imports nothing heavy: every start runs it."""
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable

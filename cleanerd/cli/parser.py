@@ -1,4 +1,4 @@
-"""The command line parser of both programs: help that teaches, errors that suggest what was probably meant."""
+"""The command line parser of both programs: help that teaches, errors that suggest what was meant."""
 
 import argparse
 import re

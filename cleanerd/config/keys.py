@@ -1,4 +1,4 @@
-"""All keys by name, as `model.py` declares them, and names that are keys no longer or of no concern."""
+"""All keys by name, as `model.py` declares them; retired keys, and keys that do not concern cleanerd."""
 
 import re
 from dataclasses import replace

@@ -128,7 +128,7 @@ class Configuration:
 
     @property
     def has_metadata_log(self) -> bool:
-        """Whether it is known which topics there are: what a broker answers does not say."""
+        """Whether it is known which topics exist: a broker's answer does not list all of them."""
         return self.metadata is not None and self.metadata.is_whole
 
     @property

@@ -1,8 +1,7 @@
 """From one configuration to the next while the daemon runs: what changes, and whether it may. Pure.
 
 A reload is all or nothing (7.19, 7.21): one key that may not change refuses the whole update, every such key
-by name. The checks of each value for itself are `resolve`'s; here is what only two configurations together
-tell:
+by name. `resolve` checks each value for itself; here are the checks that need two configurations:
 
 * keys of scope `STATIC` keep their value until a restart (7.21);
 * a number of cleaner threads that was set at most doubles, and at least halves (7.19, D20). Values out

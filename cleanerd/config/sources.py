@@ -1,4 +1,4 @@
-"""Reading the layers that values come from: nothing is parsed or decided here, every text keeps its origin.
+"""Read the layers that values come from: nothing is parsed or decided here, every text keeps its origin.
 
 ===============  ==========================================================================================
 layer            form
@@ -212,7 +212,7 @@ def _provider_references(texts: Texts, command_line: Texts) -> Iterable[str]:
         if text.origin.layer is not Layer.ENVIRONMENT and key in BROKER_KEYS:
             remedy += f" or {environment_variable(key)} in the environment"
         found = f"found a config provider's {text!r} ({text.origin})"
-        yield f"{key}: expected a literal value, {found}; tell cleanerd what it stands for by {remedy}"
+        yield f"{key}: expected a literal value, {found}; give cleanerd the value with {remedy}"
 
 
 def _retired(key: str, origin: Origin) -> str:

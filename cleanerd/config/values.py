@@ -1,4 +1,4 @@
-"""Text to value exactly as Kafka's ConfigDef reads it, plus the checks that a row of the key table may carry.
+"""Text to value exactly as Kafka's ConfigDef reads it, plus the checks of the key table.
 
 =========  =========================================================================================
 type       what is accepted (blanks around the text are dropped first)
@@ -33,7 +33,7 @@ _COMMA = re.compile(r"\s*,\s*", re.ASCII)  # a blank that is not Java's is a par
 
 
 class ParseError(ValueError):
-    """Text that is no value of the type; the message has what was expected."""
+    """Text that is not a value of the type; the message has what was expected."""
 
 
 def _boolean(text: str) -> bool:

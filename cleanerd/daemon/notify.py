@@ -28,7 +28,7 @@ _VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
 class ServiceManager:
-    """The one that has started this process, if any. Takes its variables out of `environ`: they are not for children."""
+    """The one that started this process, if any. Takes its variables out of `environ`, so that children do not get them."""
 
     def __init__(self, environ: MutableMapping[str, str], pid: int, clock: Clock) -> None:
         path, usec, watched = (environ.pop(name, "") for name in _VARIABLES)

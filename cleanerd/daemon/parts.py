@@ -1,4 +1,4 @@
-"""What the daemon is built from, shared by all its threads. Nothing in here runs by itself: that is the work of `loops`."""
+"""The parts of the daemon, shared by all its threads. Nothing here runs by itself: that is the work of `loops`."""
 
 import threading
 from collections.abc import Callable

@@ -205,7 +205,7 @@ class Daemon:
     def _refresh(self, *, with_files: bool = False) -> bool:
         """Take in the cluster's changes since the last look: before a commit, ahead of the watcher.
 
-        False while they cannot be read or were rejected; `with_files`, also while what the files say was.
+        False while they cannot be read or were rejected; `with_files`, also while the content of the files was.
         """
         return self._news.take_in(quickly=True) and not (with_files and self._reloader.is_rejected)
 

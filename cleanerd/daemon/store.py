@@ -308,7 +308,7 @@ class Store:
 
 
 def _size_bytes(path: str) -> int:
-    """0 without a file. Raises OSError where nobody can tell."""
+    """0 without a file. Raises OSError if that cannot be known."""
     try:
         return os.stat(path).st_size
     except FileNotFoundError:

@@ -95,7 +95,7 @@ class Supervisor:
 
         is_drained = workers.join(left_s() / 2)
         for engine in (parts.engine, parts.express_engine):
-            engine.stop(max(min(left_s() / 2, 5.0), 0.5))  # a Spark that is starting hears of no abort
+            engine.stop(max(min(left_s() / 2, 5.0), 0.5))  # a starting Spark learns of no abort
         is_drained = is_drained or workers.join(left_s())
         self.scanner.watcher.stop()
         ended = [keeper.join(max(left_s(), 0.1)) for keeper in self.keepers]

@@ -1,4 +1,4 @@
-"""Where cleanerd keeps what it can make again: answers of Java runtimes, wrappers, compiled kernels.
+"""Where cleanerd keeps what it can make again: what Java runtimes report, wrappers, compiled kernels.
 
 All of that is executed sooner or later, so a directory in which another user could have put something is not used.
 """

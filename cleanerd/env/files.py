@@ -1,4 +1,4 @@
-"""File system calls behind one small interface, so that a test can record, fail or forget any of them.
+"""File system calls behind one small interface, so that tests can record, fail or forget any of them.
 
 Only calls whose order matters for crash safety, and the reads that go with them, pass through here. Bulk reads and
 writes of the pipeline open files themselves; what they write is synced and named through here.
@@ -66,7 +66,7 @@ READ_MAX_BYTES = 256 << 20
 
 
 class NotRegular(OSError):
-    """A name stands for something that is no regular file, or for more than may be read. `found`: what it is."""
+    """A name of something that is no regular file, or of more than may be read. `found`: what it is."""
 
     found = "another kind of file"
 

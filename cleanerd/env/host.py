@@ -1,4 +1,4 @@
-"""What of the host reaches the processes that cleanerd starts: Java, the Python workers of Spark, the engine.
+"""What of the host's environment reaches the processes that cleanerd starts: Java, the Python workers of Spark, the engine.
 
 A host with a Spark, a Hadoop or a broker of its own sets variables for them, in profiles and images: SPARK_HOME,
 HADOOP_CONF_DIR, JAVA_TOOL_OPTIONS. Our Spark would read each of them as well, and become another one than cleanerd brings,

@@ -1,4 +1,4 @@
-"""Reads outside Spark tasks are throttled and abortable like those of tasks."""
+"""Reads outside of Spark tasks: throttled and abortable as those of tasks are."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The page cache is the broker's: what was not in it before cleanerd read it leaves it afterwards."""
+"""The page cache is the broker's: pages that were not in it before cleanerd read them leave it afterwards."""
 
 import contextlib
 import ctypes

@@ -1,4 +1,4 @@
-"""Space of file systems: how much is free, and deleted files whose space is on its way back.
+"""Space of file systems: what is free, and deleted files whose space is about to be free.
 
 A file system frees a file when the last who has it open lets go. For a GiB that takes a tenth of a second, and twice that
 with the mount option `discard`; for 4 MiB on a busy one some milliseconds. So the name of such a file goes

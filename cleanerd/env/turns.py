@@ -1,4 +1,4 @@
-"""What only one process of a machine may do at a time: those of one job know each other by nothing but the machine."""
+"""What only one process of a machine may do at a time, across processes that share nothing else."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""Bytes on their way to the disk before anyone waits for them."""
+"""Start to write bytes to the disk before anyone waits for them."""
 
 import ctypes
 

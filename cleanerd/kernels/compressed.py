@@ -1,4 +1,4 @@
-"""Batches expanded and packed a slice at a time: lz4 and zstd by their C libraries, straight from buffer to buffer.
+"""Batches expanded and packed a slice at a time: lz4 and zstd through their C libraries, straight from buffer to buffer.
 
 Only what Kafka and its clients write is taken: one lz4 frame of independent blocks without checksums, one zstd frame. All
 else, and all that is broken, is left to `cleanerd.format.codecs`, which knows every case and reports what is wrong.

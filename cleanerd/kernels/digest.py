@@ -1,4 +1,4 @@
-"""Digests over what a rewrite must not change: the proof that it did nothing but what it should.
+"""Digests over what a rewrite must not change: the proof that it did only what it should.
 
 A record of magic 0 or 1 has the digest of the same record in magic 2, which it may be rewritten as (rule 4.33). The bytes of
 that are not taken from the rewrite, which has to prove itself, but put together here.

@@ -1,4 +1,4 @@
-"""Which records and batches stay: the verdicts of `policy.verdicts` over arrays (rules 4.15-4.30)."""
+"""Which records and batches stay: the verdicts of `policy.verdicts`, over arrays (rules 4.15-4.30)."""
 
 from dataclasses import dataclass
 

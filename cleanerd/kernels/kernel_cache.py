@@ -1,4 +1,4 @@
-"""Compiled kernels on disk: a file for each signature, which is used only when it is whole.
+"""Compiled kernels on disk: a file for each signature, used only if it is whole.
 
 numba's own files are made for one process at a time: it numbers the signatures of a function in an index that it reads,
 changes and writes, so two processes that compile at the same time (tasks of one job do) may give two signatures one

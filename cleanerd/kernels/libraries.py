@@ -1,4 +1,4 @@
-"""The C functions behind `lz4` and `zstandard`, by address: what a kernel needs to call them without Python for each batch.
+"""Addresses of the C functions behind `lz4` and `zstandard`, for kernels to call without Python for each batch.
 
 Both packages bring their C library along with its names in sight: `lz4.block._block` has LZ4_*, `zstandard._cffi` ZSTD_*.
 Where one of them does not, that of the system is taken; without either, the packages do the work as they always can.

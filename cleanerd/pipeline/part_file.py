@@ -1,4 +1,4 @@
-"""What stays of a chunk on its way into a file: one of its own, or its place in the new segment of its group."""
+"""Writes what stays of a chunk: into a file of its own, or to its place in the new segment of its group."""
 
 import contextlib
 import os

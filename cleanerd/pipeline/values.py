@@ -1,4 +1,4 @@
-"""What the pipeline is asked to do, what its steps hand to each other, and what it answers: values only, no algorithm.
+"""Values of the pipeline: its work, what its steps pass to each other, and its answers. No algorithm.
 
 A cleaning asks with `LogWork`, whose chunks are `ChunkWork`; the index step answers with a `ChunkSummary` a chunk, the
 resolve step with `Verdicts`, which make an `IndexedLog`; the rewrite step answers with a `Part` a chunk, which make a
@@ -172,7 +172,7 @@ class Verdicts:
 
 @dataclass(slots=True)
 class IndexedLog:
-    """A log after index and resolve. `error` says why it cannot be cleaned; then the rest means nothing."""
+    """A log after index and resolve. `error`: why it cannot be cleaned; then the rest means nothing."""
 
     work: LogWork
     key: tuple[int, int]

@@ -1,6 +1,6 @@
 """Whether a staged group still fits the log, and in which order its sources may go (spec disk D4, G).
 
-Every `..._contradiction` returns what speaks against the commit in words, or None.
+Every `..._contradiction` returns in words what contradicts the commit, or None.
 """
 
 from bisect import bisect_left

@@ -1,4 +1,4 @@
-"""Whether logs are cleaned in time: earliest deadline first over all logs, with the workers and the rate that there are.
+"""Whether logs are cleaned in time: earliest deadline first over all logs, with the available workers and rate.
 
 A worker takes one log at a time and does not put it aside for another, as in the daemon (rules 1.23, 1.24). All times are
 ms, rates bytes per second and worker.

@@ -1,4 +1,4 @@
-"""Which neighbours of a segment group become one although nothing of them goes (C065, architecture 3).
+"""Which neighbours of a segment group become one, although nothing of them goes (C065, architecture 3).
 
 Kafka rewrites every group in every cleaning, and so merges whatever fits one segment. Here a group in which nothing
 changes is left alone, unless to merge pays:

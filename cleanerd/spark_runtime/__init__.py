@@ -1,1 +1,1 @@
-"""What runs the steps of a cleaning: Spark, and what stands around it (architecture 4)."""
+"""Spark, which runs the steps of a cleaning, and what surrounds it (architecture 4)."""

@@ -1,8 +1,8 @@
-"""Blocks in files: how large answers of tasks travel from one step to the next when all run on one machine.
+"""Blocks in files: how large answers of tasks travel to the next step when all run on one machine.
 
 Otherwise each fingerprint passes through the JVM: from one Python worker into it, through a file of Spark's shuffle, and out
 of it to the next worker, which takes three times as long as to compute it. So a task writes them to a file of its own, and
-its answer only says where in it they are.
+its answer only has where in it they are.
 """
 
 import contextlib

@@ -247,13 +247,13 @@ def _ask(connection: socket.socket, message: Message) -> ReportAnswer:
 
 
 def _go_on(ask: Callable[[Message], ReportAnswer], message: Message) -> int:
-    """The number that a message is answered with. Raises Aborted when told to stop or when the driver is gone."""
+    """The number that a message is answered with. Raises Aborted when it is to stop or when the driver is gone."""
     try:
         answer = ask(message)
     except OSError as error:
         raise Aborted(f"the driver does not answer: {error}") from error
     if answer.is_stop:
-        raise Aborted("told to stop")
+        raise Aborted("asked to stop")
     return answer.number
 
 
@@ -268,7 +268,7 @@ class Reporter(Endpoint):
     def advance(self, log: int, phase: Phase) -> Iterator[Advance]:
         """The `Advance` of one task: reports once in a while and at the end.
 
-        It, and the end, raise Aborted when told to stop or when the driver is gone.
+        It, and the end, raise Aborted when it is to stop or when the driver is gone.
         """
         unreported, reported_s = [0, 0, 0], time.monotonic()
 
@@ -291,7 +291,7 @@ class Reporter(Endpoint):
             report()
 
     def ask(self, message: Message) -> int:
-        """The number that the message is answered with. Raises Aborted when told to stop or when the driver is gone."""
+        """The number that the message is answered with. Raises Aborted when it is to stop or when the driver is gone."""
         return _go_on(self._ask, message)
 
     def live(self, log: int, phase: Phase) -> None:
@@ -301,7 +301,7 @@ class Reporter(Endpoint):
 
     @contextlib.contextmanager
     def examining(self) -> Iterator[Callable[[int, int], None]]:
-        """Reports `(log, bytes read)` over a connection of its own, from any thread; raises Aborted when told to stop.
+        """Reports `(log, bytes read)` over a connection of its own, from any thread; raises Aborted when it is to stop.
 
         Raises OSError when the driver cannot be reached.
         """

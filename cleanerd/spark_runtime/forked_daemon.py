@@ -1,4 +1,4 @@
-"""A Python daemon that is there before Spark asks for one: forked from a driver that has imported all that workers need.
+"""A Python daemon that is ready before Spark asks for one: forked from a driver that has imported all that workers need.
 
 Spark's JVM starts `python_daemon` when the first job comes, and the job would wait for two seconds until that process and
 its workers have imported and loaded what they need. Here the driver forks while the JVM still starts, and what the JVM

@@ -1,4 +1,4 @@
-"""Blocks that stay on the host that made them, on a cluster: how large answers of tasks travel from one step to the next.
+"""Blocks that stay on the host that made them, on a cluster: how large answers of tasks travel to the next step.
 
 As on one machine (`block_store`) a task writes them to a file, among the scratch files of its executor, and its answer says
 where they are. A task of the same host reads that file. One of another host asks the server that the daemon of the

@@ -354,7 +354,7 @@ class LazySpark:
 def _keep_workers(context: SparkContext, ended: threading.Event) -> None:
     """Keep idle workers, with what they have loaded and hold of memory, for as long as the session is kept.
 
-    Spark ends them all once none has had anything to do for a minute (`PythonWorkerFactory`), and no setting says otherwise.
+    Spark ends them all once none has had anything to do for a minute (`PythonWorkerFactory`), and no setting changes that.
     """
     while not ended.wait(_KEPT_S):
         # In a thread of its own, with which its connection to the JVM goes. Where the session has ended, its jobs know why.

@@ -1,4 +1,4 @@
-"""What tasks send to the driver over a `Channel`, and what they are answered.
+"""What tasks send to the driver over a `Channel`, and the answers.
 
 Two conversations, each over a channel of its own, because each has another listener:
 

@@ -1,4 +1,4 @@
-"""All that cleanerd uses of PySpark without it being a public interface. Nothing of it is used anywhere else.
+"""All that cleanerd uses of PySpark's private interfaces. No other module uses any.
 
 `tests/spark_runtime/test_pyspark_privates.py` looks for each of these things by its name, so that the first release without
 it fails there, and not in a session that hangs.

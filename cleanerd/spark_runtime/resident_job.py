@@ -1,4 +1,4 @@
-"""One Spark job for step after step: its tasks stay.
+"""One Spark job for one step after the other: its tasks stay.
 
 To begin a Spark job keeps all cores waiting for 25 ms on one machine and for 50 on a cluster, and so does its end, in all a
 fifth of what it took to clean a GiB. So the tasks of one job stay. The process of each has a connection to this one: it is
@@ -35,7 +35,7 @@ from .task_queue import Numbered, numbered
 
 _IDLE_S = 10.0  # on a cluster: its other users want cores, and one may give them those that idle for a minute
 _TRIES = 4  # as Spark does; a job that Spark repeats shows why it fails
-_LEAVE_S = 1.0  # for jobs that have been told to end
+_LEAVE_S = 1.0  # for jobs that are to end
 _SENT_BYTES_MAX = 256 << 20  # to all processes of a step: Spark's broadcast is quicker with more
 
 Answers = list[tuple[int, Any]]

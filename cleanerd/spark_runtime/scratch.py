@@ -1,4 +1,4 @@
-"""Where a session writes what nobody needs after it: Spark's files, blocks, shared values, sockets, libraries.
+"""Where a session writes what nobody needs after its end: Spark's files, blocks, shared values, sockets, libraries.
 
 All of it lies in a directory of its own, which the process that has the session deletes when the JVM has ended. That process
 holds a lock on the directory (`flock`), which the kernel takes away when it dies. So a directory that can be locked is one

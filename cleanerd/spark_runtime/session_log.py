@@ -1,4 +1,4 @@
-"""What a session's JVM writes, and py4j about it: kept from the user, who gets the reason out of it instead.
+"""Output of a session's JVM and of py4j: kept from the user, who gets the reason in it instead.
 
 py4j reports the end of a JVM, and Ctrl-C in a call to it, with a traceback to the root logger, and raises it all the same.
 """

@@ -1,4 +1,4 @@
-"""Damage, or a file that was exchanged while we read it? A broker that swaps segments takes no lock that we see.
+"""Damage, or a file that was replaced while we read it? A broker that swaps segments takes no lock that we see.
 
 A reader with the transaction index of the new segment and the log of the old one finds aborts in one that are not in the
 other; both are sound. So a `CorruptFile` is believed only while the files of its segment are those that were read.

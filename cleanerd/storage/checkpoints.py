@@ -5,7 +5,7 @@ only written while `.lock` is held. One that cannot be read is an error with pla
 
 Log directories of one broker may not contradict each other in `cleaner-offset-checkpoint`: its cleaner reads all of them
 into one map, and dies if a partition has two entries. So every write drops entries of partitions that do not lie in
-the directory, and `LogDir.record_cleaned` keeps the other directories free of what is added. And the time of this file says
+the directory, and `LogDir.record_cleaned` keeps the other directories free of what is added. And the time of this file shows
 something: what is below an entry and was written later is not clean (`policy.cleanable.lowered_checkpoint`). So every write
 lowers such entries first. The other three are read for each
 directory by itself, for the partitions that lie there, and a broker writes them whole, from what it has in memory: an entry

@@ -1,4 +1,4 @@
-"""Take the oldest segments out of a log (rule 6.7). Called with `.lock` held.
+"""Delete the oldest segments of a log (rule 6.7). Called with `.lock` held.
 
 ====  ==============================================================  =================================================
 step  what is done                                                    a crash after it leaves

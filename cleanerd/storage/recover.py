@@ -1,4 +1,4 @@
-"""What an interrupted commit left, finished or undone. Called with `.lock` held, before anything else is done to a log.
+"""Finish or undo what an interrupted commit left. Called with `.lock` held, before anything else is done to a log.
 
 1. A truncation that was interrupted counts as ended (`generation`).
 2. If there is anything but live files: fsync the directory. What a killed process renamed may not be on disk yet, and a

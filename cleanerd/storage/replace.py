@@ -1,4 +1,4 @@
-"""Exchange a small file for another content, whatever happens meanwhile.
+"""Replace the content of a small file, whatever happens meanwhile.
 
 The temporary file is not Kafka's `<name>.tmp`: left behind by another user, that one would keep a broker from writing its
 own (spec disk A7).

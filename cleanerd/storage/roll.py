@@ -1,4 +1,4 @@
-"""Start an empty segment at the end of a log of which every segment is to go (rule 6.6). Called with `.lock` held.
+"""Start an empty segment at the end of a log whose segments all go (rule 6.6). Called with `.lock` held.
 
 ====  ==============================================================  =================================================
 step  what is done (each ends with an fsync of the directory)         what a crash after it leaves, and Kafka makes of it

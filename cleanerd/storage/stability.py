@@ -1,4 +1,4 @@
-"""What open transactions and producers ask of a cleaning: newest usable snapshot, then replay (A.3, A.4; spec disk G).
+"""What open transactions and producers require of a cleaning: newest usable snapshot, then replay (A.3, A.4; spec disk G).
 
 Compiled, for all batches of a log; `replay` gives the whole state of producers, as a snapshot has it, in plain Python.
 """

@@ -1,4 +1,4 @@
-"""Where a swapped segment ends, found out with more care than a broker takes: it looks at no CRC (spec disk D2)."""
+"""Where a swapped segment ends, found with more care than a broker takes: it checks no CRC (spec disk D2)."""
 
 import os
 

@@ -1,4 +1,5 @@
-"""Is a directory the topic's that the cluster, or a live broker, means? Ids against `partition.metadata` (spec disk A6, F4).
+"""Does a directory belong to the topic that the cluster, or a live broker, means? Ids against `partition.metadata` (spec
+disk A6, F4).
 
 A topic that was deleted and created again has its old name and another id. What lies in a directory with the
 old id belongs to no topic any more: the broker removes it, cleanerd leaves it alone.
@@ -19,7 +20,7 @@ from .partition_dir import PartitionDir
 
 @dataclass(frozen=True, slots=True)
 class LiveIdentity:
-    """Which log a live broker spoke of: the inode of its directory, and its topic id, None where it has none.
+    """Which log a live broker meant: the inode of its directory, and its topic id, None if it has none.
 
     A broker renames the directory of a topic that is deleted, so that one that is created again has another inode; once the
     old directory is gone its inode may come back, with another topic id.

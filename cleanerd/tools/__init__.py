@@ -1,4 +1,4 @@
-"""What stands around the cleaner and is no part of it: reading, checking and writing logs for people, programs and Spark.
+"""Programs around the cleaner: reading, checking and writing logs for people, programs and Spark.
 
 No other package imports this one; the command line loads its commands by name (`cleanerd.cli.main`).
 

@@ -59,7 +59,7 @@ def test_config_provider_references_are_refused_where_they_matter(tmp_path: Path
     problems = read_sources(write(tmp_path / "c", reference + "config.providers=env,file\n")).problems
     assert problems == (
         f"log.dirs: expected a literal value, found a config provider's '${{env:DIRS}}' (config file: {tmp_path / 'c'}:1); "
-        "tell cleanerd what it stands for by --set log.dirs=... or KAFKA_LOG_DIRS in the environment",
+        "give cleanerd the value with --set log.dirs=... or KAFKA_LOG_DIRS in the environment",
     )
 
 
@@ -71,9 +71,7 @@ def test_what_a_reference_stands_for_can_be_told(tmp_path: Path, monkeypatch: py
     assert read_sources(path).problems == ()
     monkeypatch.setenv("KAFKA_LOG_DIRS", "${env:DIRS}")
     (problem,) = read_sources(path).problems
-    assert problem.endswith(
-        "(environment: KAFKA_LOG_DIRS); tell cleanerd what it stands for by --set log.dirs=..."
-    )
+    assert problem.endswith("(environment: KAFKA_LOG_DIRS); give cleanerd the value with --set log.dirs=...")
     assert read_sources().problems == ()
     monkeypatch.setenv("KAFKA_CONFIG_PROVIDERS", "env")
     assert len(read_sources().problems) == 1

@@ -1,4 +1,4 @@
-"""Names that a shell completes: what the daemon has."""
+"""Names for shell completion: logs, topics, jobs and holds of the daemon."""
 
 from argparse import Namespace
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Verbs of cleanerctl that are no request of the control API: the screen, and completion in shells."""
+"""Verbs of cleanerctl that make no request of the control API of their own: the screen, and shell completion."""
 
 from argparse import Namespace
 

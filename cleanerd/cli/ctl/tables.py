@@ -1,4 +1,4 @@
-"""What cleanerctl prints for people: a text for each document of the control API.
+"""What cleanerctl prints for people: a text for each answer of the control API.
 
 Plain columns that line up, sizes and times in human units, empty columns left out. A word that names a
 state is coloured on a terminal, unless NO_COLOR is set.

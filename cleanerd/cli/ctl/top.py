@@ -1,4 +1,4 @@
-"""`cleanerctl top`: asks again and again, draws on the alternate screen, and leaves the terminal as it was.
+"""`cleanerctl top`: polls, draws on the alternate screen, and restores the terminal.
 
 `q` and Ctrl-C leave. While the daemon is away it reports that, and goes on when it is back. Where the answer takes long,
 as with very many logs, it asks less often than configured: most of the daemon's time is for its work.

@@ -1,4 +1,4 @@
-"""What `cleanerctl top` shows, as lines that fit: the daemon, its log directories, logs, jobs, holds, what happened last.
+"""What `cleanerctl top` shows, as lines that fit: the daemon, its log directories, logs, jobs, holds, latest events.
 
 Each list begins with what needs attention; what does not fit is counted. A bar shows what the bytes of a log are
 to the cleaner: clean, dirty (cleanable now), not yet cleanable, active segment.

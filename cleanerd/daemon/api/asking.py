@@ -1,4 +1,4 @@
-"""How cleanerctl asks: requests made from the arguments of a command, again and again where it waits for something.
+"""How cleanerctl makes requests from the arguments of a command, and repeats them where it waits for something.
 
 Waiting is done in slices, so that the daemon keeps no thread for a client that has gone: `clean --wait`, `commit --wait`
 and `await` ask again until it is done or `--timeout` is over.

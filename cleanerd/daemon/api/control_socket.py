@@ -1,4 +1,4 @@
-"""The unix socket of the control API: how it comes to be, and who is at the other end.
+"""The unix socket of the control API: how it is made, and who is at the other end.
 
 Creation, in this order, under a lock on the directory so that two daemons cannot do it at once:
 
@@ -30,7 +30,7 @@ _PROBE_TIMEOUT_S = 2.0
 
 
 class SocketUnusable(Fatal):
-    """The control socket cannot be made: another process answers on it, or its path cannot be one."""
+    """The control socket cannot be made: another process answers on it, or its path is not usable."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""HTTP/1.1 on a socket that listens already, one request on each connection, each in a thread, all within limits.
+"""HTTP/1.1 on a listening socket: one request per connection, each in a thread, all within limits.
 
 =====================  ==================================================================================================
 what                   how it is limited
@@ -36,7 +36,7 @@ _ACCEPT_PAUSE_MS = 100
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """What one client can take of the daemon."""
+    """What one client may take from the daemon."""
 
     max_connections: int = 32
     max_body_bytes: int = 65_536

@@ -1,4 +1,4 @@
-"""/metrics, /healthz, /readyz and the status page over HTTP (`http`), for Prometheus and what watches over the process.
+"""/metrics, /healthz, /readyz and the status page over HTTP (`http`), for Prometheus and whatever supervises the process.
 
 ========  ======================================================================================================
 path      answer

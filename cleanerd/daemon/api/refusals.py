@@ -1,4 +1,4 @@
-"""With what a verb refuses: each error has the HTTP status and the code that programs look at.
+"""How a verb refuses: each error has an HTTP status, and a code for programs.
 
 The message names the next step.
 """
@@ -11,7 +11,7 @@ DEFAULT_WAIT_MS = 30_000
 
 
 class OperationError(CleanerdError):
-    """An operation that was not done; `status` is that of HTTP, `code` what programs look at."""
+    """An operation that was not done; `status` is the HTTP status, `code` is for programs."""
 
     status = 500
     code = "failed"
@@ -30,7 +30,7 @@ class NotFound(OperationError):
 
 
 class Conflict(OperationError):
-    """It cannot be done as things stand, for example because a live broker owns the directory; later it may."""
+    """Not possible as things are, for example because a live broker owns the directory; possible later, perhaps."""
 
     status, code = 409, "conflict"
 
@@ -42,6 +42,6 @@ class Unavailable(OperationError):
 
 
 class Timeout(OperationError):
-    """What was waited for has not happened within the time limit."""
+    """The awaited event has not happened within the time limit."""
 
     status, code = 504, "timeout"

@@ -1,4 +1,4 @@
-"""A verb's request as a route: which paths it matches, which parameters it takes, what its answer is.
+"""A verb's request as a route: its paths, its parameters, its answer.
 
 Parameters come from path and query for GET and from a JSON object for the others, which change something; they are those of
 the verb's function. One whose only parameter is a model takes the fields of that. The answer is a JSON document with

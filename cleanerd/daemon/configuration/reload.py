@@ -1,4 +1,4 @@
-"""One configuration at a time, and how the daemon gets to the next: serialised, all or nothing.
+"""One configuration at a time, and how the daemon gets to the next one: serialised, all or nothing.
 
 A reload reads everything again. Refused for any reason, it changes nothing, and the reasons are kept for
 `last`. There are two sources of truth, and one must not hold up the other: the cluster's settings of its
@@ -22,7 +22,7 @@ from cleanerd.errors import BadConfiguration
 
 
 class ReloadTrigger(Enum):
-    """Who asks for a reload."""
+    """What asks for a reload."""
 
     FILES = "files changed"
     METADATA = "metadata log changed"
@@ -41,7 +41,7 @@ class ReloadStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReloadOutcome:
-    """What became of one reload.
+    """The result of one reload.
 
     `plan` is what was adopted, None for nothing. A rejected reload may have one: that of the metadata log.
     """
@@ -54,7 +54,7 @@ class ReloadOutcome:
 
 
 class Reloader:
-    """Owner of the configuration that holds, `current`; `last` is the outcome of the last reload.
+    """Owns `current`, the configuration that holds; `last` is the outcome of the last reload.
 
     As long as what was read from the files last has been rejected, that is `last`: news of the cluster mend no file.
     `last_success_ms`: when a configuration was last read and found good, the start of the daemon included.

@@ -1,1 +1,1 @@
-"""The engine process, in which Spark and the compiler run, and the calls that go to it."""
+"""The engine process, which runs Spark and the compiler, and the calls that go to it."""

@@ -1,4 +1,4 @@
-"""The daemon's end of the engine: started when there is work, stopped when there has been none for a while."""
+"""The daemon's end of the engine: started when there is work, stopped after a while without."""
 
 import contextlib
 import itertools
@@ -45,13 +45,15 @@ class EngineStalled(JobFailed):
 
 
 class CallHost:
-    """For whom the engine works: what is reported and asked meanwhile, from several threads. This one goes on to the end."""
+    """For whom the engine works: takes reports and answers questions meanwhile, from several threads. This one never stops a
+    call.
+    """
 
     def told(self, news: PlannedBytes | StepDone) -> None:
         """A log is planned, or got on."""
 
     def is_aborted(self) -> bool:
-        """Whether a log of the call is to stop: its tasks are waited for no longer than they take to hear of it."""
+        """Whether a log of the call is to stop: its tasks are waited for no longer than they take to learn of it."""
         return False
 
 

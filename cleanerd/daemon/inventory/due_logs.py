@@ -1,4 +1,4 @@
-"""Which logs are due for a visit, most urgent first.
+"""Which logs are due to be looked at or cleaned, most urgent first.
 
 What is offered as due is an upper bound (`listed_log`): the exact examination decides. One that found nothing to do is
 remembered with the facts it was based on, so that no log is examined twice for the same reason. Everything here may be

@@ -101,7 +101,7 @@ class _LogDir:
         return list(filter(is_concerned, entries))
 
     def note_checkpoints(self) -> None:
-        """`checkpoints` becomes what was last read, or heard."""
+        """`checkpoints` becomes what was last read, or reported."""
         cleaner = self.identities.get(CLEANER_OFFSET_CHECKPOINT)
         on_disk = Checkpoints(
             *(self.offsets.get(name, {}) for name in LOG_DIR_CHECKPOINTS),

@@ -1,4 +1,4 @@
-"""What is known of a log at the price of a directory listing, and how dirty it can be at most.
+"""What a directory listing reveals about a log, and how dirty the log can be at most.
 
 What an exact examination adds can only make less of the log cleanable, never more:
 

@@ -1,4 +1,4 @@
-"""When a log is due for a visit, and why: arithmetic on what is known of it (rules 1.9-1.25)."""
+"""When a log is due, and why: arithmetic on what is known of it (rules 1.9-1.25)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ FOREVER_MS = 2**63 - 1
 
 
 class DueReason(Enum):
-    """Why a log is worth a visit; the value is for people."""
+    """Why a log is due; the value is for people."""
 
     MAX_LAG = "older than max.compaction.lag.ms"
     RATIO = "dirty ratio above min.cleanable.dirty.ratio"

@@ -1,4 +1,4 @@
-"""One cleaning job of the daemon: the engine stages, the daemon commits, and everything that has to know is notified.
+"""One cleaning job of the daemon: the engine stages, the daemon commits, and notifies all that have to know.
 
 The logs of a job are in progress (`PartitionStates.try_start_all`) when `run` is called, and given back when it returns,
 whatever happened (2.13).

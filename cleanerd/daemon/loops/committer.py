@@ -6,7 +6,7 @@ from cleanerd.daemon.workers import Worker
 
 
 class Committer:
-    """Tries when a lock or a staged result has changed, and every cleanerd.staged.commit.interval.ms."""
+    """Tries whenever a lock or a staged result has changed, and every cleanerd.staged.commit.interval.ms."""
 
     def __init__(self, parts: Parts, scanner: Scanner) -> None:
         self._parts = parts

@@ -1,4 +1,6 @@
-"""Work that is due by the clock alone: deletions, expired holds, idle engines, scratch of killed ones, samples, history."""
+"""Work that only the clock triggers: deletions, expired holds, idle engines, scratch files of killed sessions, samples,
+history.
+"""
 
 import structlog
 from pydantic import TypeAdapter

@@ -1,4 +1,4 @@
-"""What an earlier version left of an install by reassignment: the partition gets its list of replicas back.
+"""What an earlier version left of an install by reassignment: the partition gets its old replicas back.
 
 That version took a replica out of its partition, exchanged its log and put it back. Its journal is beside the log directory,
 in `.cleanerd-install-<name>`, with partition directories made of links to closed segments (`prepared`, `rejected`). An

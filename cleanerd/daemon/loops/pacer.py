@@ -1,5 +1,5 @@
-"""A limit on I/O that follows the neighbours: as high as keeps the pressure of the machine (PSI) below a percentage, and the
-time that requests wait in the queue of a running broker below a limit.
+"""A limit on I/O that follows the neighbours. It is as high as keeps the pressure of the machine (PSI) below a percentage,
+and the wait of requests in the queue of a running broker below a limit.
 
 Every two seconds, the kernel's own interval:
 

@@ -1,4 +1,6 @@
-"""Runs retention: log.retention.check.interval.ms for logs that are not compacted, log.cleaner.backoff.ms for the others."""
+"""Runs retention: every log.retention.check.interval.ms for logs that are not compacted, every log.cleaner.backoff.ms for
+the others.
+"""
 
 from cleanerd.daemon.loops.scanner import Scanner
 from cleanerd.daemon.parts import Parts

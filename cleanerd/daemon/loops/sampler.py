@@ -1,4 +1,4 @@
-"""Remembers how dirty logs are, now and then, so that a plot can show how that went."""
+"""Records how dirty logs are, now and then, for a plot."""
 
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.values.log_id import LogId

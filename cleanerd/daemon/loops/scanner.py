@@ -1,4 +1,4 @@
-"""Keeps the inventory up to date: scans what the watcher saw change, and now and then everything."""
+"""Keeps the inventory up to date: scans at once what the watcher saw change, and everything now and then."""
 
 import math
 import os
@@ -33,7 +33,7 @@ _log = structlog.get_logger("cleanerd")
 
 
 class Scanner:
-    """Scans at once where it is asked to, and in a thread of its own every cleanerd.scan.interval.ms."""
+    """Scans at once when asked to, and in a thread of its own every cleanerd.scan.interval.ms."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts

@@ -1,4 +1,4 @@
-"""Templates, and what protects people who look at what they make of names and errors.
+"""Templates, and what protects viewers from hostile names and errors.
 
 Everything is escaped, what does not print is replaced, and the policy that goes with each page lets a browser run no script
 and ask for nothing: the style is part of the page, and allowed by its hash.

@@ -1,4 +1,4 @@
-"""The pages: what there is, all logs, one log, what happened. Each takes values as they are and gives HTML."""
+"""The pages: overview, logs, one log, history, forecast. Each turns values into HTML."""
 
 import math
 from collections import Counter

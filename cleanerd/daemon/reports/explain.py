@@ -40,7 +40,7 @@ def explain(parts: Parts, log: LogId, *, exact: bool) -> Explanation:
             log, f"not cleaned: {ignored}", [Fact(name="ignored", value=ignored, blocks=True)]
         )
     facts, remedy = _about_daemon(parts, log), None
-    if not facts[0].blocks:  # else there is no dirty section to speak of
+    if not facts[0].blocks:  # else there is no dirty section
         held = None if exact and not any(fact.blocks for fact in facts) else _held_back(parts, log)
         facts += _about_files(parts, log, held)
         remedy = None if held is None else held.remedy

@@ -1,4 +1,4 @@
-"""Retention of a log for people: what goes and by which of the three breaches, what stays and why, and until when."""
+"""Retention of a log for people: what goes and for which of the three breaches, what stays, why and until when."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Metrics of the daemon as it is at a scrape. One pass over all logs, with numbers that scans have left."""
+"""Metrics that are read at a scrape: one pass over all logs, with numbers from the last scans."""
 
 import contextlib
 from collections import Counter

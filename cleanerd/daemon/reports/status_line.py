@@ -10,7 +10,7 @@ _AT_LATEST_S = 60.0
 
 
 class StatusLine:
-    """Updated only when a scan or a cleaning has changed something, and not too often: with many logs it takes a while."""
+    """Updated only when a scan or a cleaning has changed something, and not too often: with many logs that takes a while."""
 
     def __init__(self, parts: Parts, reloader: Reloader) -> None:
         self._parts = parts

@@ -1,4 +1,4 @@
-"""Everything that happens is recorded here, once: in the history and in the log."""
+"""Records everything that happens, once: in the history and in the log."""
 
 import threading
 

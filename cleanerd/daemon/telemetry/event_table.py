@@ -1,4 +1,4 @@
-"""Every event that the daemon logs: the one place for its level, fields and meaning. The reference is made from it.
+"""Every event that the daemon logs: the only place for its level, fields and meaning, from which the reference is made.
 
 One line an event, and events are rare: one for each log of a cleaning, none for a record or a batch. Nothing below the
 daemon logs at all.

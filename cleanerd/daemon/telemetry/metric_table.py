@@ -1,4 +1,4 @@
-"""Every metric of the daemon: the one place for its name, type, labels and meaning. The reference is made from it.
+"""Every metric of the daemon: the only place for its name, type, labels and meaning, from which the reference is made.
 
 Prometheus' conventions: base units, ratios from 0 to 1, counters end in `_total`, a sum over a label means something.
 `log_dir` is a log directory as it is configured. No label has the name of a topic or the text of an error as its value,

@@ -12,7 +12,7 @@ _ASKED_FOR_MS = 3_600_000
 
 
 class Job:
-    """One cleaning of one or several logs of a log directory. Its `Jobs` guards it."""
+    """One cleaning of one or more logs of a log directory, guarded by its `Jobs`."""
 
     def __init__(
         self, trigger: JobTrigger, logs: Sequence[LogId], *, force: bool, roll: bool = False

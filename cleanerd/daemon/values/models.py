@@ -30,7 +30,7 @@ JobTrigger = Literal["schedule", "request", "horizon", "max lag"]
 
 
 class HistoryEvent(View):
-    """Something that happened: to a log, or to the daemon where topic and partition are None.
+    """Something that happened to a log, or to the daemon if topic and partition are None.
 
     `removed` counts records by reason. `seconds` is how long it took, `phase_seconds` how long the phases of a cleaning
     did; logs of the same job share some of them (`cleaning.phases`). `committed_by`: with `.lock` held, or swapped in by the
@@ -125,7 +125,7 @@ class HoldView(View):
 
 
 class CommitView(LogRef):
-    """What became of a staged result. `waiting`: for the lock of the log directory; `held`: for the end of a hold."""
+    """What became of a staged result. `waiting`: for the lock of the log directory; `held`: until a hold ends."""
 
     outcome: Literal["committed", "waiting", "held", "dropped", "nothing", "failed"]
     reason: str | None = None
@@ -133,7 +133,7 @@ class CommitView(LogRef):
 
 
 class Fact(View):
-    """One thing that the decision on a log rests on; `blocks` where it prevents a cleaning."""
+    """One fact on which the decision about a log rests; `blocks`: it prevents a cleaning."""
 
     name: str
     value: str
@@ -160,7 +160,7 @@ class ThrottleLimits(View):
 
 
 class ThrottleChange(ThrottleLimits):
-    """New limits; what is not named stays as it is, null lifts a limit."""
+    """New limits; limits that are not named stay, null lifts a limit."""
 
     def applied_to(self, limits: ThrottleLimits) -> ThrottleLimits:
         """The limits after this change."""
@@ -183,7 +183,7 @@ class PressureView(View):
 
 
 class ThrottleView(View):
-    """Limits as set, rates measured lately, and for how long tasks have been kept waiting since the start.
+    """Limits in force, recently measured rates, and how long tasks have waited since the start.
 
     `pressure`: of cleanerd.throttle.pressure.max.percent and cleanerd.throttle.request.queue.max.ms, None where both are 0;
     the lowest limit holds.
@@ -222,7 +222,8 @@ class LogDirView(View):
 
 
 class MuteView(View):
-    """A topic that brokers' own cleaners are kept away from. `prior_ratio`: its own min.cleanable.dirty.ratio before that.
+    """A topic from which the brokers' own cleaners are kept away. `prior_ratio`: its own min.cleanable.dirty.ratio before
+    that.
 
     Not `confirmed`: whether the cluster did it is not known; `unmute` brings back what was before all the same.
     `by_lease`: the live broker keeps its cleaner away as long as cleanerd asks for it, and the cluster was not asked.
@@ -236,7 +237,9 @@ class MuteView(View):
 
 
 class StatusView(View):
-    """The daemon as a whole. `warnings`: what is valid but perhaps not meant, what is watched less than it should be."""
+    """The daemon as a whole. `warnings`: settings that are valid but perhaps not meant, and directories that are watched
+    less than they should be.
+    """
 
     version: str
     pid: int
@@ -255,7 +258,7 @@ class StatusView(View):
 
 
 class DeletedRecords(LogRef):
-    """A log after delete-records: where it starts now and what went with it."""
+    """A log after delete-records: where it starts now, and what was deleted."""
 
     log_start_offset: int
     segments_deleted: int
@@ -279,7 +282,7 @@ class RetentionView(LogRef):
 
 
 class WhatIf(View):
-    """What a setting would have done in the `lasted_ms` that are recorded: cleanings, what they read, size of the log."""
+    """What a setting would have done in the recorded `lasted_ms`: cleanings, what they read, size of the log."""
 
     setting: str
     lasted_ms: int
@@ -290,7 +293,7 @@ class WhatIf(View):
 
 
 class LogForecast(LogRef):
-    """What is to come for a log. `due_ms`: from when on it is worth a cleaning, None for never as far as is known.
+    """The forecast of a log. `due_ms`: when it becomes due, None for never as far as is known.
 
     `removable_bytes`: what a cleaning removes if it leaves as much as the last one did; None if there was none.
     `start_ms` to `end_ms`: when a worker is expected to be at it. `deadline_ms`: that of max.compaction.lag.ms;
@@ -311,7 +314,7 @@ class LogForecast(LogRef):
 
 
 class Forecast(View):
-    """What is to come for all logs: `misses` of them are late, the first of those has to be done by `first_miss_ms`.
+    """The forecast of all logs: `misses` of them are late, the first of which has to be done by `first_miss_ms`.
 
     `bytes_per_s`: of log, that a worker cleans; `enough_bytes_per_s`: with which those would be in time whose deadline is
     still to come; None without a miss, or where no rate helps.

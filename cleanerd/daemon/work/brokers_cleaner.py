@@ -1,4 +1,4 @@
-"""Whether the cleaner of a live broker is seen at work: what it will clean by itself is left to it.
+"""Whether the cleaner of a live broker is seen at work: cleanerd leaves it what it will clean by itself.
 
 Configuration is not enough: Kafka 5 ignores log.cleaner.enable, and a cleaner thread that died goes unnoticed. But
 while a broker owns a log directory only the broker writes `cleaner-offset-checkpoint` there, and its cleaner does so after

@@ -1,4 +1,4 @@
-"""Logs that the cleaner of the live broker beside us is kept from, by its agent, for as long as this is renewed.
+"""Logs from which the agent keeps the cleaner of the live broker beside us, for as long as this is renewed.
 
 A daemon that stops, is killed or loses the broker renews nothing, and the broker's cleaner takes over within `LEASE_MS`.
 After a start, of either, the leases begin again with the next renewal.

@@ -1,5 +1,5 @@
-"""Results of cleanings: committed as soon as the lock of their log directory is free, or the broker that has it can be asked
-to swap them; limited in number, dropped when stale.
+"""Results of cleanings: committed as soon as the lock of their log directory is free, or its broker can be asked to swap
+them; limited in number, dropped when stale.
 """
 
 from collections.abc import Callable, Iterable, Sequence

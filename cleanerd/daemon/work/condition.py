@@ -44,7 +44,7 @@ _OwnerOf = Callable[[str], int | None]
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What a log is in one word, and why where that is not plain.
+    """The state of a log in one word, and the reason if it is not plain.
 
     `obstacle`: what prevents a cleaning now, None for nothing. One that `yields_to_requests` keeps only the schedule
     away: a request for a cleaning is granted.

@@ -1,4 +1,4 @@
-"""Files that wait for their deletion: `.deleted` now, gone after file.delete.delay.ms (rules 5.8-5.10).
+"""Files that wait to be deleted: `.deleted` now, gone after file.delete.delay.ms (rules 5.8-5.10).
 
 The queue dies with the process (5.10), the files do not. So at its start the daemon adopts what lies there, due at once:
 Kafka deletes leftovers when it loads a log (5.12), whatever was left of their delay.

@@ -1,4 +1,4 @@
-"""Logs whose cleaning failed: when to try again, and from when on to leave them alone (rules 7.14, 1.33).
+"""Logs whose cleaning failed: when to try again, and when to give up (rules 7.14, 1.33).
 
 Kafka gives up on a partition at its first error, until the broker restarts. Here it is retried after a pause that doubles;
 after `retry_max` failures in a row it is *uncleanable*, with its reason, until `cleanerctl retry`, or until its files or

@@ -1,4 +1,4 @@
-"""Cleaning jobs: what is asked for, what runs and how far it is, what the last ones came to."""
+"""Cleaning jobs: requested ones, running ones and their progress, the results of the last ones."""
 
 import threading
 from collections import deque

@@ -1,4 +1,4 @@
-"""Topics that the brokers' own cleaners are kept away from, so that cleanerd alone cleans them.
+"""Topics from which the brokers' own cleaners are kept away, so that cleanerd alone cleans them.
 
 1. By a lease (`cleaner_leases`), where the live broker of every log of the topic can be asked for it: nothing lasting is
    changed, and the cleaners of other brokers go on.
@@ -27,7 +27,7 @@ _MUTED = "1.0"
 
 
 class MuteNotKept(CleanerdError):
-    """The state directory cannot be written: what has to be brought back later would be forgotten."""
+    """The state directory cannot be written: what has to be restored later would be forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Mute:
 
 
 class Mutes:
-    """All topics that are muted; thread-safe."""
+    """All muted topics; thread-safe."""
 
     def __init__(self, history: Store, clock: Clock, configuration: Callable[[], Configuration]) -> None:
         self._history = history

@@ -1,4 +1,4 @@
-"""What follows from the recovery of a partition directory: it is counted, its deleted files wait, a failure is an event."""
+"""What follows from the recovery of a partition directory: counters, pending deletions, an event for a failure."""
 
 import os
 from collections.abc import Callable

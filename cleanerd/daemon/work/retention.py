@@ -108,7 +108,7 @@ class RetentionPasses:
         """
         outcomes: dict[LogId, Passed] = {}
         free = self._undisturbed(logs)
-        # A broker that has stopped may have been told to keep what expires by what we know.
+        # A broker that has stopped may have had to keep what expires by what we know.
         if free and not self.refresh():
             for log_dir in {log.log_dir for log in free}:
                 _log.warning("retention_skipped", log_dir=log_dir, reason=UNREAD)

@@ -1,4 +1,4 @@
-"""What a broker has answered about its topics, kept for when it does not answer (architecture 2).
+"""A broker's answers about its topics, kept for when it does not answer (architecture 2).
 
 Kept is also when each topic was last in an answer. An answer holds until the broker has lived on for `_UNSEEN_MS` without
 repeating it, which its `.lock` and its checkpoint files show: what it has learned since is not known. So it holds as well

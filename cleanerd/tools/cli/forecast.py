@@ -1,4 +1,4 @@
-"""`cleanerd forecast`: what a cleaning would remove now, read but not done; without a daemon.
+"""`cleanerd forecast`: what a cleaning would remove now; it only reads, and needs no daemon.
 
 ========  ====================================================================
 exit      when

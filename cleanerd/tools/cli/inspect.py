@@ -1,4 +1,4 @@
-"""`cleanerd inspect`: what is in logs, and why they are as large as they are.
+"""`cleanerd inspect`: what is in logs, and why they are so large.
 
 ========  =====================================================================================================
 exit      when

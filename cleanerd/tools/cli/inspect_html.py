@@ -1,4 +1,4 @@
-"""What `inspect` found as one HTML file: plots as inline SVG, light and dark, no scripts, nothing from anywhere else."""
+"""The findings of `inspect` as one HTML file: plots as inline SVG, light and dark, no scripts, nothing loaded."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""What `inspect` found, as tables for people."""
+"""The findings of `inspect` as tables for people."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -210,7 +210,7 @@ def _bands(bands: "Sequence[AgeBand]") -> list[str]:
 
 
 def notes(log: "Inspection") -> Iterator[str]:
-    """What the tables do not say."""
+    """What the tables do not show."""
     if log.hot_keys_error_bytes:
         more = size(log.hot_keys_error_bytes)
         yield f"hot keys: each may have {more} more, and so may a key that is not listed"

@@ -1,4 +1,4 @@
-"""`cleanerd salvage`: a copy of a partition directory without what is damaged.
+"""`cleanerd salvage`: a copy of the sound part of a partition directory.
 
 ========  ====================================================================
 exit      when

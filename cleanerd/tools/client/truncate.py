@@ -1,11 +1,11 @@
-"""Take records from the end of a log. Called with `.lock` held, by the only one who appends to it.
+"""Remove records from the end of a log. Called with `.lock` held, by the only one who appends to it.
 
 ====  ===========================================================  =====================================================
 step  what is done (each is synced before the next)                what a crash after it leaves
 ====  ===========================================================  =====================================================
 0     `prepare_truncation`: an interrupted commit is finished or   the log as it was, nothing staged
       undone, all that is staged is deleted
-1     `cleanerd-generation` says that a truncation is under way    the log as it was; no cleaning planned before or now
+1     `cleanerd-generation` marks a truncation as under way        the log as it was; no cleaning planned before or now
                                                                    can be committed (`generation`)
 2     the checkpoints are lowered to the new end                   the log as it was; some of it will be cleaned again
 3     producer snapshots above the new active segment: unlinked    the log as it was; snapshots only save time
@@ -28,7 +28,7 @@ After a crash
 (A) The beginning of a log is a log; one with a hole is not. So segments go from the top, each for good before the next.
 (B) The first dirty offset goes down before the log does. Afterwards it would, when the log has grown again, take records for
     cleaned that no cleaning has seen: tombstones among them would go before the values that they delete.
-(C) A transaction index must not shrink before its `.log`: aborted records would count as committed. What it says beyond the
+(C) A transaction index must not shrink before its `.log`: aborted records would count as committed. What it has beyond the
     end does no harm, for the transaction is open again there.
 
 What a committed cleaning removed does not come back: if the record that superseded it is truncated, both are gone. Kafka

@@ -95,7 +95,7 @@ class LogWriter:
     `start_offset` is where a new log starts.
 
     Raises: `BadUsage` for a name that is none, or a size that no segment has; `CorruptFile` for a damaged tail without
-    `options.repair`, and for a checkpoint that may speak of an earlier log of this name; `LockHeld`; before anything was
+    `options.repair`, and for a checkpoint that may belong to an earlier log of this name; `LockHeld`; before anything was
     changed. After an `OSError` the writer takes nothing more: open the log again.
     """
 

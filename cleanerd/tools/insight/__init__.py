@@ -1,1 +1,1 @@
-"""Reading logs without cleaning them: records as columns, what is wrong with a directory, what can be saved of a log."""
+"""Reading logs without cleaning them: records as columns, damage in a directory, what can be saved of a log."""

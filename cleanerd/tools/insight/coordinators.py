@@ -1,4 +1,5 @@
-"""What the coordinators remember: the newest record of each key of `__consumer_offsets` and `__transaction_state`, decoded.
+"""What the coordinators have stored: the newest record of each key of `__consumer_offsets` and `__transaction_state`,
+decoded.
 
     for entry in read_coordinator("/data/kafka-logs/__consumer_offsets-7").entries:
         entry.record.key["group"], entry.record.value["offset"], ...

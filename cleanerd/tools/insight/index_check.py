@@ -1,4 +1,4 @@
-"""The offset index and the time index of a segment against its batches, as these are walked (spec disk B2, B3, B5).
+"""The offset index and the time index of a segment, checked against its batches during the walk (spec disk B2, B3, B5).
 
 Only the first wrong entry of an index is reported: nothing after it can be trusted, and one remedy fixes all of it.
 What is not settled (the active segment of a live or killed broker) may be longer than its log was when it was listed, and

@@ -1,4 +1,4 @@
-"""`inspect`: what is in a log and why it is as large as it is, in one pass over its batches.
+"""`inspect`: what is in a log and why it is so large, in one pass over its batches.
 
     found = inspect_partition("/data/kafka-logs/orders-3")
     found.superseded_bytes, found.hot_keys, found.prefixes, ...

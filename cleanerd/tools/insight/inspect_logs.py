@@ -1,4 +1,4 @@
-"""`inspect` for many logs: each in one of several processes, largest first. One log's trouble is its own."""
+"""`inspect` for many logs: each in one of several processes, largest first. A failure stays with its log."""
 
 import os
 from collections.abc import Sequence

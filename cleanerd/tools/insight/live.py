@@ -1,4 +1,4 @@
-"""Reading a log in use: its segments are exchanged by cleanings and deleted by retention, and it grows.
+"""Reading a log in use: cleanings replace its segments, retention deletes them, and it grows.
 
 Nothing is locked for that. An exchange under way is waited for.
 """

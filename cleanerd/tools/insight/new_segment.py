@@ -1,4 +1,4 @@
-"""A segment that is written from batches as they come, then its indexes; all under names that brokers ignore."""
+"""Write a segment from batches as they come, then its indexes, under names that brokers ignore."""
 
 import os
 

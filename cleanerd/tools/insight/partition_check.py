@@ -1,4 +1,4 @@
-"""One partition directory: what lies in it, and its segments against each other and against the checkpoints.
+"""One partition directory: its files, and its segments against each other and against the checkpoints.
 
 `list_partition` looks at names and small files and returns which segments to read; `check_partition` puts together what was
 read. Between them the segments are checked, in any order and anywhere.

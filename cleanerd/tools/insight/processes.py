@@ -1,4 +1,4 @@
-"""Work on many files in several processes. A file that kills its reader is the trouble of its own task alone."""
+"""Work on many files in several processes. A file that kills its reader fails its own task alone."""
 
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What other batches would save: a bounded sample of a log's records, put into batches of other sizes and codecs."""
+"""What other batches would save: a bounded sample of records, put into batches of other sizes and codecs."""
 
 from typing import NamedTuple
 

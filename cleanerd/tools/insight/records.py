@@ -282,7 +282,7 @@ def _first_offset_since(log: LogRange, timestamp_ms: int) -> int:
 
 
 def _last_offset_before(part: SegmentRange, timestamp_ms: int) -> int | None:
-    """An offset up to which every record is older; None if all of a segment are, which no index of an active one says."""
+    """An offset up to which every record is older; None if all of a segment are, which no index of an active one shows."""
     try:
         index = read_time_index(CarefulFiles(), part.sibling(FileKind.TIME_INDEX), part.base_offset)
     except OSError:
@@ -314,7 +314,7 @@ def split(log: LogRange, max_bytes: int) -> list[LogRange]:
 def _cuts(part: SegmentRange, max_bytes: int) -> list[tuple[int, int]]:
     """(position, base offset) to start at in a range: batches that the index names, each checked to be one.
 
-    Not at legacy wrappers: only a walk through them tells where their offsets begin.
+    Not at legacy wrappers: only a walk through them finds where their offsets begin.
     """
     cuts = [(part.start, part.base_offset)]
     positions = _offset_index(part).positions

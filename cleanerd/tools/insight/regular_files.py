@@ -1,4 +1,4 @@
-"""Files of a directory that may hold anything: FIFOs, devices, sparse terabytes, links to nowhere.
+"""Files of a directory that may hold anything: FIFOs, devices, sparse terabytes, dangling links.
 
 Opening never blocks, reading takes regular files only, and no read takes more memory than its caller allows.
 """
@@ -72,4 +72,4 @@ def next_data(fd: int, position: int, end: int) -> int:
     except OSError as error:
         if error.errno == errno.ENXIO:
             return end
-        return position  # the file system does not tell
+        return position  # the file system does not know

@@ -260,7 +260,7 @@ class _Salvage:
         self._report.end_offset = int(rows["last_offset"][-1]) + 1
 
     def _read_aborted(self, base: int, next_base: int) -> None:
-        """What the original's index says of transactions whose markers are lost.
+        """What the original's index has of transactions whose markers are lost.
 
         No CRC covers that index: an entry that names an offset of a batch that is there is either known or wrong. But it
         knows better where an abort began when a marker may be lost before: what that one ended was not aborted.

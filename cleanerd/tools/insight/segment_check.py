@@ -105,7 +105,7 @@ class SegmentReport(Judged):
 
     @property
     def has_changed(self) -> bool:
-        """Whether it says nothing but that the log is to be listed again."""
+        """Whether it only asks to list the log again."""
         return any(finding.code == CHANGED for finding in self.findings)
 
     @property

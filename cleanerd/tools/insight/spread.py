@@ -1,7 +1,7 @@
-"""The same key on several partitions of a topic, which is what a topic with more partitions than before leaves behind.
+"""The same key on several partitions of a topic, as after partitions were added.
 
 Compaction cannot help: it looks at each partition alone, so the old value stays for ever, and a consumer of the whole
-topic may take it for the newer one. A producer has to write the repair: `SpreadKey.steps` says what. Keys of which a
+topic may take it for the newer one. A producer has to write the repair: `SpreadKey.steps` is what. Keys of which a
 partition has only a tombstone left do not count.
 """
 

@@ -4,7 +4,7 @@
     for finding in report.findings: ...
 
 Every batch is read, its CRC checked, its records decompressed and walked; indexes, transaction indexes, producer snapshots,
-leader epochs, checkpoints and names are compared with what the batches say. Segments are read in several processes. What
+leader epochs, checkpoints and names are compared with the batches. Segments are read in several processes. What
 goes wrong with one log, also an unreadable disk, is a finding about that log.
 
 Beside a live broker (a process holds `.lock`) the active segment is read up to the checkpointed high watermark and what

@@ -1,7 +1,7 @@
-"""A `.log` file from end to end, whatever is in it: sound batches with their records, and the damage between them.
+"""A `.log` file from end to end, whatever it holds: sound batches with their records, and the damage between them.
 
 A batch is sound when its bytes are whole, its CRC is right, its offsets rise and lie in the bounds of the segment, and
-its records are what the header says. What is no sound batch is `Damage`, a byte range with what is wrong with it.
+its records match its header. What is no sound batch is `Damage`, a byte range with what is wrong with it.
 
 After bytes that cannot be a batch the next one is looked for byte by byte (`kernels.resync`), and so it is inside a batch
 whose CRC is wrong unless a sound one follows it: the size in its head may be wrong too. Time is linear in the bytes that
@@ -60,7 +60,7 @@ class Bounds:
     """What a walk may read and what may be there.
 
     Bytes [`start`, `end`) of the file; offsets in [`base_offset`, `limit_offset`); batches that reach `stop_offset` are
-    not looked at, and the walk ends before them. What a head with a wrong CRC says of its last offset is not believed.
+    not looked at, and the walk ends before them. The last offset of a head with a wrong CRC is not believed.
     """
 
     base_offset: int
@@ -125,7 +125,7 @@ class _Walk:
         self._behind = bounds.start
         self._credit = _CREDIT_BYTES
         self._stopped = False
-        self._wanted_to = 0  # below this position lies what is to be read, whatever heads say
+        self._wanted_to = 0  # below this position lies what is to be read, whatever heads claim
 
     def run(self) -> Iterator[Sound | Damage]:
         size = PIECE_BYTES
@@ -200,7 +200,7 @@ class _Walk:
                 yield from self._ordered(piece, int(begin), int(end), int(following))
 
     def _stops_at(self, piece: Piece, row: int) -> bool:
-        """Whether the walk ends before a batch with a wrong CRC: its base offset says so, and no sound batch behind it
+        """Whether the walk ends before a batch with a wrong CRC: by its base offset, and no sound batch behind it
         that is to be read contradicts it.
         """
         stop_offset, start = (
@@ -281,7 +281,7 @@ class _Walk:
         return f"offsets above {self._previous}{below}"
 
     def _parsed(self, piece: Piece, begin: int, end: int, previous: int) -> Iterator[Sound | Damage]:
-        """Rows in order: those whose records are what the header says are sound.
+        """Rows in order: those whose records match their header are sound.
 
         After a batch that is not, few batches at a time are tried, so that it does not cost more than a few of its like.
         """

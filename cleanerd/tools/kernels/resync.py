@@ -1,4 +1,4 @@
-"""Where the next batch begins after bytes that are no batch: a plausible head, and a CRC that is right."""
+"""Where the next batch begins after bytes that are not a batch: a plausible head, and a correct CRC."""
 
 import numpy as np
 

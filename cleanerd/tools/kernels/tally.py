@@ -71,7 +71,7 @@ NAME_BYTES = 64
 DAYS = 1 << 16
 """From 1970 on; row 0 is also for records without a timestamp, the last one for all later ones."""
 GROUPS = 16
-"""Keys are dealt into so many groups: how much these differ says how good an estimate is."""
+"""Keys are dealt into so many groups: how much these differ shows how good an estimate is."""
 DAY_MS = 86_400_000
 _LARGEST = 10
 _HOT_SLOTS = 1 << 15

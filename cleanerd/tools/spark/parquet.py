@@ -1,4 +1,4 @@
-"""Documents as a Parquet file: a row for each, lists and objects in it as they are."""
+"""Documents as a Parquet file: a row for each, with its lists and objects."""
 
 import os
 from collections.abc import Mapping, Sequence
