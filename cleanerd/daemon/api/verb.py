@@ -86,7 +86,7 @@ class Reply(NamedTuple):
 class Verb(NamedTuple):
     """A command of cleanerctl and the requests that it may make.
 
-    `doc` is the docstring of the file: a sentence for the help, then perhaps another text for cleanerctl(1), with `code` in back
+    `doc` is the docstring of the file: a sentence for the help, then perhaps another one for cleanerctl(1), `code` in back
     quotes. `is_look`: it changes nothing, and can be watched. `is_bounded`: --timeout goes to the daemon as
     `timeout_ms`. `wait_s`: how much longer than usual the answer may take. `view`, `empty`: as in `Reply`. `has_failed`:
     whether it exits with 1. `ask`: for a verb that does more than make the first request whose path its arguments fill.
