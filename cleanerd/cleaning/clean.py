@@ -212,18 +212,19 @@ class Cleaner:
             space.take(log.candidate.snapshot.directory, taken)
 
     def _plan_one(self, candidate: Candidate, *, is_owned: bool, drops_staged: bool) -> CleaningPlan:
+        config, snapshot = self._request.config, candidate.snapshot
         if drops_staged:
-            discard_staged(PartitionDir(self._files, candidate.snapshot.directory))
-        config = self._request.config
+            discard_staged(PartitionDir(self._files, snapshot.directory))
         ratio = config.staged_min_free_ratio if is_owned else 0.0
         return plan_cleaning(
             self._files,
             candidate,
             now_ms=self._clock.now_ms(),
             chunk_bytes=config.chunk_bytes,
-            pace=self.pace_of(candidate.snapshot.topic_partition),
-            least_free_bytes=floor_bytes(space_of(candidate.snapshot.directory), ratio),
+            pace=self.pace_of(snapshot.topic_partition),
+            least_free_bytes=floor_bytes(space_of(snapshot.directory), ratio),
             in_place=self._session.executor().shares_files,
+            waits=is_owned and snapshot.is_kafka and not snapshot.is_reported,
         )
 
     def _pay(self, read_bytes: int) -> None:
@@ -379,7 +380,8 @@ class Cleaner:
         rewritten = log.rewritten
         if log.error is None and rewritten is not None:
             directory = log.candidate.snapshot.directory
-            stage = partial(stage_log, moves_checkpoint=not log.groups_left)
+            commit_by_ms = self._clock.now_ms() + log.plan.commit_within_ms
+            stage = partial(stage_log, moves_checkpoint=not log.groups_left, commit_by_ms=commit_by_ms)
             staged = attempt(lambda: stage(self._files, log.plan, rewritten), directory)
             if isinstance(staged, CleanerdError):
                 log.error = staged

@@ -43,6 +43,7 @@ from cleanerd.storage.lock import HOLD_S, POLL_S, LogDirLock, pause_after
 from cleanerd.storage.log_dir import Around, LogDir
 from cleanerd.storage.staged import StagedGroup, discard_staged, live_logs, manifest_names, read_manifests
 from cleanerd.storage.topic_id import topic_stamp
+from cleanerd.units import utc
 
 _IN_ORDER = (Aborted, CorruptFile, LockHeld, SourceChanged)
 """After these nothing is left to recover: the result waits untouched, or was dropped."""
@@ -316,6 +317,11 @@ class Committer:
             # A cleaning that was interrupted while it staged must not move the checkpoint.
             raise SourceChanged(
                 f"{partition.path}: the cleaning was interrupted before it had staged everything"
+            )
+        if self._clock.now_ms() > groups[-1].commit_by_ms:
+            raise SourceChanged(
+                f"{partition.path}: the result waited until after {utc(groups[-1].commit_by_ms)}: its tombstones would go "
+                "before those have met them who have read the values"
             )
         live = live_logs(partition)
         for group in groups:

@@ -20,6 +20,7 @@ from cleanerd.format.offset_index import OffsetIndex, parse_offset_index
 from cleanerd.pipeline.values import ChunkWork, IndexedLog, LogWork, Source, TopicCodec
 from cleanerd.policy.cleanable import range_query
 from cleanerd.policy.grouping import group_segments
+from cleanerd.policy.staging import WAIT_MS, commit_within_ms
 from cleanerd.policy.winner import may_supersede
 from cleanerd.storage.index_files import read_offset_index
 from cleanerd.storage.scan import SegmentOnDisk, read_aborted_txns
@@ -40,11 +41,15 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class CleaningPlan:
-    """What to do to one log. `damaged_indexes`: of its segments, which are read without them and get new ones."""
+    """What to do to one log. `commit_within_ms`: how long after its staging the result may be committed.
+
+    `damaged_indexes`: of its segments, which are read without them and get new ones.
+    """
 
     candidate: Candidate
     groups: tuple[Group, ...]
     work: LogWork
+    commit_within_ms: int
     damaged_indexes: tuple[CorruptFile, ...] = ()
 
     def damage_met(self, indexed: IndexedLog) -> tuple[str, ...]:
@@ -73,12 +78,14 @@ def plan_cleaning(
     pace: Pace,
     least_free_bytes: int = 0,
     in_place: bool = False,
+    waits: bool = False,
 ) -> CleaningPlan:
     """Plan one log. Reads its offset and transaction indexes, and what `cuts` does. Raises CorruptFile, OSError, Aborted.
 
     A damaged offset or time index stops nothing (`storage.index_files`): its group is written again in any case.
 
-    `least_free_bytes` of the file system are left free by what is written; `in_place`: see `LogWork`.
+    `least_free_bytes` of the file system are left free by what is written; `in_place`: see `LogWork`; `waits`: the result
+    will, and its delete horizons are later by that (`policy.staging`).
     """
     snapshot, found, config = candidate.snapshot, candidate.range, candidate.config
     end = found.first_uncleanable_offset
@@ -87,7 +94,7 @@ def plan_cleaning(
     places = [(number, uncut) for number, group in enumerate(groups) for uncut in _uncut(files, group)]
     damaged = [(number, flaw) for number, uncut in places for flaw in _damaged_indexes(uncut)]
     chunks = _plan_chunks(places, found.first_dirty_offset, horizon_ms, chunk_bytes, pace)
-    horizon = now_ms + config.delete_retention_ms
+    horizon = now_ms + config.delete_retention_ms + (WAIT_MS if waits else 0)
     aborted = read_aborted_txns(files, snapshot)
     check_aborted(snapshot, candidate.stability, aborted)
     # A bitmap of verdicts is found by the place of its chunk, and a staged group must not reach behind its successor.
@@ -112,7 +119,8 @@ def plan_cleaning(
         topic_codec=TopicCodec.of(config),
         renewed_groups=frozenset(number for number, _ in damaged),
     )
-    return CleaningPlan(candidate, tuple(groups), work, tuple(flaw for _, flaw in damaged))
+    within_ms = commit_within_ms(config.delete_retention_ms, waits=waits)
+    return CleaningPlan(candidate, tuple(groups), work, within_ms, tuple(flaw for _, flaw in damaged))
 
 
 def _groups(candidate: Candidate) -> list[Group]:

@@ -13,17 +13,22 @@ from cleanerd.pipeline.segment_indexes import aborted_in, join_entries
 from cleanerd.pipeline.values import RewrittenLog
 from cleanerd.storage.assemble import Assembly, assemble
 from cleanerd.storage.partition_dir import PartitionDir
-from cleanerd.storage.staged import SourceSegment, StagedGroup, discard_parts, write_manifest
+from cleanerd.storage.staged import NO_LIMIT_MS, SourceSegment, StagedGroup, discard_parts, write_manifest
 
 _MOSTLY = 0.9  # of the bytes of a group
 
 
 def stage_log(
-    files: Files, plan: CleaningPlan, rewritten: RewrittenLog, *, moves_checkpoint: bool = True
+    files: Files,
+    plan: CleaningPlan,
+    rewritten: RewrittenLog,
+    *,
+    moves_checkpoint: bool = True,
+    commit_by_ms: int = NO_LIMIT_MS,
 ) -> int:
     """Assemble and declare every changed group, ascending; returns how many. Raises OSError, SourceChanged, NoSpace.
 
-    `moves_checkpoint`: False when there are groups to change beside these.
+    `moves_checkpoint`: False when there are groups to change beside these. `commit_by_ms`: as `StagedGroup` has it.
     """
     partition, basis = PartitionDir(files, plan.candidate.snapshot.directory), plan.candidate.basis
     changed = sorted(rewritten.indexed.changed_groups)
@@ -46,6 +51,7 @@ def stage_log(
             generation=basis.generation,
             checkpoint=basis.checkpoint,
             moves_checkpoint=moves_checkpoint,
+            commit_by_ms=commit_by_ms,
         )
         before = write_manifest(partition, staged, before)
     discard_parts(partition)

@@ -135,6 +135,7 @@ class PartitionSnapshot:
     generation: str = ""  # read before anything else: what is truncated since has another one
     topic_stamp: str = ""  # likewise: of a topic that is created again since
     unlisted: tuple[str, ...] = ()  # `Checkpoints.unlisted`; none where no broker would write an entry
+    is_reported: bool = False  # its bounds are those of a live broker, which swaps what is staged
 
     @property
     def size_bytes(self) -> int:
@@ -212,6 +213,7 @@ def scan_partition(
         generation=generation,
         topic_stamp=stamp,
         unlisted=checkpoints.unlisted(topic_partition) if is_kafka else (),
+        is_reported=spoken_of is not None,
     )
 
 

@@ -20,7 +20,8 @@ from cleanerd.format.names import FileKind, SegmentFileName, Suffix, parse_segme
 
 from .partition_dir import PartitionDir
 
-_VERSION = 4
+NO_LIMIT_MS = 2**63 - 1
+_VERSION = 5
 _MANIFEST_END = f"{FileKind.MANIFEST.value}{Suffix.STAGED.value}"
 _UNFINISHED_END = f".manifest-part{Suffix.STAGED.value}"
 
@@ -65,6 +66,7 @@ class StagedGroup:
     `generation` (`storage.generation`) and `checkpoint`, the entry of the log in `cleaner-offset-checkpoint`, are those that
     the cleaning was planned with. `moves_checkpoint`: False for groups that are not all of their cleaning, because there
     was no room for more: committed, they are what a cleaning that was interrupted between two groups leaves.
+    `commit_by_ms`: after that its tombstones would not stay for long enough (`policy.staging`).
     `log_inode` and `previous` are what `write_manifest` finds; a group that was not read from there has neither.
     """
 
@@ -79,6 +81,7 @@ class StagedGroup:
     generation: str = ""
     checkpoint: int | None = None
     moves_checkpoint: bool = True
+    commit_by_ms: int = NO_LIMIT_MS
     log_inode: int | None = None
     previous: PreviousGroup | None = None
 

@@ -4,6 +4,7 @@ A broker that is told so by an unclean leader election leaves no token of its tr
 there is to see are the segments that are gone and the leader epochs.
 """
 
+import json
 import subprocess
 import threading
 from contextlib import ExitStack
@@ -139,6 +140,14 @@ def test_nor_is_one_that_was_created_again_with_a_segment_at_the_same_offset(sta
     """No cleaning has seen its records."""
     (Path(staged.directory) / names.PARTITION_METADATA).write_text("version: 0\ntopic_id: " + "A" * 22)
     check_not_recorded(staged, "the topic was created again")
+
+
+def test_it_is_dropped_when_it_has_waited_for_too_long(staged: Cleaning) -> None:
+    """Its delete horizons count from the cleaning (`policy.staging`)."""
+    (*_, last) = manifest_names(PartitionDir(FILES, staged.directory))
+    manifest = Path(staged.directory) / str(last)
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "commit_by_ms": 1_700_000_000_000}))
+    check_dropped(staged, "waited until after 2023-11-14 22:13:20 UTC")
 
 
 @pytest.fixture

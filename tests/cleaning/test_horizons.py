@@ -26,11 +26,13 @@ from cleanerd.storage.segments import log_batches
 from cleanerd.tools.client.producer import Producer, ProducerRecord
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.logs import stop_broker
+from tests.cleaning.logs import clean as run
+from tests.cleaning.logs import lock_of_another, stop_broker
 from tests.cleaning.silent import clean_at
 
 TP = TopicPartition("quiet", 0)
-DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 T0_MS = 1_700_000_000_000
 HORIZON_MS = T0_MS + DAY_MS
 Rows = dict[bytes | None, bytes | None]
@@ -201,3 +203,35 @@ def test_damage_is_reported_where_a_batch_has_to_be_looked_into(tmp_path: Path, 
     assert horizons(tmp_path, HORIZON_MS - 1).next_ms == HORIZON_MS
     damage(16)  # no magic byte
     assert horizons(tmp_path, HORIZON_MS) == Horizons(has_expired=False)
+
+
+@pytest.mark.parametrize("wait_ms", [HOUR_MS, 3 * DAY_MS, 31 * DAY_MS])
+def test_a_value_that_goes_when_its_result_has_waited_leaves_its_tombstone(
+    tmp_path: Path, spark: LazySpark, wait_ms: int
+) -> None:
+    """Who has read the value just before the commit must meet the tombstone, whatever is cleaned next."""
+
+    def fill(*records: tuple[bytes, bytes | None]) -> None:
+        """A closed segment, and an empty one, of a broker that stops."""
+        with LogWriter(str(tmp_path), TP.topic, TP.partition, segment_bytes=1 << 24) as log:
+            producer = Producer(log)
+            for record in records:
+                producer.put(*record, T0_MS)
+            log.roll()
+            stop_broker(tmp_path, {TP.topic: log.log_end_offset})
+
+    def outcome(after_ms: int) -> str:
+        options = [
+            f"--set=log.cleaner.delete.retention.ms={DAY_MS}",
+            f"--topic={TP.topic}",
+            f"--now-ms={T0_MS + after_ms}",
+        ]
+        return run(spark, tmp_path, options=options).outcome(TP.topic, tmp_path.name)
+
+    fill((b"secret", b"value"), (b"key", b"1"))
+    fill((b"secret", None))
+    with lock_of_another(tmp_path / names.LOCK):
+        assert outcome(0) == "staged"
+    fill((b"key", b"2"))
+    assert outcome(wait_ms) == "committed"
+    assert rows(tmp_path)[b"secret"] is None

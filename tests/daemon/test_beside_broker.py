@@ -18,7 +18,7 @@ from cleanerd.format import names
 from cleanerd.format.names import FileKind, Suffix
 from cleanerd.policy.staging import pays_again
 from cleanerd.storage.partition_dir import PartitionDir
-from cleanerd.storage.staged import SourceSegment, StagedGroup, write_manifest
+from cleanerd.storage.staged import NO_LIMIT_MS, SourceSegment, StagedGroup, write_manifest
 from tests.cleaning.logs import META_PROPERTIES, lock_of_another
 from tests.daemon.inventories import write_cleaner_checkpoint
 from tests.operate.world import World
@@ -171,14 +171,18 @@ def test_a_checkpoint_that_a_broker_keeps_is_worth_no_second_cleaning(world: Wor
     assert sorted(clean_what_is_due()) == sorted(logs), "the broker has stopped"
 
 
-def stage(directory: Path, groups: list[list[Path]], size_bytes: int) -> StagedGroup:
+def stage(
+    directory: Path, groups: list[list[Path]], size_bytes: int, commit_by_ms: int = NO_LIMIT_MS
+) -> StagedGroup:
     """A result for the first segments of a log, as a cleaning leaves it."""
     (sources,) = groups
     stats = [(int(path.stem), path.stat()) for path in sources]
     following = min(int(path.stem) for path in directory.glob("*.log") if path not in sources)
     found = tuple(SourceSegment.of(base, FileStat.of(stat)) for base, stat in stats)
     sizes = {FileKind.LOG: size_bytes, FileKind.OFFSET_INDEX: 0, FileKind.TIME_INDEX: 12}
-    group = StagedGroup(found, following, following, sizes, 0, following - 1, (), is_last=True)
+    group = StagedGroup(
+        found, following, following, sizes, 0, following - 1, (), is_last=True, commit_by_ms=commit_by_ms
+    )
     for kind, size in sizes.items():
         (directory / str(group.name(kind, Suffix.STAGED))).write_bytes(bytes(size))
     return write_manifest(PartitionDir(RealFiles(), str(directory)), group)
@@ -207,6 +211,21 @@ def test_a_result_that_has_aged_is_made_again(world: World) -> None:
     world.configure(log_cleaner_min_cleanable_ratio="1.0")
     daemon.parts.obstacles.ignored.clear()
     assert daemon.parts.conditions.of(log).obstacle is not None, "it does not qualify again"
+
+
+@pytest.mark.parametrize(("left_ms", "expected"), [(500, True), (5_000, False)])
+def test_a_result_that_has_waited_for_half_of_its_time_is_made_again(
+    world: World, left_ms: int, expected: bool
+) -> None:
+    """However much is thrown away: it would be dropped at its commit."""
+    closed = bring_closed_segments(world, "one-0")
+    now_ms, directory = world.clock.now_ms(), world.a / "one-0"
+    stage(directory, [closed[:1]], 1 << 20, now_ms + left_ms)
+    manifest = next(directory.glob("*.manifest.cleanerd"))
+    os.utime(manifest, ns=((now_ms - 1_000) * 1_000_000,) * 2)
+    world.parts.inventory.touch(str(world.a), "one-0")
+    scan(world)
+    assert (world.daemon.parts.conditions.of(world.log("one")).obstacle is None) is expected
 
 
 class _Nothing:

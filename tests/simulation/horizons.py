@@ -1,6 +1,7 @@
 """When a tombstone or a marker may go at the earliest (rules 4.15, 4.19, 4.25-4.28), from outside.
 
-A cleaning writes the horizon into the batch, clock plus `delete.retention.ms`; a later one, from then on, takes the record.
+A cleaning writes the horizon into the batch, clock plus `delete.retention.ms`, later by `WAIT_MS` where its result is to
+wait for a broker's stop; a later one, from then on, takes the record.
 A horizon that was seen stays what it is until the batch is gone or empty. One that is new, or was never seen, is one that
 the window allows.
 """
@@ -8,6 +9,7 @@ the window allows.
 from dataclasses import dataclass, field
 
 from cleanerd.format.batch import BatchHeader
+from cleanerd.policy.staging import WAIT_MS
 from tests.simulation.rules import Violation, Window
 
 
@@ -28,7 +30,7 @@ class Horizons:
             raise Violation(f"the delete horizon of the batch at {first} was {known}, is {found}")
         if known is None and found is not None:
             least, most = self.window.horizons_ms()
-            if not least <= found <= most:
+            if not (least <= found <= most or least <= found - WAIT_MS <= most):
                 raise Violation(
                     f"the delete horizon of the batch at {first} is {found}, must be {least} to {most}"
                 )

@@ -40,7 +40,7 @@ from cleanerd.policy.cleanable import (
 )
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints, SegmentOnDisk, live_kinds, quick_log_end_offset, stat_log
-from cleanerd.storage.staged import read_manifest
+from cleanerd.storage.staged import NO_LIMIT_MS, read_manifest
 
 _EVER_MS = -1  # largest timestamp of a segment that no minimum lag holds back
 
@@ -58,7 +58,7 @@ class StagedResult:
     """The result that waits in a partition directory, as far as its manifests can be read.
 
     Its commit replaces `replaced_segments` with `replaced_bytes`, and makes the log smaller by `freed_bytes`.
-    `round_end`: up to where the log is clean then; None where that cannot be read.
+    `round_end`: up to where the log is clean then; None where that cannot be read. `commit_by_ms`: as `StagedGroup` has it.
     """
 
     bytes: int
@@ -67,6 +67,7 @@ class StagedResult:
     freed_bytes: int
     round_end: int | None
     since_ms: int
+    commit_by_ms: int = NO_LIMIT_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +268,7 @@ def _staged(partition: PartitionDir, names: list[SegmentFileName]) -> StagedResu
         freed_bytes=sum(replaced) - sum(group.sizes[FileKind.LOG] for group in groups),
         round_end=max((group.round_end for group in groups), default=None),
         since_ms=min(stats[name].mtime_ms for name in manifests),
+        commit_by_ms=min((group.commit_by_ms for group in groups), default=NO_LIMIT_MS),
     )
 
 

@@ -34,7 +34,7 @@ from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.clock import Clock
 from cleanerd.policy.lifecycle import Status
-from cleanerd.policy.staging import pays_again
+from cleanerd.policy.staging import has_half_waited, pays_again
 from cleanerd.units import utc
 
 _BUSY: dict[Status, LogState] = {Status.IN_PROGRESS: "cleaning", Status.ABORTED: "aborted"}
@@ -129,6 +129,8 @@ class Conditions:
         staged, found = known.contents.staged, self.due_logs.estimate(known.log)
         if staged is None or staged.round_end is None or found is None or self._until(found):
             return False
+        if has_half_waited(staged.since_ms, staged.commit_by_ms, self.clock.now_ms()):
+            return True
         closed = [segment.facts for segment in known.contents.closed]
         end = found.range.first_uncleanable_offset
         return pays_again(
