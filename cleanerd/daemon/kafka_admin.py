@@ -118,7 +118,7 @@ class KafkaAdmin:
         ]:
             asked += 1
             if asked > _TAKEN_TRIES:
-                raise ClusterRefused(f"the cluster did not take {key} of {', '.join(sorted(wrong))}")
+                raise ClusterRefused(f"the cluster did not accept {key} of {', '.join(sorted(wrong))}")
             threading.Event().wait(_TAKEN_S)
 
     def _ask(self, call: Callable[[], Any]) -> Any:
@@ -146,7 +146,7 @@ def _client_settings(path: str) -> dict[str, Any]:
         elif key in _OPTIONS:
             settings[_OPTIONS[key]] = value.strip()
         elif key not in _IMPLIED:
-            raise ClusterRefused(f"{path}: {key} is not known here; known are {', '.join(sorted(_KNOWN))}")
+            raise ClusterRefused(f"{path}: {key} is not a known key; known are {', '.join(sorted(_KNOWN))}")
     for kind in ("keystore", "truststore"):
         if found.get(f"ssl.{kind}.location") and found.get(f"ssl.{kind}.type", "").strip().upper() != "PEM":
             raise ClusterRefused(

@@ -62,6 +62,6 @@ def test_a_value_is_taken_when_a_broker_tells_it(
 def test_what_is_never_told_was_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is an error that names the topics, after a while and not at once."""
     broker = LateBroker(1000, a="0.7", b="0.7")
-    with pytest.raises(ClusterRefused, match=f"did not take {KEY} of a, b"):
+    with pytest.raises(ClusterRefused, match=f"did not accept {KEY} of a, b"):
         admin_of(broker, monkeypatch).set_own_values({"a": "1.0", "b": "1.0"}, KEY)
     assert broker.late == 1000 - 21

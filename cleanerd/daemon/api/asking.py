@@ -62,7 +62,7 @@ def _partition(client: Client, name: str) -> str:
         raise ControlError(f"there is no topic {name}; `cleanerctl logs` lists what there is", NO_SUCH_LOG)
     if len(found) > 1:
         raise ControlError(
-            f"{name} has {len(found)} partitions: which, {name}-{found[0]} to {name}-{found[-1]}?", USAGE
+            f"{name} has {len(found)} partitions: name one of {name}-{found[0]} to {name}-{found[-1]}", USAGE
         )
     return f"{name}-{found[0]}"
 

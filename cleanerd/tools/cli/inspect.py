@@ -88,7 +88,7 @@ def run(arguments: Namespace) -> int:
             )
     is_nothing_found = not tasks and bool(arguments.topic or arguments.partition)
     if is_nothing_found:
-        output.say("none of the partitions that were named was found")
+        output.say("no partition of those that were named was found")
     _report(arguments, found, failed)
     return 1 if failed or is_nothing_found else 0
 

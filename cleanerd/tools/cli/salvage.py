@@ -51,12 +51,12 @@ def run(arguments: Namespace) -> int:
         )
     if report.log_start_offset > report.segments[0]:
         output.say(
-            f"the original starts at offset {report.log_start_offset}, by {LOG_START_CHECKPOINT}: what its segments hold "
-            "below is in the copy, and shown unless the log directory of the copy gets the same entry"
+            f"the original starts at offset {report.log_start_offset}, by {LOG_START_CHECKPOINT}: the copy also has the "
+            "records below, and consumers see them unless the log directory of the copy gets the same entry"
         )
     if report.damage:
         output.say(
-            "keys that were deleted in a range that is lost are back in the copy: if the partition has other replicas, "
+            "keys that were deleted in a lost range are back in the copy: if the partition has other replicas, "
             "delete its directory instead, and the broker fetches the whole log"
         )
     return 1 if report.damage else 0

@@ -58,7 +58,7 @@ def run(arguments: Namespace) -> int:
         case _:
             _write_table(report)
     if not report.partitions and (arguments.topic or arguments.partition):
-        output.say("none of the partitions that were named was found")
+        output.say("no partition of those that were named was found")
         return 1
     return 0 if report.is_sound else 1
 

@@ -113,7 +113,7 @@ def test_a_topic_with_one_partition_needs_no_number(daemon: Daemon) -> None:
     """One with several asks which, one that is not there says so."""
     which = daemon.ctl("log", "orders")
     assert (which.returncode, which.stdout) == (2, "")
-    assert which.stderr.startswith("cleanerctl: orders has 2 partitions: which, orders-0 to orders-3?\n")
+    assert which.stderr.startswith("cleanerctl: orders has 2 partitions: name one of orders-0 to orders-3\n")
     nothing = daemon.ctl("explain", "nosuch")
     assert nothing.returncode == 4
     assert nothing.stderr.startswith("cleanerctl: there is no topic nosuch")
