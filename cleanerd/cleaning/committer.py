@@ -320,8 +320,8 @@ class Committer:
             )
         if self._clock.now_ms() > groups[-1].commit_by_ms:
             raise SourceChanged(
-                f"{partition.path}: the result waited until after {utc(groups[-1].commit_by_ms)}: its tombstones would go "
-                "before those have met them who have read the values"
+                f"{partition.path}: the result waited too long: after {utc(groups[-1].commit_by_ms)} its tombstones may go "
+                "before a reader of the values meets them"
             )
         live = live_logs(partition)
         for group in groups:

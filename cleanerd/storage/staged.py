@@ -22,6 +22,8 @@ from .partition_dir import PartitionDir
 
 NO_LIMIT_MS = 2**63 - 1
 _VERSION = 5
+_WITHOUT_TIME = 4
+"""The version before, which did not limit how long a result may wait: a commit that has begun is finished, none begins."""
 _MANIFEST_END = f"{FileKind.MANIFEST.value}{Suffix.STAGED.value}"
 _UNFINISHED_END = f".manifest-part{Suffix.STAGED.value}"
 
@@ -194,7 +196,10 @@ def read_manifest(partition: PartitionDir, name: SegmentFileName) -> StagedGroup
     path, expected = partition.path_of(name), f"a manifest of version {_VERSION}"
     try:
         fields = json.loads(partition.files.read(path))
-        if fields.pop("version") != _VERSION:
+        version = fields.pop("version")
+        if version == _WITHOUT_TIME:
+            fields["commit_by_ms"] = 0
+        elif version != _VERSION:
             raise ValueError("another version")
         group = _MANIFEST.validate_python(fields)
     except ValidationError as error:
