@@ -147,7 +147,7 @@ def test_it_is_dropped_when_it_has_waited_for_too_long(staged: Cleaning) -> None
     (*_, last) = manifest_names(PartitionDir(FILES, staged.directory))
     manifest = Path(staged.directory) / str(last)
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "commit_by_ms": 1_700_000_000_000}))
-    check_dropped(staged, "waited until after 2023-11-14 22:13:20 UTC")
+    check_dropped(staged, "waited too long: after 2023-11-14 22:13:20 UTC")
 
 
 @pytest.fixture
