@@ -378,7 +378,7 @@ class Committer:
         if isinstance(done, CleanerdError):
             partition = self._log_dir.partition(result.topic_partition)
             attempt(partial(discard_staged, partition), partition.path)
-            return result.failed(done)
+            return result.untouched().failed(done)
         if not is_staged:
             return result.after("checkpoint", seconds)
         committed = replace(result, outcome="committed", committed_by=self.ways.get(result.topic_partition))

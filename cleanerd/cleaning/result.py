@@ -109,6 +109,16 @@ class LogResult:
         """The log."""
         return TopicPartition(self.topic, self.partition)
 
+    def untouched(self) -> "LogResult":
+        """The result when what was made of the log was thrown away."""
+        return replace(
+            self,
+            bytes_after=self.bytes_before,
+            records_kept=self.records_read,
+            removed={},
+            segments_after=self.segments_before,
+        )
+
     def failed(self, error: CleanerdError) -> "LogResult":
         """The result once `error` has ended the work on the log."""
         return replace(

@@ -8,12 +8,14 @@ import json
 import subprocess
 import threading
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cleanerd.cleaning.commit_host import CommitHost
-from cleanerd.cleaning.committer import Unchanged
+from cleanerd.cleaning.committer import Committer, Unchanged
+from cleanerd.cleaning.result import LogResult
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import SourceChanged
@@ -173,6 +175,24 @@ def test_2_10_nor_is_a_log_recorded_as_clean_meanwhile(staged: Cleaning, moved: 
 def test_a_log_that_another_broker_moves_is_not_meant(staged: Cleaning, moved: tuple[str, str]) -> None:
     (Path(moved[1]) / names.META_PROPERTIES).write_text(META_PROPERTIES.replace("node.id=", "node.id=9"))
     assert committed(at(staged, moved))
+
+
+def test_the_account_of_one_that_is_dropped_is_that_of_a_log_as_it_was(staged: Cleaning) -> None:
+    (Path(staged.directory) / names.LEADER_EPOCH_CHECKPOINT).write_bytes(render_leader_epochs([(4, 0)]))
+    result = replace(
+        LogResult.of(TP, staged.log_dir, "staged"),
+        bytes_before=9_000,
+        bytes_after=1_000,
+        records_read=90,
+        records_kept=10,
+        removed={"superseded": 80},
+        segments_before=9,
+        segments_after=1,
+    )
+    (settled,) = Committer(at(staged, ())).settle([result])
+    assert settled.outcome == "failed"
+    assert (settled.bytes_after, settled.records_kept, settled.segments_after) == (9_000, 90, 9)
+    assert settled.removed == {}
 
 
 def check_dropped(staged: Cleaning, reason: str, log_dirs: tuple[str, ...] = ()) -> None:
