@@ -218,6 +218,16 @@ def test_what_cannot_be_read_is_not_offered_for_cleaning(world: World) -> None:
         clean.clean(world.control, "unreadable", force=False)
 
 
+def test_nor_is_it_passed_over_in_silence_because_nobody_can_tell_whose_it_is(world: World) -> None:
+    """Its topic id is in the directory that lets nobody in."""
+    bring_about(world)
+    log = world.log("unreadable")
+    world.parts.obstacles.ignored[log] = "expected topic id A, found: Permission denied"
+    found = world.parts.conditions.of(log)
+    assert (found.state, found.obstacle) == ("uncleanable", world.parts.obstacles.ignored[log])
+    assert "symbolic link" in str(found.reason)
+
+
 def test_a_log_below_its_own_threshold_is_not_dirty(world: World) -> None:
     """Rule 1.21; its dirty ratio is told all the same, and that of a log without a dirty section is 0."""
     log = world.log("few")

@@ -6,7 +6,7 @@ What comes first in this order decides.
 state                       what decides it
 ==========================  ==================================================================================
 offline                     its log directory does not work
-ignored                     it is not known to be ours to change (`cleaning.foreign`)
+ignored                     it is not known to be ours to change (`cleaning.foreign`), though it can be read
 cleaning, aborted, paused   a worker has it, or a hold or a client keeps it (rule 2A), or its broker moves it (2.10)
 uncleanable                 it is compacted and cannot be read, or failed too often
 staged                      a result waits for its commit
@@ -92,7 +92,9 @@ class Conditions:
     def _of(self, log: LogId, owner_of: _OwnerOf) -> Condition:
         barred, offline = self.states.obstacles.barred(log), self.states.obstacles.offline.get(log.log_dir)
         if barred is not None:
-            return Condition("ignored" if offline is None else "offline", offline or barred, barred)
+            unread = self._unread(log)  # so nobody can tell whose it is, and somebody has to be told
+            state: LogState = "ignored" if unread is None else "uncleanable"
+            return Condition(state if offline is None else "offline", offline or unread or barred, barred)
         status = self.states.state(log).status
         if status in _BUSY:
             return Condition(_BUSY[status])
@@ -100,12 +102,17 @@ class Conditions:
             return Condition("paused", None, "it is paused; `cleanerctl holds` shows by whom")
         return self._at_rest(log, owner_of)
 
+    def _unread(self, log: LogId) -> str | None:
+        """Why a compacted log cannot be read, None if it can."""
+        is_compacted = self.configuration().topic(log.topic_partition.topic).compact
+        return self.inventory.error(log) if is_compacted else None
+
     def _at_rest(self, log: LogId, owner_of: _OwnerOf) -> Condition:
         """Of a log that no worker has and no hold keeps."""
         is_compacted = self.configuration().topic(log.topic_partition.topic).compact
-        known, error, failure = self.inventory.facts(log), self.inventory.error(log), self.failures.of(log)
-        if is_compacted and error is not None:
-            return Condition("uncleanable", error, error)
+        known, unread, failure = self.inventory.facts(log), self._unread(log), self.failures.of(log)
+        if unread is not None:
+            return Condition("uncleanable", unread, unread)
         target = self.inventory.moving_to(log) if is_compacted else None
         if target is not None:
             reason = f"its broker moves it to {target}"
