@@ -58,6 +58,8 @@ def new_context(conf: SparkConf, gateway: ClientServer, python: str) -> SparkCon
     """A context whose workers are forked from a process of `python`."""
     context = SparkContext(conf=conf, gateway=gateway)
     context.pythonExec = python
+    server: Any = context._accumulatorServer
+    server.handle_error = lambda *_: None  # that the JVM is gone: it would print a stack trace
     return context
 
 
@@ -76,8 +78,6 @@ def stop(context: SparkContext) -> None:
     """Stop it, and do not wait for its server of accumulators, which looks up once a second and is never used."""
     server: Any = context._accumulatorServer
     context._accumulatorServer = None  # type: ignore[assignment]
-    if server is not None:
-        server.handle_error = lambda *_: None  # that the JVM is gone
     try:
         context.stop()
     finally:

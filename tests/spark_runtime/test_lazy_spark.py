@@ -172,6 +172,18 @@ def test_a_context_that_was_stopped_is_replaced(spark: LazySpark) -> None:
     assert count(spark) == 2
 
 
+@pytest.mark.usefixtures("alone")
+def test_a_jvm_that_is_killed_leaves_no_stack_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    """As at the end of each engine whose JVM leaves no archive: the log of the daemon is a line of JSON for each event."""
+    with session() as spark:
+        assert count(spark) == 2
+        server: Any = spark.context()._accumulatorServer
+        jvm_of(spark).kill()
+        jvm_of(spark).wait()
+        server.shutdown()
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.soak
 def test_none_starts_before_the_end_of_one_whose_jvm_has_died(
     spark: LazySpark, monkeypatch: pytest.MonkeyPatch
