@@ -3,7 +3,7 @@
 =======  ==========================================================================
 signal   what it does
 =======  ==========================================================================
-TERM     stop; every cleaning is aborted at its next buffer, nothing is half committed
+TERM     stop; every cleaning is aborted, nothing is half committed
 INT      the same
 TERM or INT again   leave at once; the next start recovers what was interrupted
 HUP      reload; the service manager is notified when it begins and ends (`notify`)

@@ -15,7 +15,7 @@ Start   1. directories taken (`ownership`), a second instance refused with the p
         2. leftovers of interrupted commits recovered, where no other process owns the directory
         3. first scan
         4. workers, keepers, control socket; from here on it is ready
-Stop    1. no new work; every cleaning is aborted at its next buffer, waiters are sent away
+Stop    1. no new work; every cleaning is aborted, waiters are sent away
         2. workers end; a commit that has begun is finished
         3. engine, keepers, control socket, history, directory locks
 

@@ -56,7 +56,7 @@ def _operation(route: Route, schemas: Mapping[tuple[Any, Any], Any]) -> dict[str
         "required": ["apiVersion", route.key],
         "properties": {"apiVersion": {"const": API_VERSION}, route.key: schemas[route.verb, "serialization"]},
     }
-    error = {"description": "It was not done.", "content": _json({"$ref": _REF.format(model="Error")})}
+    error = {"description": "Not done.", "content": _json({"$ref": _REF.format(model="Error")})}
     operation: dict[str, Any] = {
         "operationId": route.verb,
         "summary": route.summary,

@@ -11,7 +11,7 @@ from cleanerd.errors import CleanerdError
 def abort(
     control: daemon.Control, pattern: daemon.Pattern, timeout_ms: daemon.WaitMs = DEFAULT_WAIT_MS
 ) -> tuple[daemon.LogRef, ...]:
-    """Stop the cleanings of what matches and answer when they have stopped (2.2); names those that ran."""
+    """Stop the cleanings of what matches, and answer when they have stopped, with the logs that were being cleaned."""
     states, now_s = control.parts.states, control.parts.clock.monotonic_s
     deadline_s = now_s() + timeout_ms / 1000
     busy = [log for log in control.some(pattern) if states.state(log).status is daemon.Status.IN_PROGRESS]
@@ -21,7 +21,7 @@ def abort(
         try:
             states.abort(log, max(deadline_s - now_s(), 0))
         except daemon.StillRunning as error:
-            raise Timeout(f"{error}; it stops at its next buffer") from error
+            raise Timeout(f"{error}; it stops soon") from error
         except ValueError as error:  # another client aborts it
             raise Conflict(str(error)) from error
         except CleanerdError as error:

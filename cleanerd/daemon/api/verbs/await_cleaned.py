@@ -17,7 +17,7 @@ def await_cleaned(
     offset: daemon.Offset,
     timeout_ms: daemon.WaitMs = DEFAULT_WAIT_MS,
 ) -> tuple[daemon.LogView, ...]:
-    """The log, when its first dirty offset has reached `offset` (Kafka's awaitCleaned)."""
+    """The log, as soon as its first dirty offset has reached `offset` (Kafka's awaitCleaned)."""
     parts, deadline_s = control.parts, control.parts.clock.monotonic_s() + timeout_ms / 1000
     logs = control.of(topic_partition)
     while not all(_cleaned_up_to(control, log) >= offset for log in logs):

@@ -24,7 +24,7 @@ _POLL_S = 0.1
 def commit(
     control: daemon.Control, pattern: daemon.Pattern | None = None, wait_ms: daemon.WaitMs = 0
 ) -> tuple[daemon.CommitView, ...]:
-    """Commit staged results, waiting up to `wait_ms` for locks; what is still locked then is `waiting`, no error.
+    """Commit staged results; wait up to `wait_ms` for locks. What is still locked then is `waiting`, which is no error.
 
     Waiting for all results announces a broker start: after that no lock is taken in free log directories
     for a minute, or until a broker holds it.

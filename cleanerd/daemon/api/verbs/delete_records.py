@@ -16,7 +16,7 @@ from cleanerd.errors import Aborted, CleanerdError, LockHeld
 def delete_records(
     control: daemon.Control, topic_partition: daemon.Tp, offset: daemon.Offset
 ) -> tuple[daemon.DeletedRecords, ...]:
-    """Raise the log start offset and delete the segments below it.
+    """Raise the log start offset to `offset`, and delete the segments wholly below it.
 
     `Invalid` where the policy is `compact` without `delete`; `Conflict` for a log that may not be changed now, or that a
     live broker owns.

@@ -8,7 +8,7 @@ from cleanerd.daemon.api.verb import Endpoint, Verb, daemon
 
 
 def jobs(control: daemon.Control) -> tuple[daemon.JobView, ...]:
-    """Jobs that are queued or run, and the last ones that are done; newest last."""
+    """Queued and running jobs, and the last ones that are done; newest last."""
     return control.parts.jobs.views()
 
 

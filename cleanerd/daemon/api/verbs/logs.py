@@ -10,7 +10,7 @@ from cleanerd.daemon.values.severity import STATES
 def logs(
     control: daemon.Control, pattern: daemon.Pattern | None = None, state: daemon.LogState | None = None
 ) -> tuple[daemon.LogView, ...]:
-    """Every log that matches, in order of name; nothing found is an empty answer here."""
+    """Every log that matches, in order of name; an empty list if none does."""
     views = daemon.log_views(control.parts, control.matching(pattern))
     return tuple(view for view in views if state is None or view.state == state)
 

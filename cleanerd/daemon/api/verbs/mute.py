@@ -21,7 +21,8 @@ CLUSTER_S = 40.0
 
 
 def mute(control: daemon.Control, pattern: daemon.Pattern) -> tuple[daemon.MuteView, ...]:
-    """Keep the brokers' own cleaners away from topics: their min.cleanable.dirty.ratio becomes 1.0 in the cluster.
+    """Keep the brokers' own cleaners away from topics: by the agent in the broker beside cleanerd, else by a
+    min.cleanable.dirty.ratio of 1.0 in the cluster.
 
     The pattern is the name of a topic, or a glob. Raises `Conflict` when the cluster refuses or cannot be asked.
     """

@@ -21,9 +21,9 @@ def pause(
     ttl_ms: daemon.Ttl | None = None,
     timeout_ms: daemon.WaitMs = DEFAULT_WAIT_MS,
 ) -> daemon.HoldView:
-    """Abort and pause (2.1): hold what matches, now and later, and answer when nothing of it is being cleaned.
+    """Hold what matches, now and later, and answer when none of it is being cleaned any more.
 
-    A pattern that matches nothing yet holds what appears. After a `Timeout` the hold has been withdrawn.
+    Kafka's "abort and pause" (2.1). A pattern that matches nothing yet holds what appears. A `Timeout` withdraws the hold.
     """
     parts, now_ms = control.parts, control.parts.clock.now_ms()
     hold = daemon.Hold.new(pattern, owner, reason, now_ms, ttl_ms)

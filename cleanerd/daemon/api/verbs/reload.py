@@ -6,7 +6,7 @@ from cleanerd.daemon.api.verb import Endpoint, Verb, daemon
 
 
 def reload(control: daemon.Control) -> daemon.ReloadView:
-    """Read the configuration again, all or nothing; what is wrong with it is in the answer."""
+    """Read the configuration again, all of it or nothing; the answer has its problems."""
     return daemon.reload_view(control.reload(daemon.ReloadTrigger.REQUEST), control.reloader.last_success_ms)
 
 

@@ -8,7 +8,7 @@ from cleanerd.daemon.api.verb import Endpoint, Verb, daemon
 
 
 def resume(control: daemon.Control, selector: daemon.Pattern) -> tuple[daemon.HoldView, ...]:
-    """Lift the hold of this id, or all with exactly this pattern."""
+    """Lift the hold with this id, or all with exactly this pattern."""
     parts = control.parts
     found = [hold for hold in parts.states.holds() if selector in (hold.id, hold.pattern)]
     if not found:

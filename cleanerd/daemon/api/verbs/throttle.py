@@ -14,7 +14,7 @@ from cleanerd.daemon.api.verb import Endpoint, Reply, Verb, daemon
 
 
 def throttle(control: daemon.Control) -> daemon.ThrottleView:
-    """Limits and measured rates."""
+    """I/O limits and measured rates."""
     read, written = daemon.rates_of(control.parts)
     return daemon.ThrottleView(
         limits=daemon.limits_view(control.parts.throttle),
@@ -26,7 +26,7 @@ def throttle(control: daemon.Control) -> daemon.ThrottleView:
 
 
 def set_throttle(control: daemon.Control, change: daemon.ThrottleChange) -> daemon.ThrottleView:
-    """Change limits at once, until the next change or reload."""
+    """Change I/O limits at once, until the next change or reload."""
     limits, unlimited = change.applied_to(daemon.limits_view(control.parts.throttle)), float("inf")
     control.parts.throttle.set_limits(
         total=limits.io_bytes_per_s or unlimited,

@@ -11,7 +11,7 @@ from cleanerd.daemon.api.verbs.mute import CLUSTER_S, changing
 
 
 def unmute(control: daemon.Control, pattern: daemon.Pattern) -> tuple[daemon.MuteView, ...]:
-    """Give muted topics back, with the settings that they had before; names those that were muted."""
+    """Give muted topics back, with the settings that they had before; returns those that were muted."""
     found = [mute for mute in control.mutes.all() if fnmatchcase(mute.topic, pattern)]
     if not found:
         raise NotFound(f"no muted topic matches {pattern}; `cleanerctl status` lists them")
