@@ -228,6 +228,18 @@ def test_nor_is_it_passed_over_in_silence_because_nobody_can_tell_whose_it_is(wo
     assert "symbolic link" in str(found.reason)
 
 
+def test_a_disk_that_is_too_full_for_results_is_told_with_the_logs_that_wait_for_it(world: World) -> None:
+    """Nothing else would say why the disk goes on filling up."""
+    why = "0.7% of the file system is free"
+    world.parts.obstacles.full[str(world.a)] = why
+    few = world.parts.conditions.of(world.log("few"))
+    assert (few.state, few.reason, few.obstacle) == ("dirty", why, why)
+    assert status.status(world.control).warnings[-1] == f"nothing is cleaned in {world.a}: {why}"
+    world.configure(log_cleaner_min_cleanable_ratio="1.0")
+    few = world.parts.conditions.of(world.log("few"))
+    assert (few.state, few.reason) == ("clean", None)
+
+
 def test_a_log_below_its_own_threshold_is_not_dirty(world: World) -> None:
     """Rule 1.21; its dirty ratio is told all the same, and that of a log without a dirty section is 0."""
     log = world.log("few")
@@ -257,6 +269,12 @@ def test_only_a_request_that_is_granted_forgets_failures(world: World) -> None:
     (job,) = clean.clean(control, "failing", force=False)
     assert job.logs == ("failing-0",)
     assert daemon.parts.failures.of(failing) is None
+
+
+def test_a_job_that_cleans_several_logs_already_is_answered_once(world: World) -> None:
+    logs = [world.log(topic) for topic in ("few", "failing", "foreign")]
+    job = world.parts.jobs.start("schedule", logs)
+    assert [view.id for view in clean.clean(world.control, "f*")] == [job.id]
 
 
 def test_a_clock_that_was_set_back_ends_the_pause_after_a_failure(world: World) -> None:

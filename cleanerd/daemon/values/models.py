@@ -237,8 +237,8 @@ class MuteView(View):
 
 
 class StatusView(View):
-    """The daemon as a whole. `warnings`: settings that are valid but perhaps not meant, and directories that are watched
-    less than they should be.
+    """The daemon as a whole. `warnings`: settings that are valid but perhaps not meant, directories that are watched
+    less than they should be, and those whose disk is too full to clean in.
     """
 
     version: str

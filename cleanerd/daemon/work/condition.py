@@ -175,7 +175,7 @@ class Conditions:
             return Condition(state, reason, "cleaning is off: log.cleaner.enable is false")
         full = self.states.obstacles.full.get(log.log_dir)
         if full is not None:
-            return Condition(state, reason, full)
+            return Condition(state, reason or (full if state == "dirty" else None), full)
         if failure is not None and self.failures.blocks(log, now_ms):
             return Condition(state, reason, f"backing off: {reason}", True)
         if owner_of(log.log_dir) is not None and self.due_logs.is_unrecorded(log):

@@ -33,7 +33,7 @@ def clean(
     if not found:
         raise Conflict("; ".join(refusals[:5]))
     parts.work_bell.ring()
-    return tuple(parts.jobs.view(job_id) for job_id in found)
+    return tuple(map(parts.jobs.view, dict.fromkeys(found)))
 
 
 _CLEAN = Endpoint("POST", "/v1/clean", "jobs", clean)

@@ -14,6 +14,7 @@ def status(control: daemon.Control) -> daemon.StatusView:
     """The daemon as a whole; answers at once, also while it starts."""
     parts = control.parts
     unseen = control.supervisor.scanner.watcher.problems()
+    full = parts.obstacles.full
     return daemon.StatusView(
         version=__version__,
         pid=os.getpid(),
@@ -27,7 +28,11 @@ def status(control: daemon.Control) -> daemon.StatusView:
         throttle=throttle(control),
         configuration=daemon.reload_view(control.reloader.last, control.reloader.last_success_ms),
         holds=len(parts.states.holds()),
-        warnings=(*parts.configuration().warnings, *(f"{path}: {why}" for path, why in unseen.items())),
+        warnings=(
+            *parts.configuration().warnings,
+            *(f"{path}: {why}" for path, why in unseen.items()),
+            *(f"nothing is cleaned in {path}: {why}" for path, why in full.items()),
+        ),
         muted=tuple(map(daemon.mute_view, control.mutes.all())),
     )
 
