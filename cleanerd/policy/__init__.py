@@ -17,8 +17,8 @@ Two ways to keep a log from growing for ever
 What compaction may take
     A record is *superseded* when a newer one of its key lies in the section that is cleaned. Offsets, order and the
     bounds of batches stay: a cleaned log has gaps, and a reader who comes back to an offset that is gone continues at
-    the next one. A record without a key can be superseded by nothing and supersedes nothing; a compacted topic has no
-    use for it.
+    the next one. A record without a key supersedes nothing, and nothing supersedes it; a compacted topic has no use for
+    it.
 
 ::
 
@@ -29,16 +29,16 @@ What compaction may take
 
 The clean and the dirty section
     The *first dirty offset* is where the last cleaning ended; `cleaner-offset-checkpoint` remembers it. Below it each
-    key stands at most once. So only keys of the *dirty section* can supersede, and only those need to be remembered
-    while a log is cleaned; but what they supersede may lie anywhere below, so a cleaning reads the log from its
-    beginning. That is why a log is cleaned only when enough of it is dirty: `min.cleanable.dirty.ratio` is the share
+    key occurs at most once. So only keys of the *dirty section* can supersede, and a cleaning remembers only those; but
+    what they supersede may lie anywhere below, so it reads the log from its beginning. That is why a log is cleaned only
+    when enough of it is dirty: `min.cleanable.dirty.ratio` is the share
     of dirty bytes from which the reading pays.
 
 The end of the cleanable range
     The *first uncleanable offset* is the lowest of several bounds, rounded down to the base of a segment
-    (`cleanable`): the active segment, because it is written to; the *last stable offset* (LSO), because behind it lie
-    records that are not replicated yet (the *high watermark*) or whose transaction is still open, so that nothing can
-    be said about them; and the first segment younger than `min.compaction.lag.ms`, for readers who want to see every
+    (`cleanable`): the active segment, because it is written to; the *last stable offset* (LSO), because the outcome of
+    records behind it is open: they are not replicated yet (the *high watermark*), or their transaction has not ended;
+    and the first segment younger than `min.compaction.lag.ms`, for readers who want to see every
     record for that long. `max.compaction.lag.ms` is a promise in the other direction: what is older makes its log
     due, whatever the ratio.
 
@@ -59,8 +59,8 @@ Deletion
 
 Transactions
     A transaction ends with a *marker*, COMMIT or ABORT, a control record in a batch of its own. Data of an aborted
-    transaction is dropped at once and supersedes nothing; which data that is stands in the transaction index
-    (`.txnindex`) of the segment with the marker. A marker is still needed while data of its transaction is in the
+    transaction is dropped at once and supersedes nothing; the transaction index (`.txnindex`) of the segment with the
+    marker lists such transactions. A marker is still needed while data of its transaction is in the
     log: an ABORT that went first would make its data count as committed. Once the data is gone the marker gets a
     delete horizon, as a tombstone does, and goes after it.
 

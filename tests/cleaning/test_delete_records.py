@@ -81,7 +81,7 @@ def test_kip_1161_which_policies_allow_it(tmp_path: Path) -> None:
     """As in Kafka 4.3: `compact` without `delete` does not, an empty policy does."""
     write_log(tmp_path)
     before = contents(tmp_path)
-    with pytest.raises(DeletionForbidden, match="compact, without delete"):
+    with pytest.raises(DeletionForbidden, match="compact without delete"):
         delete(tmp_path, 6, EXPIRED.but(cleanup_policy=("compact",)))
     for topic in names.INTERNAL_TOPICS:
         with pytest.raises(DeletionForbidden, match="internal topic"):

@@ -263,5 +263,5 @@ def test_kip_1161_delete_records_by_policy(world: Stage) -> None:
         if is_allowed:
             assert delete_records.delete_records(world.control, log.topic_partition, 1)
         else:
-            with pytest.raises(Invalid, match="compact, without delete"):
+            with pytest.raises(Invalid, match="compact without delete"):
                 delete_records.delete_records(world.control, log.topic_partition, 1)

@@ -83,9 +83,9 @@ _row("commit", "info", ("outcome", "reason", *_LOG, "committed_by"),
      "dropped: nothing, the log has changed and will be cleaned again. failed: look at the disk.",
      outcomes="committed, dropped, failed", loud="failed")
 _row("install", "info", ("outcome", "reason", *_LOG, "replicas"),
-     "What an earlier version left of an install by reassignment was cleared away. abandoned: the cluster had not been "
-     "asked for anything; returned: the partition has its old replicas; installed: it has, and the broker has loaded the "
-     "result; dropped: the topic is gone; foreign: somebody has changed the replicas since, and they stay.",
+     "Leftovers of an install by reassignment, from an earlier version, were cleared away. abandoned: the cluster had not "
+     "been asked for anything; returned: the partition has its old replicas; installed: it has, and the broker has loaded "
+     "the result; dropped: the topic is gone; foreign: somebody has changed the replicas since, and they stay.",
      "installed: the replica may have keys that its leader lacks: have it fetch the whole log. foreign: check that the "
      "replicas are those that you want. dropped: if the topic was created again on this broker, restart the broker.",
      outcomes="abandoned, returned, installed, dropped, foreign", loud="installed, foreign")
@@ -94,7 +94,7 @@ _row("install_waits", "warning", (*_LOG, "step", "replicas", "reason"),
      "daemon waits for. It tries again every few seconds, and at its next start.",
      "Mend what the reason names: until then the partition may lack one of its `replicas`.")
 _row("install_unreadable", "warning", ("log_dir", "reason"),
-     "What an earlier version left of an install by reassignment cannot be read; it is not touched.",
+     "Leftovers of an install by reassignment, from an earlier version, cannot be read; they are not touched.",
      "Compare the replicas of the partition that was installed last with what they were (`cleanerctl history`), put them "
      "right, and remove the directory.")
 _row("retention", "info", ("outcome", "reason", *_LOG, "bytes"), "Retention deleted segments of a log.",
