@@ -94,7 +94,7 @@ def _check_user(pid: int, status: dict[str, str]) -> None:
     if ours[0] != 0 and ours != theirs:
         raise NoWayIn(
             f"process {pid} runs as user {theirs[0]} and group {theirs[1]}, cleanerd as {ours[0]} and {ours[1]}: "
-            "a JVM admits only its own user and group"
+            "a JVM admits its own user and group only"
         )
 
 
