@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 import cleanerd
+from cleanerd.broker_agent.session import _JAR, _SOCKET
+from cleanerd.format import names
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -133,6 +135,22 @@ def test_links_of_the_project_files_lead_somewhere() -> None:
     for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"):
         links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / name).read_text())
         assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_removal_leaves_nothing_of_cleanerd_in_a_log_directory(tmp_path: Path) -> None:
+    log = tmp_path / "orders-0"
+    log.mkdir()
+    kept = {tmp_path / names.LOCK, log / f"{0:020}.log"}
+    ours = {tmp_path / name for name in (names.CLEANERD_LOCK, _JAR, _SOCKET)} | {
+        log / f"{0:020}.log.cleanerd"
+    }
+    for path in kept | ours:
+        path.touch()
+    (line,) = re.findall(
+        r"^find /var/lib/kafka .*", (ROOT / "etc/reference/operating.md").read_text(), re.MULTILINE
+    )
+    subprocess.run(["sh", "-c", line.replace("/var/lib/kafka", str(tmp_path))], check=True)
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == kept
 
 
 def test_the_image_is_built_with_the_agent() -> None:

@@ -1,5 +1,9 @@
 """What is to come: which logs will be late, what would be enough, when a log becomes due."""
 
+import pytest
+
+from cleanerd.daemon.api.refusals import NotFound
+from cleanerd.daemon.api.verbs import forecast as verb
 from cleanerd.daemon.api.verbs import pause, throttle
 from cleanerd.daemon.reports.forecast import ASSUMED_BYTES_PER_S, forecast, misses, written_bytes_per_s
 from cleanerd.daemon.values.models import Forecast, HistoryEvent, ThrottleChange
@@ -45,6 +49,11 @@ def test_without_max_compaction_lag_nothing_is_late(world: World) -> None:
     assert (found.misses, found.first_miss_ms, found.enough_bytes_per_s) == (0, None, None)
     assert {log.deadline_ms for log in found.logs} == {None}
     assert all(log.end_ms and log.start_ms for log in found.logs)  # dirty enough now
+
+
+def test_a_misspelled_log_gets_no_forecast_of_all_being_well(world: World) -> None:
+    with pytest.raises(NotFound, match="no log matches ome"):
+        verb.forecast(world.control, "ome")
 
 
 def test_the_rate_is_that_of_the_larger_half_of_past_jobs(world: World) -> None:

@@ -171,7 +171,7 @@ _COMMITS: Mapping[str, Cell] = {
 _MUTES: Mapping[str, Cell] = {
     "TOPIC": _as(str, "topic"),
     "SINCE": _as(instant, "since_ms"),
-    "RATIO BEFORE": lambda row: row["prior_ratio"] or "not set",
+    "RATIO BEFORE": lambda row: row["prior_ratio"] or ("" if row["by_lease"] else "not set"),
     "CONFIRMED": _as(_yes_or_no, "confirmed"),
 }
 _DELETED: Mapping[str, Cell] = {

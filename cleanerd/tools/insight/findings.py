@@ -48,6 +48,7 @@ _REINDEX = (
     "`cleanerd clean` makes new ones for what it cleans"
 )
 _AT_START = "nothing: the broker deletes or finishes it when it starts"
+_LATER = "nothing: the broker deletes it after file.delete.delay.ms, or when it starts"
 
 KINDS: Mapping[str, Kind] = {
     "bad_crc": Kind(_E, "the CRC of a batch is wrong", _REFETCH),
@@ -122,8 +123,8 @@ KINDS: Mapping[str, Kind] = {
         _E, "a segment waits to be swapped in, and those that it replaces may be gone",
         "start the broker once, or `cleanerd clean` where there is none: it finishes the cleaning; then verify again",
     ),
-    "deleted_file": Kind(_I, "a file that is to be deleted", _AT_START),
-    "delete_directory": Kind(_I, "a partition that is to be deleted", _AT_START),
+    "deleted_file": Kind(_I, "a file that is to be deleted", _LATER),
+    "delete_directory": Kind(_I, "a partition that is to be deleted", _LATER),
     "stray_directory": Kind(_W, "a partition that its broker does not know any more", "delete it, or find out why"),
     "future_directory": Kind(_I, "a partition that is being moved between log directories", "nothing"),
     "staged": Kind(_I, "the result of a cleaning that waits to be committed", "nothing: `cleanerctl commit`"),
