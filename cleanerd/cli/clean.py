@@ -4,7 +4,7 @@
 exit      when
 ========  ====================================================================
 0         all done: nothing failed and no stop was requested
-1         some log failed or was aborted; each is named with its reason
+1         some log failed or was aborted; each is named with its reason. Or none of the logs that were named was found
 2, 78     the command line or the configuration is wrong; nothing was touched
 ========  ====================================================================
 """
@@ -42,7 +42,10 @@ def run(arguments: Namespace, clean_once: CleanOnce | None = None) -> int:
     log_dirs = [log_dir for request in requests for log_dir in request.log_dirs]
     for topic in sorted(set(arguments.topic) - {result.topic for result in results}):
         output.say(f"no log of topic {topic} was found{did_you_mean(topic, _topics(log_dirs))}")
-    return 1 if any(result.outcome in NOT_DONE for result in results) else 0
+    if not results and not arguments.topic:
+        output.say("no log was found whose cleanup.policy contains compact")
+    is_lost = not results and (arguments.topic or arguments.partition)
+    return 1 if is_lost or any(result.outcome in NOT_DONE for result in results) else 0
 
 
 def _clean_once(requests: Sequence[CleanRequest], progress: Progress, clock: Clock) -> list[LogResult]:

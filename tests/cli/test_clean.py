@@ -7,6 +7,7 @@ import pty
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,15 @@ def test_no_log_is_an_empty_document(run: Run) -> None:
     """A program always gets its document."""
     ran = run("clean", "--log-dir", ".", "-o", "json")
     assert (ran.code, json.loads(ran.out)) == (0, {"apiVersion": "cleanerd/v1", "results": []})
+    assert "no log was found whose cleanup.policy contains compact" in ran.err
+
+
+@pytest.mark.parametrize("named", [("--topic", "typo"), ("--partition", "7")])
+def test_none_of_those_that_were_named_is_a_failure(run: Run, named: Sequence[str]) -> None:
+    """As of `verify` and `inspect`: a misspelled name in a script would go unnoticed."""
+    ran = run("clean", "--log-dir", ".", *named)
+    assert ran.code == 1
+    assert ran.err.startswith("cleanerd: no log ")
 
 
 def test_table_shows_before_after_reasons_and_seconds(run: Run, cleaning: FakeCleaning) -> None:
@@ -282,7 +292,7 @@ def test_a_directory_that_is_no_log_directory_is_named(run: Run, tmp_path: Path,
 
 def test_missing_metadata_log_of_a_kafka_directory_is_said(run: Run, tmp_path: Path) -> None:
     """Topic overrides are then not known; a directory of nobody needs none."""
-    assert run("clean", "--log-dir", ".").err == ""
+    assert "metadata log" not in run("clean", "--log-dir", ".").err
     (tmp_path / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=1\n")
     ran = run("clean", "--log-dir", ".")
     assert (ran.code, ran.err[:43]) == (0, "cleanerd: no metadata log found: the cluste")

@@ -54,6 +54,8 @@ def run(arguments: Namespace) -> int:
             continue
         if row is not None:
             rows.append(row)
+    if not rows and not failed:
+        output.say("no log with records in it was found whose cleanup.policy contains compact")
     if output.is_table(arguments.output):
         _write_table(rows)
     else:

@@ -40,6 +40,12 @@ def test_what_the_rules_remove(run: Run, tmp_path: Path) -> None:
     assert abs(found["peak_extra_bytes"] - left) < 0.2 * found["bytes_to_read"]  # headers of batches stay
 
 
+def test_nothing_to_foresee_is_said(run: Run, tmp_path: Path) -> None:
+    """Kafka's default is `delete`."""
+    write_log(tmp_path / "t-0", 500, Shape(keys=500, value_bytes=20, segment_bytes=40_000))
+    assert "whose cleanup.policy contains compact" in run("forecast", f"--log-dir={tmp_path}").err
+
+
 def test_tombstones_go_when_their_horizon_has_passed(run: Run, tmp_path: Path) -> None:
     """Not those without a horizon, or with a later one; of what superseded them it does not matter."""
     horizons = {b"old": NOW_MS, b"gone": NOW_MS, b"later": NOW_MS + 1, b"new": None}
