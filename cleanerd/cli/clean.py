@@ -4,7 +4,7 @@
 exit      when
 ========  ====================================================================
 0         all done: nothing failed and no stop was requested
-1         some log failed or was aborted; each is named with its reason. Or none of the logs that were named was found
+1         some log failed or was aborted; each is named with its reason
 2, 78     the command line or the configuration is wrong; nothing was touched
 ========  ====================================================================
 """
@@ -44,8 +44,7 @@ def run(arguments: Namespace, clean_once: CleanOnce | None = None) -> int:
         output.say(f"no log of topic {topic} was found{did_you_mean(topic, _topics(log_dirs))}")
     if not results and not arguments.topic:
         output.say("no log was found whose cleanup.policy contains compact")
-    is_lost = not results and (arguments.topic or arguments.partition)
-    return 1 if is_lost or any(result.outcome in NOT_DONE for result in results) else 0
+    return 1 if any(result.outcome in NOT_DONE for result in results) else 0
 
 
 def _clean_once(requests: Sequence[CleanRequest], progress: Progress, clock: Clock) -> list[LogResult]:
