@@ -8,7 +8,6 @@ be asked swaps the segments itself (`broker_agent.swap`); beside any other the r
 """
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,7 +38,7 @@ from cleanerd.policy.commit_plan import epochs_contradiction
 from cleanerd.storage.checkpoints import read_leader_epochs
 from cleanerd.storage.commit import check_previous, commit_steps, revalidate
 from cleanerd.storage.generation import check_generation
-from cleanerd.storage.lock import HOLD_S, POLL_S, LogDirLock, pause_after
+from cleanerd.storage.lock import HOLD_S, LogDirLock, pause_after
 from cleanerd.storage.log_dir import Around, LogDir
 from cleanerd.storage.staged import StagedGroup, discard_staged, live_logs, manifest_names, read_manifests
 from cleanerd.storage.topic_id import topic_stamp
@@ -47,7 +46,6 @@ from cleanerd.units import utc
 
 _IN_ORDER = (Aborted, CorruptFile, LockHeld, SourceChanged)
 """After these nothing is left to recover: the result waits untouched, or was dropped."""
-_OWN_POLLS = 20
 _UNTRIED = TimeUp("its turn has not come", None)
 
 
@@ -124,7 +122,7 @@ class Committer:
         """
         with contextlib.ExitStack() as stack:
             try:
-                lock = self._lock(stack)
+                lock = stack.enter_context(self._log_dir.lock())
             except LockHeld as held:
                 return self._swap_all(logs, self._live_brokers(held)), 0.0
             self.ways |= dict.fromkeys(logs, "lock")
@@ -139,17 +137,6 @@ class Committer:
             if isinstance(found, CleanerdError) and not isinstance(found, _IN_ORDER):
                 recovered[tp] = self._log_dir.recover_log(tp)
         return Turn(logs, done, seconds, is_wanted, recovered), pause_s
-
-    def _lock(self, stack: contextlib.ExitStack) -> LogDirLock:
-        """Another thread of this process lets go in a moment, so it is waited for. Raises LockHeld, DirOffline."""
-        for _ in range(_OWN_POLLS):
-            try:
-                return stack.enter_context(self._log_dir.lock())
-            except LockHeld as held:
-                if held.pid != os.getpid():
-                    raise
-                self._host.pause(POLL_S)
-        return stack.enter_context(self._log_dir.lock())
 
     def _live_brokers(self, held: LockHeld) -> LiveBrokers:
         """Those who can ask the holder of the lock. Raises `held`, with the reason why it cannot be asked."""

@@ -72,8 +72,8 @@ class LogDirLock:
     """Holds the lock file `name` of `log_dir` inside a `with` block, against other processes and threads.
 
     Raises on entry `LockHeld` with the holder's pid at once, or after about `wait_s` seconds of polling in
-    which `wait` is called with the seconds to pause; `DirOffline` if the file cannot be opened or locked.
-    One instance is entered once at a time.
+    which `wait` is called with the seconds to pause, `own_wait_s` where the holder is another thread of this process;
+    `DirOffline` if the file cannot be opened or locked. One instance is entered once at a time.
     """
 
     def __init__(
@@ -82,25 +82,28 @@ class LogDirLock:
         name: str = names.LOCK,
         *,
         wait_s: float = 0.0,
+        own_wait_s: float = 0.0,
         wait: Callable[[float], object] | None = None,
     ) -> None:
-        assert wait_s == 0 or wait is not None, "waiting needs something to wait with"
+        assert wait_s == own_wait_s == 0 or wait is not None, "waiting needs something to wait with"
         self._path = os.path.join(log_dir, name)
         self._wait_s = wait_s
+        self._own_wait_s = max(wait_s, own_wait_s)
         self._wait = wait
         self._slot: _Slot | None = None
 
     def __enter__(self) -> Self:
         assert self._slot is None, "entered twice"
-        polls_left = int(self._wait_s / POLL_S)
+        polls = 0
         while True:
             try:
                 self._slot = _acquire(self._path)
                 return self
-            except LockHeld:
-                if polls_left == 0 or self._wait is None:
+            except LockHeld as held:
+                wait_s = self._own_wait_s if held.pid == os.getpid() else self._wait_s
+                if polls >= int(wait_s / POLL_S) or self._wait is None:
                     raise
-            polls_left -= 1
+            polls += 1
             self._wait(POLL_S)
 
     def __exit__(

@@ -39,6 +39,7 @@ from .scan import Checkpoints, PartitionSnapshot, is_kafka_dir, read_bounds, sca
 from .staged import StagedGroup
 
 _WRITER_LOCK_WAIT_S = 30.0
+_OWN_LOCK_WAIT_S = 2.0
 
 
 class Owner(Enum):
@@ -118,9 +119,10 @@ class LogDir:
         """Its `.lock`, to be entered.
 
         A cooperating writer holds it for the moment of a roll, so it is waited for; a broker for its life, so it is not.
+        Another thread of this process lets go in a moment, too.
         """
-        wait_s = 0.0 if self.is_kafka else _WRITER_LOCK_WAIT_S
-        return LogDirLock(self.path, wait_s=wait_s, wait=threading.Event().wait)
+        wait_s, wait = 0.0 if self.is_kafka else _WRITER_LOCK_WAIT_S, threading.Event().wait
+        return LogDirLock(self.path, wait_s=wait_s, own_wait_s=_OWN_LOCK_WAIT_S, wait=wait)
 
     # -- what lies in it ----------------------------------------------------------------------------------------
 

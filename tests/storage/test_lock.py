@@ -7,15 +7,18 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from cleanerd.env.clock import SystemClock
+from cleanerd.env.files import RealFiles
 from cleanerd.errors import DirOffline, LockHeld
 from cleanerd.format import names
 from cleanerd.storage import lock as lock_module
 from cleanerd.storage.lock import LogDirLock, may_lease, probe
+from cleanerd.storage.log_dir import LogDir
 from tests.cleaning.logs import holder
 from tests.storage.leases import without_leases
 
@@ -200,6 +203,19 @@ def test_waiting_is_bounded(tmp_path: Path) -> None:
     ):
         pass
     assert sum(pauses) == pytest.approx(0.5)
+
+
+def test_another_thread_of_ours_is_waited_for_where_a_broker_is_not(tmp_path: Path) -> None:
+    """It lets go in a moment. Else a pass of retention would end at it as at a broker, and delete-records name one."""
+    log_dir = LogDir(RealFiles(), str(tmp_path), SystemClock(), is_kafka=True)
+    held = ExitStack()
+    held.enter_context(LogDirLock(str(tmp_path)))
+    threading.Timer(0.3, held.close).start()
+    with log_dir.lock():
+        assert probe(str(tmp_path)) == os.getpid()
+    with holder(tmp_path / names.LOCK) as process, pytest.raises(LockHeld) as refused, log_dir.lock():
+        pass
+    assert refused.value.pid == process.pid
 
 
 def test_the_two_locks_are_independent(tmp_path: Path) -> None:
