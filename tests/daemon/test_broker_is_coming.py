@@ -19,10 +19,11 @@ from cleanerd.daemon.work.recoveries import Recoveries
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import LockHeld
 from cleanerd.format import names
+from cleanerd.format.batch import Record, encode_batch
 from cleanerd.format.checkpoint import render_offset_checkpoint
 from cleanerd.format.names import TopicPartition
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from cleanerd.storage.checkpoints import read_offsets
+from cleanerd.storage.checkpoints import read_offsets, update_cleaner_checkpoint
 from cleanerd.storage.lock import HOLD_S, probe
 from cleanerd.storage.log_dir import LogDir, Recovered
 from cleanerd.tools.client.producer import Producer
@@ -37,7 +38,7 @@ from tests.storage.leases import without_leases
 BUSY = 75
 COMING = "a broker is about to start"
 TOPICS = ("one", "two", "three")
-LATE = ("dirty-0", "expires-0")
+LATE = ("dirty-0", "expires-0", "horizon-0")
 SETTINGS = {
     **QUICK,
     "log.cleaner.delete.retention.ms": 1,
@@ -53,9 +54,10 @@ def test_nothing_begins_until_the_broker_has_come_and_a_forgotten_hold_delays_no
     """Announced as by its unit: no job, commit, tombstone pass or retention starts, then all of them do."""
     log_dir = write_logs(tmp_path / "logs", "waits", "dirty", "expires")
     write_graves(log_dir)
+    write_expired(log_dir)
     for late in LATE:
         (log_dir / late).rename(tmp_path / late)
-    broker, topics = start(log_dir), dict.fromkeys(("waits", "dirty", "graves"), "compact")
+    broker, topics = start(log_dir), dict.fromkeys(("waits", "dirty", "graves", "horizon"), "compact")
     with running(tmp_path / "daemon", log_dir, topics=topics | {"expires": "delete"}, **SETTINGS) as daemon:
         wait_until(lambda: waiting(log_dir) == 2, STAGING_S, daemon.output)
         daemon.ask("pause", "*", "--reason", "forgotten")
@@ -67,9 +69,10 @@ def test_nothing_begins_until_the_broker_has_come_and_a_forgotten_hold_delays_no
         assert (rows, answer.returncode) == (dict.fromkeys(("waits", "graves"), "held"), BUSY)
 
         daemon.ask("resume", "*")
-        daemon.ask("commit", "graves-0")  # an operator may: now there is a tombstone whose time has come
+        daemon.ask("commit", "graves-0")  # an operator may
         for late in LATE:
             (tmp_path / late).rename(log_dir / late)
+        update_cleaner_checkpoint(RealFiles(), str(log_dir), {TopicPartition("horizon", 0): 1})
         before = contents(log_dir / "expires-0")
         wait_until(lambda: COMING in daemon.ctl("explain", "dirty-0").stdout, 10, daemon.output)
         refused = daemon.ctl("clean", "dirty-0", check=False)
@@ -87,6 +90,14 @@ def test_nothing_begins_until_the_broker_has_come_and_a_forgotten_hold_delays_no
         wait_until(lambda: contents(log_dir / "expires-0") != before, 10, daemon.output)
 
 
+def write_expired(log_dir: Path) -> None:
+    """A log with a tombstone whose time has come."""
+    with LogWriter(str(log_dir), "horizon", 0, segment_bytes=1 << 20) as writer:
+        writer.append(encode_batch([Record(0, 1000, b"dead", None)], base_offset=0, delete_horizon_ms=1))
+        writer.roll()
+    list_end(log_dir, TopicPartition("horizon", 0), 1)
+
+
 def write_graves(log_dir: Path) -> None:
     """A log with a tombstone, and what a broker that stopped says of its end."""
     with LogWriter(str(log_dir), "graves", 0, segment_bytes=1 << 20) as writer:
@@ -94,10 +105,14 @@ def write_graves(log_dir: Path) -> None:
         for key, value in ((b"alive", b"1"), (b"dead", b"1"), (b"dead", None)):
             producer.put(key, value, 1000)
         writer.roll()
-        end = {TopicPartition("graves", 0): writer.log_end_offset}
+        end = writer.log_end_offset
+    list_end(log_dir, TopicPartition("graves", 0), end)
+
+
+def list_end(log_dir: Path, tp: TopicPartition, end: int) -> None:
     for name in (names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT):
         offsets = read_offsets(RealFiles(), str(log_dir / name))
-        (log_dir / name).write_bytes(render_offset_checkpoint(offsets | end))
+        (log_dir / name).write_bytes(render_offset_checkpoint(offsets | {tp: end}))
 
 
 def triggers(daemon: DaemonProcess) -> list[str]:
