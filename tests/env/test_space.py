@@ -56,13 +56,17 @@ def test_open_files_are_bounded(tmp_path: Path, may_free: threading.Event) -> No
 
 
 def test_the_space_comes_back(tmp_path: Path) -> None:
-    """By `statvfs` of a real file system."""
-    (tmp_path / "a").write_bytes(os.urandom(32 << 20))
-    os.sync()
-    before = space.space_of(str(tmp_path)).free_bytes
-    space.unlink(str(tmp_path / "a"))
-    space.wait_for_deleted()
-    assert space.space_of(str(tmp_path)).free_bytes - before > 24 << 20
+    """By `statvfs` of a real file system, on which others write at the same time: once in a few tries none is in the way."""
+
+    def gained_bytes() -> int:
+        (tmp_path / "a").write_bytes(os.urandom(32 << 20))
+        os.sync()
+        before = space.space_of(str(tmp_path)).free_bytes
+        space.unlink(str(tmp_path / "a"))
+        space.wait_for_deleted()
+        return space.space_of(str(tmp_path)).free_bytes - before
+
+    assert any(gained_bytes() > 24 << 20 for _ in range(5))
 
 
 def test_errors_are_those_of_unlink(tmp_path: Path) -> None:
