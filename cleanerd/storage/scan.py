@@ -19,7 +19,6 @@ from cleanerd.format import names
 from cleanerd.format.batch import BatchHeader, checksum, iterate_batches, parse_header
 from cleanerd.format.errors import FormatError
 from cleanerd.format.head import (
-    HEAD_BYTES,
     HEADER,
     HEADER_SIZE,
     peek_batch,
@@ -449,21 +448,10 @@ def _batches_from(segment: SegmentOnDisk, position: int, pace: Pace) -> "Iterato
 
 
 def _index_position(files: Files, segment: SegmentOnDisk, from_offset: int) -> int:
-    """Where to start; 0 when the index cannot be trusted, which only costs time."""
+    """Where to start; 0 where no sound batch at or below `from_offset` lies at the place that the index names."""
     index = read_offset_index(files, segment.sibling(FileKind.OFFSET_INDEX), segment.base_offset)
     position = index.lookup(from_offset)
-    return position if _is_batch_start(segment, position, from_offset) else 0
-
-
-def _is_batch_start(segment: SegmentOnDisk, position: int, from_offset: int) -> bool:
-    """Whether a batch that `from_offset` is not below can start there; a stale index points into the middle of one."""
-    with regular_file(segment.path) as file:
-        file.seek(position)
-        data = file.read(HEAD_BYTES)
-    try:
-        return segment.base_offset <= peek_batch(data).offset <= from_offset
-    except FormatError:
-        return False
+    return 0 if not position or sound_batch(segment, position, from_offset) is None else position
 
 
 def read_aborted_txns(files: Files, snapshot: PartitionSnapshot) -> tuple[AbortedTxn, ...]:

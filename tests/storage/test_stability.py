@@ -19,6 +19,7 @@ offset  batch
 """
 
 import os
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -182,6 +183,28 @@ def test_b8_damaged_offset_indexes_and_small_buffers_change_nothing(
         damage(path(log_dir, base, FileKind.OFFSET_INDEX))
     monkeypatch.setattr(scan_module, "_READ_BYTES", read_bytes)
     assert at_every_high_watermark(log_dir) == expected
+
+
+def test_b9_an_index_entry_counts_only_where_a_batch_with_a_right_crc_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A value may hold what looks like the head of a batch: a replay from there would miss an open transaction."""
+    head = struct.pack(">qi4xb", 0, 1 << 20, 0)
+
+    def open_log() -> LogWriter:
+        return LogWriter(str(tmp_path), "t", 0, segment_bytes=1 << 20)
+
+    with open_log() as writer:
+        Producer(writer).put(b"k", head)
+    with open_log() as writer:
+        producer = Producer(writer, producer_id=7)
+        producer.begin()
+        producer.put(b"k", b"v")
+    path(tmp_path, 2, FileKind.PRODUCER_SNAPSHOT).unlink()
+    position = path(tmp_path, 0, FileKind.LOG).read_bytes().index(head)
+    path(tmp_path, 0, FileKind.OFFSET_INDEX).write_bytes(struct.pack(">ii", 0, position))
+    monkeypatch.setattr(scan_module, "_READ_BYTES", 64)
+    assert stability(tmp_path).last_stable_offset == 1
 
 
 def test_10_5_snapshot_at_or_below_the_log_start_is_not_used(log_dir: Path) -> None:
