@@ -33,6 +33,8 @@ def stage_log(
     partition, basis = PartitionDir(files, plan.candidate.snapshot.directory), plan.candidate.basis
     changed = sorted(rewritten.indexed.changed_groups)
     before: StagedGroup | None = None
+    if changed:
+        _sync_superseding(files, plan)
     for number in changed:
         group, parts = plan.groups[number], rewritten.parts.get(number, [])
         first, last = group.sources[0], group.sources[-1]
@@ -57,6 +59,18 @@ def stage_log(
     discard_parts(partition)
     _leave_cache(plan, frozenset(changed))
     return len(changed)
+
+
+def _sync_superseding(files: Files, plan: CleaningPlan) -> None:
+    """What supersedes a record has to outlive it, and so has the end of its transaction, which lies behind the range.
+
+    A writer need not sync what it appends. A broker has, up to the recovery point, where its log is cleaned.
+    """
+    snapshot = plan.candidate.snapshot
+    ends = [*(segment.base_offset for segment in snapshot.segments[1:]), snapshot.log_end_offset]
+    for segment, end in zip(snapshot.segments, ends, strict=True):
+        if snapshot.recovery_point is None and end > plan.work.first_dirty_offset:
+            files.fsync(segment.path)
 
 
 def _leave_cache(plan: CleaningPlan, changed: frozenset[int]) -> None:

@@ -1,14 +1,25 @@
 """The logs of a job are staged and committed side by side; that what happens to one is its own is in `test_bad_input`."""
 
+import random
 import threading
 from pathlib import Path
+
+import pytest
 
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import CLEANER_OFFSET_CHECKPOINT, FileKind, Suffix
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.checkpoints import read_offsets
+from cleanerd.tools.client.producer import Producer
+from cleanerd.tools.client.reader import read_records
+from cleanerd.tools.client.writer import LogWriter, WriterOptions
 from tests.cleaning.logs import clean, write_logs
 from tests.sim.hooked import HookedFiles
+from tests.simulation.disk import Disk
+from tests.simulation.play import disk_path
+from tests.simulation.stage import START_NS
+from tests.simulation.tick import Tick
+from tests.tools.client.cleaning import Cleaning
 
 STAGED_LOG = f"{FileKind.LOG.value}{Suffix.STAGED.value}"
 PATIENCE_S = 30.0
@@ -45,3 +56,40 @@ def test_parts_of_other_attempts_go_with_the_stage(tmp_path: Path, spark: LazySp
     ran = clean(spark, log_dir, files=HookedFiles(repeat))
     assert ran.outcome("one") == "committed"
     assert not list((log_dir / "one-0").glob("*.cleanerd"))
+
+
+@pytest.mark.parametrize("is_transaction", [False, True])
+def test_what_superseded_a_record_outlives_it_where_the_writer_syncs_nothing(is_transaction: bool) -> None:
+    """Its transaction ends in the active segment."""
+    for seed in range(6):
+        disk = Disk(disk_path(), Tick(START_NS))
+        try:
+            with disk.installed():
+                _supersede(disk.root, is_transaction)
+                cleaning = Cleaning(RealFiles(), disk.root, now_ms=1000)
+                assert cleaning.choose()
+                cleaning.index()
+                cleaning.stage()
+                cleaning.commit()
+                disk.power_cut(random.Random(seed))
+                found = read_records(f"{disk.root}/t-0", isolation="read_committed")
+                assert [record.value for record in found if record.key == b"k"] == [b"new"]
+        finally:
+            disk.remove()
+
+
+def _supersede(log_dir: str, is_transaction: bool) -> None:
+    """A record that is on disk, one of the same key in a segment of its own; neither has room in the other's group."""
+    with LogWriter(log_dir, "t", 0, segment_bytes=10_000, options=WriterOptions(fsync=True)) as writer:
+        Producer(writer).put(b"k", b"old", 1)
+        Producer(writer).put(b"x", bytes(300), 1)
+        writer.roll()
+    writer = LogWriter(log_dir, "t", 0, segment_bytes=10_000)
+    producer = Producer(writer, producer_id=7)
+    if is_transaction:
+        producer.begin()
+    producer.put(b"k", b"new", 2)
+    producer.put(b"y", bytes(300), 2)
+    writer.roll()
+    if is_transaction:
+        producer.commit(3)
