@@ -60,7 +60,7 @@ from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.replay import producers_at
 from cleanerd.storage.roll import roll_segment
-from cleanerd.storage.scan import Checkpoints, PartitionSnapshot
+from cleanerd.storage.scan import Checkpoints, PartitionSnapshot, log_end
 from cleanerd.storage.staged import live_logs
 
 _LOG_START_ONLY = RetentionConfig(delete=False, retention_ms=-1, retention_bytes=-1)
@@ -258,6 +258,8 @@ def _plan(
 
     Where a time index is damaged the `.log` is asked, from the oldest segment on, until one stays. A broker takes a segment
     whose index ends in zeros for one of 1970, and deletes it; what it would rebuild the index to is what holds here.
+
+    What a killed broker had allocated in advance (preallocate) is no part of the log, whose size counts for retention.bytes.
     """
     if snapshot.log_start_offset > snapshot.log_end_offset:
         raise LogUncleanable(
@@ -265,6 +267,8 @@ def _plan(
             f"{snapshot.log_start_offset}, but the log ends at {snapshot.log_end_offset}: was it written for another log?"
         )
     facts = [segment.facts for segment in snapshot.segments]
+    if settings.delete and 0 <= settings.retention_bytes <= snapshot.size_bytes:
+        facts[-1] = replace(facts[-1], size_bytes=log_end(files, snapshot.segments[-1])[1])
     unknown = {n for n, segment in enumerate(snapshot.segments) if not segment.is_age_known}
     for number in unknown:
         facts[number] = replace(facts[number], largest_timestamp_ms=_EVER_MS)

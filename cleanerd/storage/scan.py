@@ -327,24 +327,32 @@ def log_end_offset(files: Files, active: SegmentOnDisk, pace: Pace = unpaced) ->
 
     Starts from the last batch that the offset index names, as Kafka does, if there is a sound one.
     """
+    return log_end(files, active, pace)[0]
+
+
+def log_end(files: Files, active: SegmentOnDisk, pace: Pace = unpaced) -> tuple[int, int]:
+    """The same, and the byte at which that batch ends: what lies behind it, a log does not have."""
     start = _last_indexed_batch(files, active)
-    end = _end_of_short_tail(active, start)
-    if end is not None:
-        return end
+    found = _end_of_short_tail(active, start)
+    if found is not None:
+        return found
     end = active.base_offset
     for _, batches in _batches_from(active, start, pace):
         last = batches[-1]
         end = _checked_end(active, start + int(last["position"]), int(last["last_offset"])) + 1
         start += int(last["position"]) + int(last["size"])
-    return end
+    return end, start
 
 
 def quick_log_end_offset(files: Files, active: SegmentOnDisk) -> int | None:
-    """The same without the compiled loops, which this process may not have loaded; None where that would take too long."""
-    return _end_of_short_tail(active, _last_indexed_batch(files, active))
+    """The log end offset without the compiled loops, which this process may not have loaded; None where that would take
+    too long.
+    """
+    found = _end_of_short_tail(active, _last_indexed_batch(files, active))
+    return None if found is None else found[0]
 
 
-def _end_of_short_tail(segment: SegmentOnDisk, start: int) -> int | None:
+def _end_of_short_tail(segment: SegmentOnDisk, start: int) -> tuple[int, int] | None:
     """Walk the headers from `start` on in plain Python; None when there are too many of them for that."""
     with regular_file(segment.path) as file:
         file.seek(start)
@@ -352,16 +360,17 @@ def _end_of_short_tail(segment: SegmentOnDisk, start: int) -> int | None:
     is_whole = start + len(data) >= segment.size_bytes
     last = None
     try:
-        for position, _, magic in iterate_batches(data):
-            last = position, magic
+        for position, size_bytes, magic in iterate_batches(data):
+            last = position, size_bytes, magic
     except FormatError:  # no batch: what is preallocated, or damage; a log ends there as at a torn one
         is_whole = True
     if not is_whole:
         return None
     if last is None:
-        return segment.base_offset
-    found = _last_offset(data, *last)
-    return _checked_end(segment, start + last[0], found) + 1
+        return segment.base_offset, start
+    position, size_bytes, magic = last
+    found = _last_offset(data, position, magic)
+    return _checked_end(segment, start + position, found) + 1, start + position + size_bytes
 
 
 def _checked_end(segment: SegmentOnDisk, position: int, last_offset: int) -> int:

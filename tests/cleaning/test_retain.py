@@ -217,6 +217,14 @@ def test_nothing_beyond_the_recovery_point_goes(tmp_path: Path) -> None:
     assert bases(tmp_path) == [5, 10]
 
 
+def test_6_4_what_a_killed_broker_had_allocated_in_advance_does_not_count(tmp_path: Path) -> None:
+    """With preallocate its active segment is as large as segment.bytes; when it starts, it cuts that off."""
+    write_log(tmp_path)
+    stop_broker(tmp_path, 15, is_clean=False)
+    os.truncate(segment_path(tmp_path, 10), 1 << 20)
+    assert run_pass(tmp_path, UNLIMITED.but(retention_bytes=1 << 20)) is None
+
+
 def test_a_log_start_beyond_the_log_end_belongs_to_another_log(tmp_path: Path) -> None:
     """The partition was deleted and created again: what is in it now is not what the entry speaks of."""
     write_log(tmp_path)
