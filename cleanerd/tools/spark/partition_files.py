@@ -6,7 +6,8 @@ of the job. Every segment is read back, and everything in there is synced, befor
 
 Commit, by the driver, under `.lock`:
 
-1. No partition directory may be there that holds anything: checked for all before anything is done.
+1. No partition directory may be there that holds anything, and every segment that was staged must be: whoever starts a
+   broker meanwhile, or runs a daemon, has them deleted. Checked for all before anything is done.
 2. Parts of one partition by several tasks are moved into the first of them, which is synced.
 3. Checkpoint entries of an earlier log of that name go; the new log gets its generation.
 4. The directory is renamed to its final name; then the log directory is synced.
@@ -33,7 +34,7 @@ from cleanerd.format.partition_metadata import render_partition_metadata
 from cleanerd.storage.checkpoints import forget_partition
 from cleanerd.storage.generation import begin_log
 from cleanerd.storage.lock import LogDirLock
-from cleanerd.storage.partition_dir import PartitionDir
+from cleanerd.storage.partition_dir import PartitionDir, bases_of
 from cleanerd.tools.insight.new_segment import NewSegment
 from cleanerd.tools.kernels.encode import RecordColumns, encode_columns
 
@@ -42,12 +43,13 @@ from .write_options import WriteOptions
 
 @dataclass(frozen=True, slots=True, order=True)
 class StagedPart:
-    """What a task made of a partition: offsets [`first_offset`, `end_offset`) in `directory`."""
+    """What a task made of a partition: offsets [`first_offset`, `end_offset`) in so many `segments` in `directory`."""
 
     topic_partition: TopicPartition
     first_offset: int
     end_offset: int
     directory: str
+    segments: int
 
 
 class StagedPartition:
@@ -62,7 +64,7 @@ class StagedPartition:
         self._segment: NewSegment | None = None
         self.end_offset = 0
         self._first_offset = -1
-        self._appended = self._read_back = 0
+        self._appended = self._read_back = self._segments = 0
 
     def append(self, records: RecordColumns) -> None:
         """Encode and write records that follow the last ones. Raises as `close_segment`."""
@@ -93,6 +95,7 @@ class StagedPartition:
             self._segment.close(INDEX_INTERVAL_BYTES)
             self._read_back += self._segment.read_back()
             self._segment.publish()
+            self._segments += 1
             self._segment = None
 
     def finish(self) -> StagedPart:
@@ -106,7 +109,7 @@ class StagedPartition:
             self._write(names.PARTITION_METADATA, render_partition_metadata(topic_id))
         _adopt_owner(self._files, self._options.path, self.directory)
         self._files.fsync_dir(self.directory)
-        return StagedPart(self._tp, self._first_offset, self.end_offset, self.directory)
+        return StagedPart(self._tp, self._first_offset, self.end_offset, self.directory, self._segments)
 
     def discard(self) -> None:
         """Leave nothing."""
@@ -134,14 +137,17 @@ def _adopt_owner(files: Files, log_dir: str, directory: str) -> None:
 def commit_staged(log_dir: str, staged: Iterable[StagedPart]) -> None:
     """Give all partitions their names: see the head of this module.
 
-    Raises: `BadUsage` for a partition that is there already, or of which tasks wrote the same offsets; `LockHeld`; nothing
-    was changed then. `CorruptFile` for a checkpoint that cannot be read, `OSError`.
+    Raises: `BadUsage` for a partition that is there already, or of which tasks wrote the same offsets; `CorruptFile` for one
+    of which segments are gone; `LockHeld`; nothing was changed then. `CorruptFile` for a checkpoint that cannot be read,
+    `OSError`.
     """
     files = RealFiles()
     parts = {tp: list(some) for tp, some in groupby(sorted(staged), lambda part: part.topic_partition)}
     with LogDirLock(log_dir):
         for tp, some in parts.items():
             _check_new(os.path.join(log_dir, str(tp)), some)
+            for part in some:
+                _check_whole(files, part)
         for tp, some in parts.items():
             directory = _joined(files, some)
             forget_partition(files, log_dir, tp)
@@ -166,6 +172,12 @@ def _check_new(target: str, parts: Sequence[StagedPart]) -> None:
             raise BadUsage(
                 f"{before.topic_partition}: several tasks wrote it; repartition the rows by topic and partition before"
             )
+
+
+def _check_whole(files: Files, part: StagedPart) -> None:
+    found = len(bases_of(files.list_names(part.directory)))
+    if found != part.segments:
+        raise CorruptFile(part.directory, 0, f"{part.segments} segments", found)
 
 
 def _joined(files: Files, parts: Sequence[StagedPart]) -> str:

@@ -238,6 +238,19 @@ def test_what_was_written_is_read_back(torn: bool, tmp_path: Path) -> None:
     assert listing(tmp_path) == []
 
 
+def test_segments_that_are_gone_by_the_commit_fail_it(tmp_path: Path) -> None:
+    """A broker that ran meanwhile, or a daemon, has begun to delete what is named like a deleted log."""
+    one = writer(tmp_path, batchBytes="100", segmentBytes="400")
+    done = task(one, some(40))
+    (directory,) = tmp_path.glob("t-0.*-delete")
+    assert len(list(directory.glob("*.log"))) > 2
+    (directory / f"{0:020d}.log").unlink()
+    with pytest.raises(CorruptFile, match=r"expected \d+ segments, found \d+"):
+        one.commit([done])
+    one.abort([done])
+    assert listing(tmp_path) == []
+
+
 @pytest.mark.parametrize("fails_at", [0, 1, 2])
 def test_a_commit_that_fails(fails_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the rename of a partition: each is there as a whole or not at all."""
