@@ -124,7 +124,7 @@ def test_leader_epochs_are_not_negative(lines):
 
 
 def test_partition_metadata_is_43_bytes_without_newline():
-    """Spec disk A6, appendix 1."""
+    """Spec disk A6."""
     topic_id = parse_uuid("PH77tX_fTKGncMks08HTVw")
     content = b"version: 0\ntopic_id: PH77tX_fTKGncMks08HTVw"
     assert len(content) == 43

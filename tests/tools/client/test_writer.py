@@ -136,7 +136,7 @@ def test_snapshot_at_every_roll_and_at_the_end(tmp_path):
 
 
 def test_snapshot_of_a_log_without_producers_is_the_empty_one(tmp_path):
-    """Appendix 1: ten bytes."""
+    """Spec disk B7: ten bytes."""
     with open_writer(tmp_path) as writer:
         Producer(writer).put(b"k", b"v")
         writer.roll()
