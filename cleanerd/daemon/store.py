@@ -11,8 +11,9 @@ state    (kind, key) -> JSON object                  the same, but with synchron
 =======  ==========================================  =================================================================
 
 State is kept in memory too, which is what readers get. The daemon never stops because of this file: a damaged one is moved
-aside (`<name>.damaged`, the last one only), its state is saved as far as it can be read, and a new one is started. Where
-nothing can be written, as on a full disk, events are lost and counted, and state is written as soon as that works again.
+aside (`<name>.damaged`, the last one only), its state is saved as far as it can be read, and a new one is started; so is
+one that was removed or exchanged, with the state that memory has. Where nothing can be written, as on a full disk, events
+are lost and counted, and state is written as soon as that works again: within a second, for `save` is called so often.
 But a daemon does not start where there is such a file and its state cannot be read: holds would count as lifted.
 """
 
@@ -33,7 +34,7 @@ from pydantic import ValidationError
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HistoryEvent, HistoryEventKind
 from cleanerd.daemon.values.patterns import matches
-from cleanerd.errors import Fatal
+from cleanerd.errors import CleanerdError, Fatal
 from cleanerd.policy.backtest import SizeSample
 
 HOLD = "hold"
@@ -69,17 +70,22 @@ _Action = Callable[[sqlite3.Connection], object]
 MAX_AGE_MS = 30 * 86_400_000
 
 
+class HistoryUnreadable(CleanerdError):
+    """What happened is not known: the file cannot be read."""
+
+
 class Store:
     """The file at `path`: events and samples, as many as `prune` leaves, and state.
 
-    Every method may be called from any thread; writers take turns. None raises because of the file; the making of this
-    raises Fatal when there is state that cannot be read.
+    Every method may be called from any thread; writers take turns. None raises because of the file, but `events` and
+    `samples` HistoryUnreadable; the making of this raises Fatal when there is state that cannot be read.
     """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._lock = threading.Lock()  # guards all that follows
         self._connection: sqlite3.Connection | None = None
+        self._identity: tuple[int, int] | None = None  # of the file that this is a connection to
         self._state: dict[_Key, str] = {}
         self._unsaved: set[_Key] = set()  # keys whose value, or absence, is in memory only
         self._is_failing = False
@@ -161,6 +167,11 @@ class Store:
             self._unsaved.add((kind, key))
             return self._save()
 
+    def save(self) -> None:
+        """Write the state that is not in the file: it could not be written, or the file has gone."""
+        with self._lock:
+            self._save()
+
     def prune(self, now_ms: int, max_bytes: int) -> None:
         """Drop events and samples older than `MAX_AGE_MS`, and the oldest until the file takes up to about `max_bytes`; give
         their space back, save state that is not saved yet.
@@ -179,15 +190,18 @@ class Store:
     def _read(
         self, query: str, values: Collection[object], pattern: str | None = None
     ) -> list[tuple[Any, ...]]:
-        try:  # with a connection of its own: a long search keeps no writer waiting
-            with contextlib.closing(sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT_S)) as connection:
+        """With a connection of its own, so that a long search keeps no writer waiting. Raises HistoryUnreadable."""
+        uri = f"file:{quote(self._path)}?mode=rw"  # and no new file where there is none
+        try:
+            with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT_S)) as connection:
                 connection.create_function("log_matches", 2, lambda t, p: matches(pattern, t, p))
                 return connection.execute(query, tuple(values)).fetchall()
         except sqlite3.Error as error:
             _log.error("history_unreadable", path=self._path, reason=str(error))
-            return []
+            raise HistoryUnreadable(f"{self._path}: the history cannot be read: {error}") from error
 
     def _save(self) -> bool:
+        self._leave_if_gone()
         if not self._unsaved:
             return True
         is_durable = any(kind in _DURABLE for kind, _ in self._unsaved)
@@ -239,7 +253,19 @@ class Store:
             self._set_aside(error)
             action(self._connected())
 
+    def _leave_if_gone(self) -> None:
+        """What is written to a file that was removed or exchanged is lost with it."""
+        if self._connection is not None and _identity(self._path) != self._identity:
+            _log.error("history_gone", path=self._path)
+            self._disconnect()
+            self._unsaved |= self._state.keys()
+            # SQLite would take these for those of the file that lies there now
+            for suffix in ("-wal", "-shm"):
+                with contextlib.suppress(OSError):
+                    os.unlink(self._path + suffix)
+
     def _connected(self) -> sqlite3.Connection:
+        self._leave_if_gone()
         if self._connection is None:
             connection = sqlite3.connect(
                 self._path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
@@ -250,7 +276,7 @@ class Store:
             except sqlite3.Error:
                 connection.close()
                 raise
-            self._connection = connection
+            self._connection, self._identity = connection, _identity(self._path)
         return self._connection
 
     def _load_read_only(self) -> None:
@@ -313,6 +339,15 @@ def _size_bytes(path: str) -> int:
         return os.stat(path).st_size
     except FileNotFoundError:
         return 0
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Of the file that lies there; None for none, or where that cannot be known."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _log_key(log: LogId) -> int:

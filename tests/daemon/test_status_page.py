@@ -109,6 +109,16 @@ def test_every_page_is_served_with_its_policy_and_starts_no_engine(world: World)
     assert world.parts.engine.starts == 0
 
 
+def test_a_history_that_cannot_be_read_is_named(world: World) -> None:
+    path = world.root / "history.sqlite"
+    with served(world) as address:
+        path.rename(path.with_suffix(".away"))
+        for page in ("/", "/history", "/forecast"):
+            status, _, text = get(address, page)
+            assert (status, f"{path}: the history cannot be read" in text) == (503, True)
+        assert get(address, "/logs")[0] == 200
+
+
 def test_the_page_of_a_log_explains_it(world: World) -> None:
     with served(world) as address:
         text = get(address, "/log?name=one-0")[2]

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from structlog.testing import capture_logs
 
 from cleanerd.daemon import store
-from cleanerd.daemon.store import HOLD, Store
+from cleanerd.daemon.store import HOLD, HistoryUnreadable, Store
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HistoryEvent, HistoryEventKind
 from cleanerd.daemon.work.holds import Hold
@@ -280,6 +280,43 @@ def test_a_file_that_is_damaged_while_it_is_used(path: str, told: list[dict[str,
     assert (times(again), again.all(HOLD, dict)) == ([9], {"h": {"pattern": "orders"}})
 
 
+def test_a_file_that_is_removed_gets_all_state_again(path: str, told: list[dict[str, Any]]) -> None:
+    """What is held and muted; and a hold is not reported as durable that went where no start finds it."""
+    history = Store(path)
+    assert history.put(HOLD, "before", {"pattern": "orders"})
+
+    def remove() -> None:
+        for suffix in ("", "-wal", "-shm"):
+            Path(path + suffix).unlink(missing_ok=True)
+        with pytest.raises(HistoryUnreadable):
+            history.events(None, 1, None)
+        assert not os.path.exists(path)  # reading makes none
+
+    remove()
+    history.save()
+    assert set(Store(path).all(HOLD, dict)) == {"before"}
+    remove()
+    assert history.put(HOLD, "after", {"pattern": "payments"})
+    assert set(Store(path).all(HOLD, dict)) == {"before", "after"}
+    remove()
+    history.record(event(7))
+    assert times(Store(path)) == [7]
+    remove()
+    history.close()
+    assert set(Store(path).all(HOLD, dict)) == {"before", "after"}
+    assert events_of(told).count("history_gone") == 4
+
+
+def test_a_file_that_is_exchanged_gets_all_state_too(path: str) -> None:
+    history, other = Store(path), Store(f"{path}.other")
+    assert history.put(HOLD, "here", {})
+    assert other.put(HOLD, "there", {})
+    other.close()
+    os.replace(f"{path}.other", path)
+    history.save()
+    assert set(Store(path).all(HOLD, dict)) == {"here", "there"}
+
+
 def test_a_directory_that_cannot_be_used_costs_rows_only(tmp_path: Path, told: list[dict[str, Any]]) -> None:
     """State is kept in memory and said not to be durable; both work as soon as the directory does."""
     path = tmp_path / "state" / "history.db"
@@ -288,9 +325,12 @@ def test_a_directory_that_cannot_be_used_costs_rows_only(tmp_path: Path, told: l
         history.record(event())
     assert not history.put(HOLD, "h", {"pattern": "orders"})
     assert not history.delete("log", "x")
-    assert (history.lost_events, times(history)) == (3, [])
+    assert history.lost_events == 3
+    for read in (lambda: history.events(None, 1, None), lambda: history.samples(None, 0)):
+        with pytest.raises(HistoryUnreadable, match=f"^{path}: the history cannot be read: "):
+            read()
     assert history.all(HOLD, dict) == {"h": {"pattern": "orders"}}
-    assert events_of(told) == ["history_unwritable", "history_unreadable"]
+    assert events_of(told) == ["history_unwritable", "history_unreadable", "history_unreadable"]
     path.parent.mkdir()
     history.prune(1, SIZE)
     history.record(event(4))

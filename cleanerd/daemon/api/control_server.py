@@ -28,9 +28,10 @@ from cleanerd.daemon.api import openapi
 from cleanerd.daemon.api.control import Control
 from cleanerd.daemon.api.control_socket import Listening, Peer, group_of, may_change, peer_of
 from cleanerd.daemon.api.http import Answer, HttpServer, Page, Request, RequestLimits, UnreadableRequest
-from cleanerd.daemon.api.refusals import Invalid, OperationError
+from cleanerd.daemon.api.refusals import Invalid, OperationError, Unavailable
 from cleanerd.daemon.api.routes import Route, routes_of
 from cleanerd.daemon.api.verb import Verb
+from cleanerd.daemon.store import HistoryUnreadable
 
 _log = structlog.get_logger("cleanerd")
 _MAX_QUERY_FIELDS = 16
@@ -68,6 +69,8 @@ class ControlServer(HttpServer):
             answer = respond()
         except OperationError as error:
             answer = self.error(error.status, error.code, str(error))
+        except HistoryUnreadable as error:
+            answer = self.error(Unavailable.status, Unavailable.code, str(error))
         except UnreadableRequest:
             raise
         except Exception:  # noqa: BLE001  # the boundary of a request

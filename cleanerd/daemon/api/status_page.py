@@ -28,6 +28,7 @@ from cleanerd.daemon.page.html import headers
 from cleanerd.daemon.reports.explain import explain
 from cleanerd.daemon.reports.forecast import forecast
 from cleanerd.daemon.reports.log_views import log_views
+from cleanerd.daemon.store import HistoryUnreadable
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HistoryEvent, HistoryEventKind
 from cleanerd.format.names import TopicPartition, parse_partition_dir
@@ -141,5 +142,7 @@ def _page(make: _Make) -> Page:
             return Answer(make(fields), content_type=_HTML, headers=headers())
         except NotFound as error:
             return Answer(pages.problem("Not found", str(error)), 404, _HTML, headers())
+        except HistoryUnreadable as error:
+            return Answer(pages.problem("Unavailable", str(error)), 503, _HTML, headers())
 
     return answer

@@ -35,9 +35,9 @@ else:
 class Endpoint(NamedTuple):
     """One request of the control API: `run` is what the daemon does with it, `key` is that of the answer in the document.
 
-    `run` takes `Control` and the parameters by name. It may be called from any thread, and raises `OperationError`s only:
-    `NotFound` when it names logs and there are none; where it waits, `Timeout` at its limit and `Unavailable` as soon as the
-    daemon stops.
+    `run` takes `Control` and the parameters by name. It may be called from any thread, and raises HistoryUnreadable and
+    `OperationError`s only: `NotFound` when it names logs and there are none; where it waits, `Timeout` at its limit and
+    `Unavailable` as soon as the daemon stops.
     """
 
     method: str

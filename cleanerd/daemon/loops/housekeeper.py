@@ -37,6 +37,7 @@ class Housekeeper:
         self._end_holds(now_ms)
         self._stop_idle_engines()
         self._sweep_scratch()
+        self._parts.store.save()
         self._sampler.take(now_ms)
         self._prune_history(now_ms)
         return _PAUSE_S

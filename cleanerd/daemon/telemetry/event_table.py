@@ -195,6 +195,10 @@ _row("history_writable", "warning", ("path", "lost_events"),
 _row("history_unreadable", "error", ("path", "reason"),
      "A request for the history could not be answered: the file could not be read.",
      "Look at cleanerd.state.dir.")
+_row("history_gone", "error", ("path",),
+     "The history file was removed or exchanged under the daemon: its events are lost. Holds and other state are written to "
+     "a new one at once.",
+     "Leave the files in cleanerd.state.dir to the daemon; stop it to remove or restore them.")
 _row("history_damaged", "error", ("path", "moved_to", "reason"), "The history file is damaged; a new one is started.",
      "`moved_to` may be deleted.")
 _row("history_state_lost", "error", ("path", "reason"), "Holds and other state in the damaged file may be lost.",

@@ -104,6 +104,16 @@ def test_history_is_of_logs_unless_all_is_asked_for(daemon: Daemon) -> None:
     assert "started" in daemon.ctl("history", "--all").stdout
 
 
+def test_a_history_that_cannot_be_read_is_an_error(daemon: Daemon) -> None:
+    """Not "nothing happened", nor a forecast without what it is made of."""
+    path = daemon.root / "history.sqlite"
+    path.rename(path.with_suffix(".away"))
+    for verb in ("history", "forecast"):
+        ran = daemon.ctl(verb)
+        assert (ran.returncode, ran.stdout) == (75, "")
+        assert ran.stderr.startswith(f"cleanerctl: {path}: the history cannot be read: ")
+
+
 def test_a_rate_alone_is_for_reads_and_writes_together(daemon: Daemon) -> None:
     assert daemon.ctl("throttle", "5MB").returncode == 0
     assert daemon.parts.throttle.limits()[RateLimit.TOTAL] == 5e6
