@@ -48,11 +48,14 @@ from cleanerd.daemon.work.topic_answers import ClusterNews, TopicAnswers
 from cleanerd.env.clock import Clock, SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.env.host import user_name
-from cleanerd.errors import BadConfiguration, Fatal, attempt
+from cleanerd.errors import BadConfiguration, DirOffline, Fatal, LockHeld, attempt
 from cleanerd.format.names import CLUSTER_METADATA_TOPIC
+from cleanerd.storage.lock import LogDirLock
 from cleanerd.storage.metadata_tail import MetadataTail
 
 _log = structlog.get_logger("cleanerd")
+_STATE_LOCK = "history.lock"
+"""Not the history itself: SQLite's locks on it would go with ours. Not `.cleanerd.lock`: it may be a log directory as well."""
 _LEFT_AT_ONCE = 130
 _CUT_OFF = 1
 _HUNG_S = 600.0
@@ -80,7 +83,8 @@ class Daemon:
         self._manager = ServiceManager(os.environ, os.getpid(), clock)
         self._stopping = threading.Event()
         self._reload_wanted = threading.Event()
-        self._history = _open_history(config.state_dir)
+        self._state_lock = _take_state(config.state_dir)
+        self._history = Store(os.path.join(config.state_dir, "history.sqlite"))
         self._mutes = Mutes(self._history, clock, lambda: self._reloader.current)
         self._answers = TopicAnswers(self._history, RealFiles(), clock, log_dirs)
         self._reloader = Reloader(
@@ -223,7 +227,9 @@ class Daemon:
                 _log.warning("configuration_warning", reason=text)
 
 
-def _open_history(state_dir: str) -> Store:
+def _take_state(state_dir: str) -> LogDirLock:
+    """The state directory, made where there is none, for this process alone. Raises Fatal."""
+    lock = LogDirLock(state_dir, _STATE_LOCK)
     try:
         os.makedirs(state_dir, mode=0o750, exist_ok=True)
     except OSError as error:
@@ -231,7 +237,15 @@ def _open_history(state_dir: str) -> Store:
             f"{state_dir}: cannot keep state there: {error.strerror}; set cleanerd.state.dir to a directory that "
             f"{user_name() or f'user {os.geteuid()}'} may write"
         ) from error
-    return Store(os.path.join(state_dir, "history.sqlite"))
+    try:
+        with contextlib.suppress(DirOffline):  # nothing can be written there; the history decides what that means
+            lock.__enter__()
+    except LockHeld as held:
+        raise Fatal(
+            f"{state_dir}: another cleanerd keeps its state there (process {held.pid or 'unknown'}); each needs a "
+            "cleanerd.state.dir of its own"
+        ) from held
+    return lock
 
 
 def _report_unexpected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

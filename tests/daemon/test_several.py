@@ -83,6 +83,29 @@ def test_of_three_daemons_that_start_at_once_one_works(tmp_path: Path) -> None:
         assert newest(log_dir / f"{topic}-0") == TRUTH
 
 
+def test_a_second_daemon_with_the_state_directory_of_another_is_refused(tmp_path: Path) -> None:
+    """Each would take the pauses, mutes and answers of the other for its own. One that was killed is in nobody's way."""
+    settings = {"cleanerd.state.dir": tmp_path / "state"}
+    daemons = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / f"{name}-logs").mkdir()
+        daemons.append(DaemonProcess(tmp_path / name, [tmp_path / f"{name}-logs"], settings))
+    first, second = daemons
+    try:
+        first.start()
+        assert first.process is not None
+        assert second.spawn().wait(REFUSED_S) == 1
+        why = f"{tmp_path / 'state'}: another cleanerd keeps its state there (process {first.process.pid})"
+        assert why in second.output()
+        assert "Traceback" not in second.output()
+        first.kill()
+        assert second.start().stop() == 0
+    finally:
+        first.kill()
+        second.kill()
+
+
 def test_a_one_shot_beside_a_daemon_is_refused_and_disturbs_nothing(tmp_path: Path, big: Path) -> None:
     """In the middle of a cleaning; a directory that no daemon has is cleaned all the same."""
     free = write_logs(tmp_path / "free", "one")
