@@ -200,10 +200,7 @@ class Cleaner:
                 log.rounds = None if is_owned else extra.rounds(room)
                 if log.rounds is None:
                     log.error = no_space(
-                        log.candidate.snapshot,
-                        extra.peak_bytes,
-                        extra.first_bytes(by_group=not is_owned),
-                        room,
+                        log.plan, extra.peak_bytes, extra.first_bytes(by_group=not is_owned), room
                     )
                     continue
             granted += min(extra.peak_bytes, max(room, 0))
@@ -365,7 +362,7 @@ class Cleaner:
             room = self._take(log, needed_bytes)
             log.groups_left = len(groups) - len(fitting)
             counted.indexed.changed_groups = frozenset(fitting)
-        return None if room is None else no_space(log.candidate.snapshot, peak_bytes, needed_bytes, room)
+        return None if room is None else no_space(log.plan, peak_bytes, needed_bytes, room)
 
     def _take(self, log: _Log, size_bytes: int) -> int | None:
         return self._reservations.take({log.plan.work.directory: size_bytes}, log.plan.work.least_free_bytes)

@@ -17,7 +17,6 @@ from cleanerd.format.head import HEADER_SIZE
 from cleanerd.pipeline.segment_indexes import aborted_in
 from cleanerd.pipeline.values import IndexedLog, RewrittenLog
 from cleanerd.pipeline.whole_log import foreseen
-from cleanerd.storage.scan import PartitionSnapshot
 
 _BLOCK_BYTES = 4096  # what file systems allocate
 _MANIFEST_BYTES, _SOURCE_BYTES, _EPOCH_BYTES = 1024, 160, 40  # at most: all else, a source, a leader epoch
@@ -177,10 +176,11 @@ def _blocks(size_bytes: int) -> int:
     return -(-size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
 
 
-def no_space(snapshot: PartitionSnapshot, peak_bytes: int, first_bytes: int, room_bytes: int) -> NoSpace:
+def no_space(plan: CleaningPlan, peak_bytes: int, first_bytes: int, room_bytes: int) -> NoSpace:
     """A log needs more than there is room for; `first_bytes`: its first group alone, if it may go by itself."""
+    snapshot = plan.candidate.snapshot
     first = "" if first_bytes == peak_bytes else f", {first_bytes} bytes for its first group alone"
     return NoSpace(
         f"{snapshot.topic_partition}: needs {peak_bytes} bytes beside the old segments{first}; {max(room_bytes, 0)} bytes "
-        f"are free on the file system of {snapshot.directory} for it"
+        f"are free on the file system of {snapshot.directory} for it, above the {plan.work.least_free_bytes} that stay free"
     )

@@ -55,7 +55,7 @@ from cleanerd.storage.metadata_tail import MetadataTail
 
 _log = structlog.get_logger("cleanerd")
 _STATE_LOCK = "history.lock"
-"""Not the history itself: SQLite's locks on it would go with ours. Not `.cleanerd.lock`: it may be a log directory as well."""
+"""Not the history, which may be replaced. Not `.cleanerd.lock`: it may be a log directory as well."""
 _LEFT_AT_ONCE = 130
 _CUT_OFF = 1
 _HUNG_S = 600.0
@@ -238,7 +238,7 @@ def _take_state(state_dir: str) -> LogDirLock:
             f"{user_name() or f'user {os.geteuid()}'} may write"
         ) from error
     try:
-        with contextlib.suppress(DirOffline):  # nothing can be written there; the history decides what that means
+        with contextlib.suppress(DirOffline):  # where nothing can be written, the history decides
             lock.__enter__()
     except LockHeld as held:
         raise Fatal(

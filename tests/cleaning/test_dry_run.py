@@ -100,6 +100,7 @@ def test_without_room_a_dry_run_fails_as_the_run_does(spark: LazySpark, disk: Pa
     filler.write_bytes(bytes(free - least - needed // 2))
     plan = dry(spark, log_dir, *options)
     assert f"needs {needed} bytes beside the old segments" in plan.reason("t")
+    assert plan.reason("t").endswith(f"for it, above the {least} that stay free")
     ran = clean(spark, log_dir, options=options)
     assert (ran.code, plan.code) == (1, 1)
     assert ran.reason("t").partition(";")[0] == plan.reason("t").partition(";")[0]
