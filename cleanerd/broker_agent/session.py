@@ -33,6 +33,8 @@ from .attach import find_jvm, load_agent
 from .jar import agent_jar
 
 VERSION = 1
+REQUEST_MAX_BYTES = 4 << 20
+"""What the agent reads; it ends at more."""
 _ANSWER_MAX_BYTES = 16 << 20
 _HELLO_S = 30.0
 _LENGTH = struct.Struct(">I")
@@ -81,11 +83,16 @@ class Session:
 
     def ask(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         """The answer to a request. Raises NoWayIn."""
+        message = json.dumps({"version": VERSION, **request}).encode()
+        if len(message) > REQUEST_MAX_BYTES:
+            raise NoWayIn(
+                f"the request has {len(message)} bytes, and the broker's agent takes {REQUEST_MAX_BYTES}"
+            )
         with self._mutex:
             if self._answers < 0:
                 raise NoWayIn(f"{self._who} has ended or did not answer: it is asked again later")
             try:
-                return self._asked(json.dumps({"version": VERSION, **request}).encode(), timeout_s)
+                return self._asked(message, timeout_s)
             except OSError as error:  # of a socket
                 self._close()
                 raise NoWayIn(f"{self._who} has ended ({error.strerror}): it is asked again later") from error

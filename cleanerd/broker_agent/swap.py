@@ -1,8 +1,10 @@
 """Ask a running broker to let staged groups of a log take the place of their sources, as its own cleaner would.
 
-One request for all groups of a cleaning, ascending. The agent (`java/cleanerd/agent/Swap.java`) pauses the broker's cleaner
-for the log; if that, or something else, is at work there: busy. Then it checks, under the log's own lock, that the log is
-the one that the cleaning was planned on, and all groups; if not: changed, nothing was touched. Then for each group:
+One request for all groups of a cleaning, ascending. Where there are thousands, one for some of them after the other, of
+which the last moves the first dirty offset: between two the log is as after a cleaning that was interrupted. The agent
+(`java/cleanerd/agent/Swap.java`) pauses the broker's cleaner for the log; if that, or something else, is at work there:
+busy. Then it checks, under the log's own lock, that the log is the one that the cleaning was planned on, and all groups; if
+not: changed, nothing was touched. Then for each group:
 
 ====  ==========================================================  =====================================================
 step  what is done                                                what a kill, or a power failure, after it leaves, and
@@ -51,8 +53,8 @@ A broker that deletes or cuts a log takes its entry back without waiting for us.
 and if it is another one by then, its entry goes.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cleanerd.env.files import FileStat
@@ -67,6 +69,9 @@ from .session import Session
 _TIMEOUT_S = 30.0
 """No group is begun later than so long after the request."""
 _ANSWER_S = 2 * _TIMEOUT_S
+
+_REQUEST_MAX = 5_000
+"""Most groups and sources of a request: not much more than a megabyte, of the four that the agent takes."""
 
 REFUSAL_CAUSES = (
     "another_log", "broker_at_work", "broker_starts", "broker_stops", "cleanup_policy", "files", "first_dirty_offset",
@@ -97,8 +102,12 @@ class Swap:
 
     def by(self, session: Session) -> "Swapped":
         """Ask the broker. Raises NoWayIn, also when it is not known what became of it; CorruptFile, OSError."""
-        answer = session.ask(self._request(), _ANSWER_S)
-        seconds = tuple(int(micros) / 1e6 for micros in answer.get("lock_us", ()))
+        seconds: tuple[float, ...] = ()
+        for piece in self._pieces():
+            answer = session.ask(piece._request(), _ANSWER_S)
+            seconds += tuple(int(micros) / 1e6 for micros in answer.get("lock_us", ()))
+            if answer.get("outcome") != "swapped":
+                break
         has_cleaner = answer.get("has_cleaner") is not False
         cause = str(answer.get("cause"))
         return Swapped(
@@ -109,6 +118,16 @@ class Swap:
             self.partition.path,
             has_cleaner,
         )
+
+    def _pieces(self) -> Iterator["Swap"]:
+        """What is asked for at a time; the last piece is the whole cleaning as soon as the others are done."""
+        first, count = 0, 0
+        for number, group in enumerate(self.groups):
+            count += 1 + len(group.sources)
+            if count > _REQUEST_MAX and number > first:
+                yield replace(self, groups=self.groups[first:number], moves_checkpoint=False)
+                first, count = number, 1 + len(group.sources)
+        yield replace(self, groups=self.groups[first:])
 
     def _request(self) -> dict[str, Any]:
         return {

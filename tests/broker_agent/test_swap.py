@@ -17,6 +17,7 @@ import pytest
 
 import hatch_build
 from cleanerd.broker_agent import session as sessions
+from cleanerd.broker_agent import swap as swaps
 from cleanerd.broker_agent.jar import AgentJar, agent_jar
 from cleanerd.broker_agent.swap import REFUSAL_CAUSES
 from cleanerd.errors import NoWayIn
@@ -144,6 +145,25 @@ def test_what_does_not_fit_is_refused_and_nothing_is_touched(swapping: Swapping)
     swapping.transactions.end(commit=False)
     swapping.check()
     swapping.let_own_cleaner_go_on()  # nothing is left paused
+
+
+@pytest.mark.parametrize("swapping", ["cleaner on"], indirect=True)
+def test_groups_that_are_asked_for_a_few_at_a_time(
+    swapping: Swapping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of a cleaning that has thousands: the checkpoint moves with the last of them."""
+    monkeypatch.setattr(swaps, "_REQUEST_MAX", 4)  # two groups of one source
+    session, ends = swapping.session(), list[int]()
+
+    def is_swapped() -> bool:
+        swap = swapping.stage_copies(groups_max=5)
+        ends.append(swap.round_end)
+        return swap.by(session).outcome == "swapped"
+
+    wait_until(is_swapped, 60)  # its cleaner may be at work between two requests
+    assert swapping.first_dirty_offset(TOPIC) == ends[-1]
+    swapping.transactions.end(commit=False)
+    swapping.check_in_order()
 
 
 @contextmanager
