@@ -34,6 +34,7 @@ from cleanerd.daemon.loops.pacer import Pacer
 from cleanerd.daemon.loops.retainer import Retainer
 from cleanerd.daemon.loops.scanner import Scanner
 from cleanerd.daemon.parts import Parts
+from cleanerd.daemon.work.states import NOT_COMPACTED
 
 _log = structlog.get_logger("cleanerd")
 
@@ -115,7 +116,7 @@ class Supervisor:
         parts.throttle.set_configured(config, plan.old.broker)
         for log in parts.inventory.logs():
             if log.topic_partition.topic in plan.compact_removed:
-                parts.states.stop(log)  # rule 2.8
+                parts.states.stop(log, NOT_COMPACTED)  # rule 2.8
         if plan.needs_workers:
             self.cleaners.workers.resize(config.log_cleaner_threads)
             for keeper in self.keepers:

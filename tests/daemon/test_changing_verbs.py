@@ -125,7 +125,7 @@ def being_cleaned(world: Stage) -> Subject:
 
 def told_to_stop(world: Stage) -> Subject:
     found = being_cleaned(world)
-    world.parts.states.stop(found[0])
+    world.parts.states.stop(found[0], "the test")
     return found
 
 

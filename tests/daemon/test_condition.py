@@ -52,7 +52,7 @@ def bring_about(world: World) -> None:
     daemon.parts.states.hold(Hold("1", "held", "me", "because", 0))
     daemon.parts.states.try_start_all([world.log("busy")])
     daemon.parts.states.try_start_all([world.log("stopped")])
-    daemon.parts.states.stop(world.log("stopped"))
+    daemon.parts.states.stop(world.log("stopped"), "the test")
     for _ in range(daemon.parts.configuration().broker.retry_max):
         fail(world, world.log("garbage"))
     fail(world, world.log("failing"), is_retryable=True)

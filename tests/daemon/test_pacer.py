@@ -264,7 +264,7 @@ def test_a_real_engine_slows_down_under_pressure_and_goes_on_as_before_after_it(
         assert parts.throttle.waited_s()[RateLimit.PRESSURE] > 1
     finally:
         parts.throttle.set_pressure(math.inf)
-        parts.states.stop(big)
+        parts.states.stop(big, "the test")
         thread.join(60)
         running.stop()
 

@@ -3,6 +3,7 @@
 import errno
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -11,13 +12,19 @@ from structlog.testing import capture_logs
 
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.throttle import RateLimit
+from cleanerd.daemon.api.refusals import Timeout
+from cleanerd.daemon.api.verbs.abort import abort
 from cleanerd.daemon.configuration.reload import ReloadStatus, ReloadTrigger
+from cleanerd.daemon.engine.calls import CleanCall
+from cleanerd.daemon.engine.client import CallHost, Engine
 from cleanerd.daemon.loops.housekeeper import Housekeeper
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.workers import Worker
 from cleanerd.env.files import RealFiles
+from cleanerd.errors import Aborted, CleanerdError, SourceChanged
 from cleanerd.format import names
 from cleanerd.format.names import Suffix
+from cleanerd.spark_runtime.spark_master import spark_place
 from cleanerd.storage.log_dir import LogDir, Recovered
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import manifest_names
@@ -88,6 +95,58 @@ def test_a_log_that_is_gone_is_forgotten(world: World) -> None:
     world.a.rename(world.root / "unmounted")
     world.scan()
     assert known() == [other], "a log directory that fails may come back"
+
+
+def vanishes(world: World) -> str:
+    (world.a / "one-0").rename(world.root / "one-0.7f-delete")
+    world.scan()
+    return f"it vanished from {world.a}: its topic was deleted, or it was moved away"
+
+
+def is_not_compacted(world: World) -> str:
+    world.configure_topic("one", "delete")
+    return "its cleanup.policy no longer contains compact"
+
+
+def is_held(world: World) -> str:
+    world.parts.states.hold(hold("1", "one"), 0)
+    return "uid 0 paused one (hold 1)"
+
+
+def is_aborted(world: World) -> str:
+    with pytest.raises(Timeout):
+        abort(world.control, "one", 0)
+    return "`cleanerctl abort`"
+
+
+@pytest.mark.parametrize("happens", [vanishes, is_not_compacted, is_held, is_aborted])
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (Aborted("asked to stop"), "{}"),
+        (SourceChanged("0.log: No such file or directory"), "{}: 0.log: No such file or directory"),
+    ],
+)
+def test_a_cleaning_that_was_to_stop_has_the_cause_in_history_and_job(
+    world: World, happens: Callable[[World], str], error: CleanerdError, said: str
+) -> None:
+    """Its tasks know that they are to stop, or meet what is left of the log."""
+    parts, log, expected = world.parts, world.log("one"), []
+
+    class Stopped(Engine):
+        def clean(self, task: CleanCall, host: CallHost) -> list[LogResult]:
+            expected.append(said.format(happens(world)))
+            assert host.is_aborted()
+            return [LogResult.of(log.topic_partition, log.log_dir).failed(error)]
+
+    requested = parts.jobs.request([log], force=True)
+    job = parts.schedule.next().job
+    assert job is requested
+    engine = Stopped(parts.configuration, spark_place, world.clock)
+    replace(world.daemon.cleaners.cleanings, engine=engine).run(job)
+    (event,) = parts.store.events("one", 1, None, ("cleaning",))
+    assert [event.reason] == [job.reason] == expected
+    assert parts.states.why_stopped(log) is None
 
 
 class Empty(World):

@@ -356,7 +356,7 @@ def test_states_are_those_of_the_control_api(world: World) -> None:
     parts.states.hold(Hold("1", "three", "me", "because", 0))
     (world.a / "five-0" / f"{0:020d}.manifest.cleanerd").write_text("{}")
     parts.states.try_start_all([world.log("six")])
-    parts.states.stop(world.log("six"))
+    parts.states.stop(world.log("six"), "the test")
     world.scan()
     parts.obstacles.ignored[world.log("four")] = "foreign"
     parts.obstacles.ignored[world.log("two")] = "foreign"

@@ -110,6 +110,7 @@ class Cleanings:
                     result = in_rounds(settled, functools.partial(self._clean_again, job, log))
                     if was_live or self._has_live_broker(job):
                         result = result.beside_broker()
+                    result = self._with_cause(log, result)
                     results.append(result)
                     self.cleaned(job, log, result)
                 busy.remove(log)
@@ -124,6 +125,13 @@ class Cleanings:
             for log in busy:
                 self.parts.states.done_cleaning(log)
         return results
+
+    def _with_cause(self, log: LogId, result: LogResult) -> LogResult:
+        """Of a log that was to stop: its tasks know no more than that, or met what the cause has left of the log."""
+        why = self.parts.states.why_stopped(log)
+        if why is None or result.outcome not in ("aborted", "failed", SUPERSEDED):
+            return result
+        return replace(result, reason=why if result.outcome == "aborted" else f"{why}: {result.reason}")
 
     def cleaned(self, job: Job, log: LogId, result: LogResult) -> None:
         """What became of a log; it is still in progress."""

@@ -15,6 +15,7 @@ from cleanerd.daemon.inventory.watch import LogDirWatcher
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.store import MOVING
 from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.work.states import NOT_COMPACTED
 from cleanerd.daemon.workers import Bell, Worker
 from cleanerd.errors import CleanerdError, attempt, guarded
 from cleanerd.format import names
@@ -223,8 +224,10 @@ class Scanner:
         parts, configuration = self._parts, self._parts.configuration()
         for log in parts.jobs.logs():
             is_compacted = configuration.topic(log.topic_partition.topic).compact
-            if not is_compacted or parts.obstacles.barred(log) or parts.inventory.moving_to(log):
-                parts.states.stop(log)
+            target = parts.inventory.moving_to(log)
+            why = parts.obstacles.barred(log) or (None if is_compacted else NOT_COMPACTED)
+            if why := why or (None if target is None else f"its broker moves it to {target}"):
+                parts.states.stop(log, why)
 
     def _tell_offline(self, offline: Mapping[str, str]) -> None:
         """Once when a log directory goes, once when it is back."""

@@ -42,6 +42,8 @@ from cleanerd.policy.lifecycle import (
 Taken = NewType("Taken", LogId)
 """A log that may be changed, and by nobody else until it is given back (F). `PartitionStates` alone makes these."""
 
+NOT_COMPACTED = "its cleanup.policy no longer contains compact"
+
 
 class NotTaken(Retryable):
     """The log may not be changed now, for the reason in the message."""
@@ -89,6 +91,7 @@ class PartitionStates:
         self._changed = threading.Condition()  # guards what follows
         self._states: dict[LogId, CleaningState] = {}  # without holds; absent: none
         self._claims: dict[LogId, _Claim] = {}  # only of aborted logs
+        self._why_stopped: dict[LogId, str] = {}  # likewise
         self._holds = {hold.id: hold for hold in holds}
         self._is_closed = False
 
@@ -103,6 +106,10 @@ class PartitionStates:
     def is_aborted(self, log: LogId) -> bool:
         """Whether the worker of this log is to stop (2.4). Takes no lock: ask as often as you like."""
         return self._states.get(log) is ABORTED
+
+    def why_stopped(self, log: LogId) -> str | None:
+        """Why the worker of this log is to stop; None if it is not, or for who waits to own the pause."""
+        return self._why_stopped.get(log)
 
     def begin_commit(self, log: LogId) -> None:
         """Last look before the first rename. Raises Aborted unless the log is in progress.
@@ -163,10 +170,10 @@ class PartitionStates:
             self._pause(log, timeout_s)
             self._move(log, Call.RESUME)
 
-    def stop(self, log: LogId) -> None:
+    def stop(self, log: LogId, why: str) -> None:
         """Ask the worker of a log to stop, and wait for nothing (C)."""
         with self._changed:
-            self._stop(log)
+            self._stop(log, why)
 
     def resume(self, log: LogId) -> None:
         """Undo one pause of a client. Raises IllegalTransition when no client paused it (D13)."""
@@ -194,7 +201,7 @@ class PartitionStates:
                 log for log, s in self._states.items() if _is_busy(s) and hold.matches(log.topic_partition)
             }
             for log in busy:
-                self._stop(log)
+                self._stop(log, f"{hold.owner} paused {hold.pattern} (hold {hold.id})")
 
             def still_running() -> list[LogId]:
                 return sorted(log for log in busy if self._own(log) is ABORTED)
@@ -223,7 +230,7 @@ class PartitionStates:
     def forget(self, log: LogId) -> None:
         """The log has vanished: drop its pauses and send its waiters away; a worker is asked to stop (D)."""
         with self._changed:
-            self._stop(log)
+            self._stop(log, f"it vanished from {log.log_dir}: its topic was deleted, or it was moved away")
             self._send_away(log, LogVanished(f"{log}: vanished from {log.log_dir}"))
             if not _is_busy(self._own(log)):
                 self._states.pop(log, None)
@@ -233,7 +240,7 @@ class PartitionStates:
         with self._changed:
             self._is_closed = True
             for log in list(self._states):
-                self._stop(log)
+                self._stop(log, "the daemon is stopping")
                 self._send_away(log, Aborted("the daemon is stopping"))
             self._changed.notify_all()
 
@@ -286,6 +293,7 @@ class PartitionStates:
         """The worker arrives: the claimant of an abort gets its pause; a pause without a claimant ends at once (B)."""
         was_aborted = self._own(log) is ABORTED
         self._move(log, call)
+        self._why_stopped.pop(log, None)
         if was_aborted:
             claim = self._claims.pop(log, None)
             if claim is None:
@@ -334,10 +342,11 @@ class PartitionStates:
             self._changed.wait(left)
         return True
 
-    def _stop(self, log: LogId) -> None:
+    def _stop(self, log: LogId, why: str) -> None:
         """Abort without a claim (C)."""
         if self._own(log) is IN_PROGRESS:
             self._move(log, Call.ABORT_AND_PAUSE)
+            self._why_stopped[log] = why
 
     def _send_away(self, log: LogId, error: CleanerdError) -> None:
         claim = self._claims.pop(log, None)

@@ -16,7 +16,7 @@ def abort(
     deadline_s = now_s() + timeout_ms / 1000
     busy = [log for log in control.some(pattern) if states.state(log).status is daemon.Status.IN_PROGRESS]
     for log in busy:
-        states.stop(log)
+        states.stop(log, "`cleanerctl abort`")
     for log in busy:
         try:
             states.abort(log, max(deadline_s - now_s(), 0))
