@@ -180,20 +180,22 @@ class Configuration:
     def for_deletion(self, topic: str) -> TopicConfig:
         """`topic`, for what expires while its broker is down: no limit that other nodes may be changing meanwhile holds.
 
-        The broker deletes by its limits itself as soon as it is back. What is written for cleanerd (`topics.d`, command
-        line) holds.
+        Nor does a default of Kafka's where its broker may have another one in a file that was not given to us. The broker
+        deletes by its limits itself as soon as it is back. What is written for cleanerd (`topics.d`, command line) holds.
         """
         config = self.topic(topic)
         metadata = self.metadata
         if metadata is None or topic not in metadata.topic_ids:
             return config
+        own, ours = self._topics.get(topic, Layers()), (Layer.COMMAND_LINE, Layer.TOPIC_FILE)
+        limits = {name: own[name] if name in own else self._topic_defaults[name] for name in _RETENTION}
         # voters that this node, which was killed before it took part, has not written down yet
         voters = {voter.partition("@")[0] for voter in self.broker.quorum_voters}
         if metadata.is_final and voters <= {str(metadata.node_id)}:
-            return config
-        own, ours = self._topics.get(topic, Layers()), (Layer.COMMAND_LINE, Layer.TOPIC_FILE)
-        limits = {name: own[name] if name in own else self._topic_defaults[name] for name in _RETENTION}
-        left = [name for name, limit in limits.items() if limit.origin.layer not in ours]
+            is_known = not self._sources.is_without_broker
+            left = [n for n, limit in limits.items() if limit.origin.layer is Layer.DEFAULT and not is_known]
+        else:
+            left = [name for name, limit in limits.items() if limit.origin.layer not in ours]
         return config.but(**{TOPIC_KEYS[name].field: -1 for name in left})
 
     def topic_settings(self, topic: str) -> SettingsByKey:

@@ -61,6 +61,11 @@ class Sources:
     warnings: tuple[str, ...] = ()
     muted: Mapping[str, float | None] = field(default_factory=dict)
 
+    @property
+    def is_without_broker(self) -> bool:
+        """Whether nobody gave the configuration of a broker: neither its file nor its environment."""
+        return all(name.startswith(OWN_PREFIX) for name in (*self.config_file, *self.environment))
+
 
 def read_sources(
     config_file: str | None = None,

@@ -404,6 +404,19 @@ def test_nothing_expires_by_what_other_nodes_may_be_changing() -> None:
         assert found_ms == expected, "the node has not been started with them yet, and they may be at work"
 
 
+def test_nothing_expires_by_a_default_that_its_broker_may_have_changed(tmp_path: Path) -> None:
+    """In its server.properties, which is not in the metadata log."""
+    ids, records = {"own": UUID(int=1), "none": UUID(int=2)}, {"own": {"retention.ms": "5"}}
+    metadata = ClusterMetadata(ids, records, {}, "/m", 1)
+    found = configured({"cleanerd.retry.max": "5"}, metadata=metadata)
+    assert [found.for_deletion(topic).retention_ms for topic in ids] == [5, -1]
+    assert found.topic("none").retention_ms == 168 * HOUR_MS
+    config = tmp_path / "server.properties"
+    config.write_text("log.dirs=/d\n")
+    found = resolve(read_sources(str(config)), metadata)
+    assert found.for_deletion("none").retention_ms == 168 * HOUR_MS
+
+
 def test_a_brokers_answer_stands_where_a_metadata_log_would(tmp_path: Path) -> None:
     """Each value says where it comes from; retention by time and size is nobody's but the broker's."""
     (tmp_path / "topics.d").mkdir()

@@ -51,7 +51,8 @@ _STOP_S = 30.0
 _BROKERS = (Owner.LIVE_BROKER, Owner.BROKER_COMING)
 
 _LEFT_TO_BROKER = Cause(
-    "deletion by time and size is left to its broker, which is down: the cluster may have changed the limits since",
+    "deletion by time and size is left to its broker, which is down: the cluster may have changed the limits since, or "
+    "they are in the broker's configuration, which cleanerd was not given",
     "start the broker; or set retention.ms or retention.bytes in topics.d",
 )
 
