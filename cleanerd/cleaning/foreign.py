@@ -31,8 +31,8 @@ from cleanerd.storage.topic_id import why_not_of_cluster
 
 _ELSEWHERE = ("confluent.tier.enable", "diskless.enable", "inkless.enable")
 """Settings of topics with which other brokers keep records outside of their log directories."""
-_SAID_BY_OPERATOR = (Layer.COMMAND_LINE, Layer.TOPIC_FILE)
-_SAID_BY_NOBODY = (Layer.DEFAULT, Layer.BROKER)  # of a topic that is not known
+_SET_BY_OPERATOR = (Layer.COMMAND_LINE, Layer.TOPIC_FILE)
+_SET_BY_NOBODY = (Layer.DEFAULT, Layer.BROKER)  # of a topic that is not known
 _CONSUMER_OFFSETS = "__consumer_offsets"
 _COORDINATORS_MENDED = {"4.0": "4.0.2", "4.1": "4.1.2", "4.2": "4.2.1"}
 """By release, the first whose group coordinator loads what a cleaning has left (rule A.8)."""
@@ -59,7 +59,7 @@ def is_known(topic: str, configuration: Configuration) -> bool:
 
 
 def _why_never(topic: str, configuration: Configuration) -> str | None:
-    """Why no word allows us to touch a log: its settings are not valid, or it is not all here.
+    """Why a log is left alone whatever an operator sets: its settings are not valid, or it is not all here.
 
     None: they are, and it is, or it has only retention, which leaves a tiered log to its broker (6.17).
     """
@@ -84,7 +84,7 @@ def _why_not_loaded(topic: str, configuration: Configuration) -> str | None:
     mended = _COORDINATORS_MENDED.get(release or "")
     if topic != _CONSUMER_OFFSETS or mended is None:
         return None
-    if configuration.topic_settings(topic)["cleanup.policy"].origin.layer in _SAID_BY_OPERATOR:
+    if configuration.topic_settings(topic)["cleanup.policy"].origin.layer in _SET_BY_OPERATOR:
         return None
     return (
         f"the broker was last started as Kafka {release}, whose group coordinator before {mended} may fail to load a "
@@ -109,15 +109,15 @@ def left_alone(
     foreign = {tp: reason for tp, reason in reasons.items() if reason is not None}
     if not foreign or named is None:
         return foreign
-    word = _Word(log_dir, configuration)
+    command_line = _CommandLine(log_dir, configuration)
     return {
-        tp: f"{reason}{word.advice(tp)}"
+        tp: f"{reason}{command_line.advice(tp)}"
         for tp, reason in foreign.items()
-        if _why_never(tp.topic, configuration) or not word.covers(tp, is_named=tp.topic in named)
+        if _why_never(tp.topic, configuration) or not command_line.covers(tp, is_named=tp.topic in named)
     }
 
 
-class _Word:
+class _CommandLine:
     """What a command line allows for the foreign logs of a log directory."""
 
     def __init__(self, log_dir: LogDir, configuration: Configuration) -> None:
@@ -134,13 +134,13 @@ class _Word:
             is_named = is_named or "cleanup.policy" in self._configuration.own_texts(tp.topic)
             return is_named and layer is Layer.COMMAND_LINE
         if is_named:
-            return layer not in _SAID_BY_NOBODY
+            return layer not in _SET_BY_NOBODY
         return layer is Layer.COMMAND_LINE and self._is_for_all(tp)
 
     def advice(self, tp: TopicPartition) -> str:
         """What else would do for a log that is not covered."""
-        is_said = self._is_without_metadata and self._layer(tp) not in _SAID_BY_NOBODY
-        return f", or name it with --topic {tp.topic}" if is_said else ""
+        is_set = self._is_without_metadata and self._layer(tp) not in _SET_BY_NOBODY
+        return f", or name it with --topic {tp.topic}" if is_set else ""
 
     def _layer(self, tp: TopicPartition) -> Layer:
         """Who sets the policy."""

@@ -87,7 +87,7 @@ def corrupt(path: str, position: int, status: ReadStatus) -> CorruptFile:
 
 
 def _open_unchanged(source: Source) -> int:
-    """The file, open. Raises SourceChanged unless it is still the one that was planned for."""
+    """Open the file. Raises SourceChanged if it is no longer the one that was planned for."""
     try:
         fd = regular_fd(source.path)
     except FileNotFoundError:
@@ -138,7 +138,7 @@ def pieces_of(fd: int, source: Source, *, ahead: bool = False) -> Iterator[Piece
 
 
 def _piece(fd: int, source: Source, position: int, size: int, previous_offset: int) -> Piece:
-    """The batches that end within `size` bytes from `position`; without any, the bytes of the one that does not."""
+    """Read the batches that end within `size` bytes from `position`; if none does, the bytes of the first one."""
     raw = read_at(fd, position, size)
     if len(raw) < size:
         raise SourceChanged(f"{source.path}: ends at byte {position + len(raw)}, before {source.end}")
@@ -166,7 +166,7 @@ def _check(piece: Piece) -> None:
 
 
 def _first_large(batches: Table, begin: int) -> int:
-    """Row of the first batch, from row `begin` on, of whose records as many rows as its header names take too much."""
+    """Row of the first batch from `begin` on whose record rows, counted by its header, exceed `LARGE_BATCH_BYTES`."""
     return first_with_more(batches, begin, LARGE_BATCH_BYTES // RECORD.itemsize)
 
 
@@ -199,7 +199,7 @@ def _expand(piece: Piece, begin: int, *, stops_at_large: bool = False) -> tuple[
 
 
 def _joined(parts: list[bytes], size: int) -> Bytes:
-    """The parts in one buffer; what is large is there twice then, never three times."""
+    """Join the parts in one buffer: a large batch is in memory twice then, never three times."""
     joined = np.empty(size, np.uint8)
     view, at = joined.data, 0
     for part in parts:
@@ -209,7 +209,7 @@ def _joined(parts: list[bytes], size: int) -> Bytes:
 
 
 def _decompress(piece: Piece, row: int, codec: int, bytes_max: int) -> bytes | None:
-    """The records of a batch; None if they take more than `bytes_max`, which a batch of a sound log may."""
+    """Decompress the records of a batch; None if they take more than `bytes_max`, which is no damage."""
     batch = piece.batches[row]
     start, end = _compressed_span(piece, row)
     try:
@@ -222,7 +222,7 @@ def _decompress(piece: Piece, row: int, codec: int, bytes_max: int) -> bytes | N
 
 
 def _compressed_span(piece: Piece, row: int) -> tuple[int, int]:
-    """Where the compressed bytes of a batch lie in `raw`; of a legacy wrapper it is the message's value."""
+    """Start and end of the compressed bytes of a batch in `raw`; in a legacy wrapper they are the message's value."""
     batch = piece.batches[row]
     position, end = int(batch["position"]), int(batch["position"]) + int(batch["size"])
     if batch["magic"] == 2:
@@ -254,7 +254,7 @@ def slices(piece: Piece) -> Iterator[Slice]:
 
 
 def map_slices(piece: Piece, take: Callable[[Slice], _T]) -> Iterator[_T]:
-    """What `take` makes of slice after slice; it must not keep a slice, nor wait for anything.
+    """Yield the results of `take` for slice after slice; it must neither keep a slice nor wait for anything.
 
     While one with a large batch is made and taken, no other process of the machine does so. Raises like `slices`.
     """
@@ -276,7 +276,7 @@ def map_slices(piece: Piece, take: Callable[[Slice], _T]) -> Iterator[_T]:
 def _take(
     piece: Piece, begin: int, take: Callable[[Slice], _T], *, stops_at_large: bool
 ) -> tuple[int, tuple[_T] | None]:
-    """(end row, what was made of the slice); None when its first batch is a large one. Nothing of the slice stays."""
+    """Return (end row, result of `take`), None for a slice that begins with a large batch. Nothing of the slice stays."""
     end, expanded = _expand(piece, begin, stops_at_large=stops_at_large)
     if end == begin:
         return end, None

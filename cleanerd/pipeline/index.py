@@ -51,7 +51,7 @@ class Block:
 
     @property
     def records(self) -> int:
-        """How many there are."""
+        """Number of records."""
         return len(self.fingerprints) if self.superseded is None else self.superseded.count
 
     def answered(self, answers: Bits) -> Bits:
@@ -173,13 +173,13 @@ class ChunkTally:
         self._events.append(events)
 
     def add_records(self, piece: Piece, part: Slice) -> None:
-        """Count those of a slice."""
+        """Count the records of a slice."""
         batches = piece.batches[part.begin : part.end]
         self._records += len(part.records)
         self._expanded_bytes += int((batches["payload_end"] - batches["payload_start"]).sum())
 
     def summary(self, source: Source, competing: int) -> ChunkSummary:
-        """The result; so many records take part in the contest for their key."""
+        """The result; `competing` records take part in the contest for their key."""
         return ChunkSummary(
             bytes=source.size_bytes,
             expanded_bytes=self._expanded_bytes,
@@ -235,7 +235,7 @@ def resolve_all(
 
 
 def combine(blocks: list[Block]) -> list[Block]:
-    """The same blocks, new ones of one bucket in offset order, without the fingerprints that the others supersede.
+    """Drop from the blocks of one bucket, in offset order, the fingerprints that others in them supersede.
 
     What one of them supersedes outside is superseded by the newer one that stays as well.
     """

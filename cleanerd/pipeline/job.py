@@ -70,7 +70,7 @@ class Budget:
 
     @property
     def records(self) -> int:
-        """How many records, each with a key of its own, fit: their fingerprints and the set that they go into."""
+        """Number of records with distinct keys that fit, with their fingerprints and the set for these."""
         return max(int(self.bytes / KEY_BYTES), 1)
 
 
@@ -91,12 +91,12 @@ class Pipeline:
         self._begun = begun
 
     def together(self, logs: Sequence[LogWork]) -> AbstractContextManager[None]:
-        """While this lasts the steps on these logs share one Spark job, where that pays."""
+        """Let the steps on these logs share one Spark job inside the block, where that pays."""
         size_bytes = sum(log.size_bytes for log in logs)
         return self._executor.together(size_bytes, sum(len(log.chunks) for log in logs))
 
     def release(self) -> None:
-        """Let the common job go, if there is one; steps that follow are jobs of their own."""
+        """Release the common job, if there is one; later steps are jobs of their own."""
         self._executor.release()
 
     def index(self, logs: Sequence[LogWork], keys: Sequence[tuple[int, int]]) -> list[IndexedLog]:
@@ -146,7 +146,7 @@ class Pipeline:
         return rewritten
 
     def _rewrite(self, logs: Sequence[IndexedLog], *, write: bool) -> tuple[list[RewrittenLog], list[int]]:
-        """The logs, and the numbers of those that have to be read as a whole first (`one_pass`)."""
+        """Rewrite; returns the logs, and the numbers of those that have to be read as a whole first (`one_pass`)."""
         tasks = [
             task
             for number, log in enumerate(logs)
@@ -190,7 +190,7 @@ class Pipeline:
             yield contexts, self._reporter, asked, keys
 
     def _read_rest(self, logs: Sequence[IndexedLog]) -> None:
-        """Index logs again, all of their chunks. Groups that were to be rewritten still are."""
+        """Index all chunks of these logs again. Groups that were to be rewritten still are."""
         whole = self._index_map_side([log.work for log in logs], [log.key for log in logs], in_one_pass=False)
         for log, read in zip(logs, whole, strict=True):
             changed = log.changed_groups | read.changed_groups
@@ -255,7 +255,7 @@ class Pipeline:
         )
 
     def _in_one_pass(self, log: IndexedLog, changes: Collection[int], keys: KeySet) -> list[int]:
-        """The clean chunks of a log that are looked up when they are rewritten. `changes`: groups that are known to."""
+        """The clean chunks of a log to look up during the rewrite. `changes`: groups that are known to change."""
         chosen: list[int] = []
         if log.work.in_place and not (log.work.aborted_txns or log.work.recodes):
             with (
@@ -319,7 +319,7 @@ def _index_tasks(logs: Sequence[IndexedLog], *, dirty: bool | None) -> list[Inde
 
 
 def _rewrite_tasks(log: IndexedLog, number: int, write: bool) -> Iterator[RewriteTask]:
-    """One for each chunk of a group that changes."""
+    """A task for each chunk of a group that changes."""
     work = log.work
     groups: dict[int, list[int]] = defaultdict(list)
     for chunk, one in enumerate(work.chunks):
@@ -339,7 +339,7 @@ def _rewrite_tasks(log: IndexedLog, number: int, write: bool) -> Iterator[Rewrit
 
 
 def _drop_parts(log: RewrittenLog) -> None:
-    """Delete what was written of a log."""
+    """Delete the parts that were written for a log."""
     for part in chain.from_iterable(log.parts.values()):
         with suppress(FileNotFoundError):  # those of a group may share a file
             if part.path is not None:
@@ -370,7 +370,7 @@ def _is_changed(summary: ChunkSummary | CleanerdError, bits: Mapping[int, Bits])
 
 
 def _is_of_whole_log(summary: ChunkSummary | CleanerdError) -> bool:
-    """Whether what becomes of a log with such a chunk shows only when all of it has been read."""
+    """Whether such a chunk makes it necessary to read the whole log before anything is decided."""
     return isinstance(summary, CleanerdError) or len(summary.events) > 0
 
 

@@ -36,12 +36,12 @@ _WORTH_A_LOOK_BYTES = 16 << 20
 
 
 class Unforeseen(Exception):
-    """A chunk holds what can only be judged when all of its log is known."""
+    """A chunk holds something that can only be judged once its whole log is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassedOnce:
-    """What became of a chunk, and the summary that the index step would have made."""
+    """The part of a chunk, and the summary that the index step would have made."""
 
     part: Part
     summary: ChunkSummary
@@ -62,7 +62,7 @@ class LookedUp:
         self.superseded = 0
 
     def begin(self, piece: Piece) -> None:
-        """A piece, before its records. Raises Unforeseen."""
+        """Begin a piece, before its records. Raises Unforeseen."""
         is_of_txn = piece.batches["attributes"] & (CONTROL | TRANSACTIONAL) != 0
         if bool((is_of_txn | (piece.batches["magic"] < 2)).any()):
             raise Unforeseen
@@ -83,14 +83,14 @@ class LookedUp:
         return spread(piece.batches, part.records, aborted, found)
 
     def judged(self, changed: int) -> None:
-        """So many batches of the slice do not stay as they are."""
+        """Count the batches of a slice that change."""
         self._tally.changed += changed
 
     def check_exhausted(self, source: Source) -> None:
-        """Nothing was known before, so nothing can be left."""
+        """Nothing to check: no answer was known before."""
 
     def passed(self, part: Part) -> PassedOnce:
-        """The answer, once all has been judged."""
+        """The result, once all slices have been judged."""
         summary = self._tally.summary(self._work.source, self._competing)
         return PassedOnce(part, summary, self.superseded)
 
@@ -98,7 +98,7 @@ class LookedUp:
 def one_pass_chunks(
     log: IndexedLog, changes: Collection[int], keys: KeySet, advance: Advance
 ) -> Iterator[int]:
-    """The clean chunks of a log that need not be looked up first, group by group. `changes`: groups that are known to.
+    """The clean chunks that need no look-up first, group by group. `changes`: groups that are known to change.
 
     No dirty chunk of the log holds what only the whole log decides. `advance` is called for what is read.
     """

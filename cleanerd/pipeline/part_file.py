@@ -24,7 +24,7 @@ def path_of_attempt(path: str) -> str:
 
 @contextlib.contextmanager
 def gone_if_it_fails(path: str | None) -> Iterator[None]:
-    """Of an attempt that ends when its log has been staged, by another one, nothing deletes the part but itself."""
+    """Delete the part if this attempt fails: once another attempt's parts are staged, nobody else does."""
     try:
         yield
     except BaseException:
@@ -56,7 +56,7 @@ class PartFile:
 
     @property
     def end(self) -> int | None:
-        """Where the part ends, when `finish` has returned; None: where the file does."""
+        """End of the part, once `finish` has returned; None: the end of the file."""
         return None if self._asked is None else self.start + self.size_bytes
 
     def __enter__(self) -> "PartFile":
@@ -92,7 +92,7 @@ class PartFile:
             self._begin(self._asked.start())
 
     def finish(self) -> None:
-        """All is written: it lies in the file when this returns, and can be read back."""
+        """Write all that is held: when this returns the part can be read back."""
         start = 0 if self._asked is None else self._asked.report_size(self.size_bytes)
         assert self._fd is None or start == self.start, "a part begins where it was written"
         fd = self._begin(start) if self._fd is None else self._fd
@@ -104,7 +104,7 @@ class PartFile:
             self._asked.give_up()
 
     def _begin(self, start: int) -> int:
-        """Write what is held."""
+        """Write the bytes that are held."""
         self.start = start
         self._fd = fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         os.lseek(fd, self.start, os.SEEK_SET)

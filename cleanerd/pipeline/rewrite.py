@@ -37,7 +37,7 @@ _SAMPLE_BYTES = 256 << 10  # of records of a chunk: a dry run encodes them twice
 
 
 class VerificationFailed(LogUncleanable):
-    """What was written is not what the verdicts ask for: a defect of cleanerd or of the machine, never committed."""
+    """The written part does not match the verdicts: a defect of cleanerd or of the machine. It is never committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def _rewrite(
 
 
 class _PartTally:
-    """What adds up over the slices of a chunk. With a `codec`, also what that of the topic saves: by a sample."""
+    """Sums over the slices of a chunk. With a `codec`, also what the topic's codec saves, by a sample."""
 
     def __init__(self, codec: TopicCodec | None) -> None:
         self.records_read = 0
@@ -131,7 +131,7 @@ class _PartTally:
         self._written: list[Table] = []
 
     def add(self, piece: Piece, part: Slice, judged: Table, kept: npt.NDArray[np.uint8], rows: Table) -> None:
-        """Take in a judged slice; `rows` are its WRITTEN rows, moved behind those of the slices before."""
+        """Add a judged slice; its WRITTEN `rows` are moved behind those of earlier slices."""
         self._records_digest = digest_records(
             self._records_digest, piece.raw, part.expanded, piece.batches, part.records, kept
         )
@@ -166,7 +166,7 @@ class _PartTally:
 
     @property
     def topic_codec_saves_bytes(self) -> int:
-        """About so much less do the rebuilt batches take than with their own codecs, or would they."""
+        """Estimate of the bytes that the topic's codec saves, or would save, in the rebuilt batches."""
         if self._codec is None or not self._sampled_bytes:
             return 0
         made = self._sampled_in_codec_bytes if self._codec.is_taken else self._sampled_bytes
@@ -202,10 +202,10 @@ class _Known:
         self._ends = np.cumsum(counts)
 
     def begin(self, piece: Piece) -> None:
-        """Nothing is left to find out about a piece."""
+        """Nothing to do: all verdicts are known."""
 
     def judged(self, changed: int) -> None:
-        """Nothing is left to count."""
+        """Nothing to count."""
 
     def of(self, piece: Piece, part: Slice, aborted: Bits) -> Bits:
         """One entry per record of the slice."""
@@ -224,7 +224,7 @@ class _Known:
 def _encode(
     piece: Piece, part: Slice, judged: Table, kept: npt.NDArray[np.uint8], codec: TopicCodec | None
 ) -> tuple[Bytes, Table]:
-    """Bytes and WRITTEN rows of a judged slice; rebuilt batches with `codec`, but for markers, or with their own."""
+    """Bytes and WRITTEN rows of a judged slice; rebuilt batches get `codec` (not markers), or keep their own."""
     batches, begin = piece.batches, part.begin
     attributes, level = batches["attributes"][begin : part.end], None
     codecs = (attributes & CODEC_MASK).astype(np.uint8)
@@ -268,7 +268,7 @@ def verify_part(
 def read_back(
     path: str, source: Source, verified: Advance, start: int = 0, end: int | None = None
 ) -> tuple[Proof, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """What bytes [start, end) of a file hold of `source`, with position (from `start`) and last offset of every batch."""
+    """Proof of bytes [start, end) of a file; position (from `start`) and last offset of every batch."""
     records, records_digest, batches_digest = 0, 0, 0
     starts, last_offsets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     with open_regular(path) as fd:

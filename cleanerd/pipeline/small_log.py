@@ -37,7 +37,7 @@ def is_small(work: LogWork, budget_bytes: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SmallLogTask:
-    """Clean a log, up to its parts; nothing of `indexed` is known yet."""
+    """Index, resolve, rewrite and verify one log; `indexed` is empty yet."""
 
     indexed: IndexedLog
 
@@ -47,7 +47,7 @@ class SmallLogTask:
         return self.indexed.work.size_bytes
 
     def run(self, reporter: Reporter) -> tuple[IndexedLog, RewrittenLog | None]:
-        """What the index and rewrite steps make of it. None where there is an error, or the driver has to look at it first.
+        """Index and rewrite. None after an error, or if the driver has to decide something first.
 
         That is a log in which nothing changes, whose segments may be merged, and one with batches of old formats: they
         grow, and no room has been reserved for that.
@@ -88,7 +88,7 @@ def _index(indexed: IndexedLog, advance: Advance) -> None:
 
 
 def _rewrite(indexed: IndexedLog, path: str, advance: Advance, verified: Advance) -> list[Part]:
-    """The parts of all chunks, one behind the other in the file at `path`. Raises what a chunk raises."""
+    """Write the parts of all chunks, one behind the other, to `path`. Raises what a chunk raises."""
     work, context = indexed.work, log_context(indexed, indexed.discardable_markers)
     parts: list[Part] = []
     position = 0
@@ -102,7 +102,7 @@ def _rewrite(indexed: IndexedLog, path: str, advance: Advance, verified: Advance
 
 
 def _of(chunk: ChunkWork, step: Callable[[], _T]) -> _T:
-    """What `step` makes of a chunk. Raises CleanerdError, which names its file."""
+    """Apply `step` to a chunk. Raises CleanerdError, which names its file."""
     found = guarded(step, chunk.source.path)
     if isinstance(found, CleanerdError):
         raise found

@@ -1,4 +1,4 @@
-"""What runs inside executors: plain picklable tasks around `index_chunk`, `resolve` and `rewrite_chunk`.
+"""The tasks that run inside executors: picklable, around `index_chunk`, `resolve` and `rewrite_chunk`.
 
 A task never raises for what is wrong with its log: the error is its answer, so that other logs of the job go on.
 """
@@ -50,7 +50,7 @@ class ShippedBlock(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Of log, about: as many are indexed in the time that it takes to resolve it."""
+        """Bytes of log whose indexing takes about as long as resolving this block."""
         known = self.superseded
         return 2 * (self.fingerprints.nbytes if known is None else known.count * FINGERPRINT_BYTES)
 
@@ -108,7 +108,7 @@ class IndexTask:
 
 
 def each(step: Callable[..., _T]) -> Callable[[Iterable[Any], Sequence[Any], Put], Iterator[_T]]:
-    """`step` for every task, alone."""
+    """Apply `step` to every task by itself."""
     return lambda tasks, shared, _: (step(task, *shared) for task in tasks)
 
 
@@ -144,7 +144,7 @@ def loaded(answer: IndexAnswer) -> tuple[ChunkSummary | CleanerdError, Blocks]:
 def _held(
     tasks: Iterable[IndexTask], contexts: list[LogContext], reporter: Reporter
 ) -> Iterator[list[tuple[IndexTask, Indexed]]]:
-    """Task and answer of as many chunks in a row as are held together."""
+    """Tasks and answers, as many chunks at a time as are held together."""
     held: list[tuple[IndexTask, Indexed]] = []
     competing = 0
     for task in tasks:
@@ -181,7 +181,7 @@ def _combine(held: list[tuple[int, Indexed]]) -> None:
 
 
 class ResolvedBucket(NamedTuple):
-    """The answers to all records of a bucket of a log: those of the first of `chunks`, so many, of the second, ..."""
+    """The answers to all records of a bucket: those of the first of `chunks`, then of the second, ..."""
 
     log: int
     bucket: int
@@ -202,7 +202,7 @@ def resolve_bucket(blocks: Iterable[ShippedBlock], shared: Common) -> ResolvedBu
 
 
 def by_chunk(resolved: Sequence[ResolvedBucket], chunks: int) -> Iterator[dict[int, Bits]]:
-    """What all buckets of a log answer to its first chunk, to its second, ...: bucket -> one answer for each record.
+    """For each chunk of a log, in order: bucket -> one answer for each of its records.
 
     Unpacked chunk by chunk: together they would take a byte a record.
     """

@@ -58,7 +58,7 @@ class ChunkWork:
 
 @dataclass(frozen=True, slots=True)
 class TopicCodec:
-    """What a topic asks for with compression.type. `level`: as in `codecs.compress`."""
+    """Codec and level that compression.type sets for a topic. `level`: as in `codecs.compress`."""
 
     codec: Codec
     level: int | None
@@ -102,7 +102,7 @@ class LogWork:
 
     @property
     def recodes(self) -> bool:
-        """Whether rewritten batches get another codec: they may take any room, and nobody knows before they were read."""
+        """Whether rewritten batches get another codec, so that their size is known only after they were read."""
         return self.topic_codec is not None and self.topic_codec.is_taken
 
     @property
@@ -123,7 +123,7 @@ class LogWork:
 
 @dataclass(frozen=True, slots=True)
 class PackedBits:
-    """Bits, eight to a byte: what travels."""
+    """Bits, packed eight to a byte to be sent."""
 
     count: int
     packed: npt.NDArray[np.uint8]
@@ -146,7 +146,7 @@ class PackedBits:
 
 @dataclass(frozen=True, slots=True)
 class ChunkSummary:
-    """What the driver keeps of an indexed chunk: a bit a record, not a fingerprint."""
+    """Summary of an indexed chunk that the driver keeps: a bit for each record, no fingerprints."""
 
     bytes: int
     expanded_bytes: int  # of the records, not compressed
@@ -163,7 +163,7 @@ class ChunkSummary:
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """What the driver knows of a chunk's records after the resolve step."""
+    """The driver's verdicts on the records of a chunk, after the resolve step."""
 
     superseded: PackedBits  # of the competing records in the first of `buckets`, then in the second, ...
     buckets: npt.NDArray[np.int64]  # those that hold any, ascending
@@ -209,7 +209,7 @@ class IndexEntries:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What became of a chunk."""
+    """The rewritten chunk."""
 
     size_bytes: int
     records_read: int

@@ -19,7 +19,7 @@ def join_chunks(
     summaries: Sequence[ChunkSummary | CleanerdError],
     bits: Iterable[Mapping[int, Bits] | None],
 ) -> IndexedLog:
-    """Fill in what follows from all chunks together. `bits`: for each chunk bucket -> answers (absent: none asked).
+    """Combine the answers of all chunks. `bits`: for each chunk bucket -> answers (absent: none asked).
 
     None for a chunk that is read when it is rewritten, whose summary is a `foreseen` one: `join_rest` gets the real one.
     """
@@ -51,7 +51,7 @@ def join_chunks(
 
 
 def foreseen(work: ChunkWork) -> ChunkSummary:
-    """Of a chunk that is read when it is rewritten: as many batches as there can be, and none of old formats."""
+    """Assumed summary of a chunk that is read during the rewrite: the most batches, none of old formats."""
     return ChunkSummary(
         work.source.size_bytes, expanded_bytes=0, records=0, batches=work.source.size_bytes // HEADER_SIZE, legacy_batches=0,
         first_offset=work.source.min_offset, last_offset=-1, changed_anyway=0, competing=0,
@@ -60,7 +60,7 @@ def foreseen(work: ChunkWork) -> ChunkSummary:
 
 
 def join_rest(log: IndexedLog, found: Mapping[int, tuple[ChunkSummary, int]]) -> CleanerdError | None:
-    """Take in what chunks held that were read when they were rewritten: summary, and how many records are superseded.
+    """Add summary and superseded count of the chunks that were read during the rewrite.
 
     Returns what is wrong.
     """
@@ -71,7 +71,7 @@ def join_rest(log: IndexedLog, found: Mapping[int, tuple[ChunkSummary, int]]) ->
 
 
 def too_large(log: RewrittenLog) -> LogUncleanable | None:
-    """A new segment that no index can point into: records of magic 0 and 1 may grow, and batches with another codec."""
+    """Error for a new segment too large for its indexes: magic 0 and 1 and another codec can enlarge it."""
     for group, parts in log.parts.items():
         size_bytes = sum(part.size_bytes for part in parts)
         if size_bytes > SEGMENT_MAX_BYTES:
@@ -87,7 +87,7 @@ def _broken_bounds(log: IndexedLog) -> CleanerdError | None:
 
 
 def _unlisted_abort(log: IndexedLog, events: Sequence[Table]) -> CorruptFile | None:
-    """A transaction that ends with ABORT, and whose data was taken for committed: its transaction index was lost.
+    """Error for an aborted transaction whose data counted as committed: its transaction index was lost.
 
     Below the log start all data counts as committed (rule 4.22), and no consumer gets any of that.
     """

@@ -24,7 +24,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class StoredBytes(NamedTuple):
-    """So many bytes from byte `position` of a file. A tuple: thousands of them are pickled."""
+    """A run of bytes in a file. A tuple: thousands of them are pickled."""
 
     path: str
     position: int
@@ -44,7 +44,7 @@ class Stored(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """How many."""
+        """Number of bytes."""
         ...
 
     def load(self) -> Bytes:
@@ -90,7 +90,7 @@ def block_file(directory: str) -> Iterator[Callable[[Bytes], StoredBytes]]:
 
 @contextlib.contextmanager
 def scratch_directory(spark: SparkContext) -> Iterator[str]:
-    """For the files of one job, among those of its session, which Spark deletes when that ends."""
+    """A directory for the files of one job, in that of its session, which Spark deletes at its end."""
     directory = tempfile.mkdtemp(dir=scratch_root(spark))
     try:
         yield directory

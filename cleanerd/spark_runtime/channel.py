@@ -129,7 +129,7 @@ class Listener:
             thread.join(_LEAVE_S)
 
     def leave_to_fork(self) -> None:
-        """Instead of entering it: another process, forked before, does."""
+        """Stop listening here: a process that was forked before goes on."""
         self._listener.close()
 
     def _accept(self) -> None:
@@ -204,12 +204,12 @@ class Channel(Listener, Generic[_M]):
 
 
 def _proof(token: bytes, role: bytes, challenge: bytes) -> bytes:
-    """That one knows the token. Nobody who listens learns it, or can show the same again, or in the other role."""
+    """Proof of the token: an eavesdropper cannot learn, replay or reflect it."""
     return hmac.digest(token, role + challenge, "sha256")
 
 
 def _prove(connection: socket.socket, token: bytes) -> None:
-    """As a task, that one knows the token, and have it proved. Raises OSError."""
+    """Prove the token as a task, and check the driver's proof. Raises OSError."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     own, challenge = secrets.token_bytes(_TOKEN_BYTES), _receive(connection, _TOKEN_BYTES)
     connection.sendall(_proof(token, b"task", challenge or b"") + own)
@@ -247,7 +247,7 @@ def _ask(connection: socket.socket, message: Message) -> ReportAnswer:
 
 
 def _go_on(ask: Callable[[Message], ReportAnswer], message: Message) -> int:
-    """The number that a message is answered with. Raises Aborted when it is to stop or when the driver is gone."""
+    """The number in the answer. Raises Aborted when the task is to stop or the driver is gone."""
     try:
         answer = ask(message)
     except OSError as error:
@@ -291,7 +291,7 @@ class Reporter(Endpoint):
             report()
 
     def ask(self, message: Message) -> int:
-        """The number that the message is answered with. Raises Aborted when it is to stop or when the driver is gone."""
+        """The number in the answer to the message. Raises Aborted when the task is to stop or the driver is gone."""
         return _go_on(self._ask, message)
 
     def live(self, log: int, phase: Phase) -> None:

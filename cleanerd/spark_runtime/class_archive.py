@@ -33,7 +33,7 @@ class ClassArchive:
 
     @staticmethod
     def of(java_home: str, jvm_options: str, environment: Mapping[str, str]) -> "ClassArchive | None":
-        """That of a runtime with these options; None without a cache directory to keep it in."""
+        """The archive for a runtime with these options; None without a cache directory."""
         cache = cache_directory(environment)
         if why_untrusted(cache) is not None or not cache.isprintable() or set(cache) & set(" \"'\\,:"):
             return None
@@ -71,12 +71,12 @@ class ClassArchive:
                 open(self.path, "x").close()
 
     def drop(self) -> None:
-        """Throw away what a JVM that was killed may have begun."""
+        """Delete the unfinished archive of a JVM that was killed."""
         with contextlib.suppress(OSError):
             os.unlink(self.unfinished)
 
     def _forget_old_ones(self) -> None:
-        """Remove what JVMs have written whose cleanerd was killed, so that it was never kept."""
+        """Delete archives that were never kept because their cleanerd was killed."""
         directory = os.path.dirname(self.path)
         oldest_ms = SystemClock().now_ms() - _UNFINISHED_MS
         with contextlib.suppress(OSError):

@@ -48,7 +48,7 @@ Exchanged = tuple[list[Any], list[Any]]
 
 
 class Session(Protocol):
-    """What an executor asks of its session."""
+    """The session, as an executor uses it."""
 
     residents: Residents
 
@@ -57,7 +57,7 @@ class Session(Protocol):
         ...
 
     def run(self, work: Callable[[SparkContext], _T]) -> _T:
-        """As a job. Raises JobFailed."""
+        """Run `work` as a job. Raises JobFailed."""
         ...
 
 
@@ -95,10 +95,10 @@ class Executor(ABC):
 
     @abstractmethod
     def _work(self, step: TaskStep, directory: str, value: Any) -> Work:
-        """What each of its processes gets. `directory`: one for this step, of this process; `value`: what tasks share."""
+        """The input of each process. `directory`: of this step and process; `value`: shared by its tasks."""
 
     def exchange(self, step: TaskStep, merge: Merge) -> Exchanged:
-        """What `merge` makes of the values of each key: a step, whose values lie in files, and one with a task for each key.
+        """Run a step whose values go to files, then `merge` with a task for each key.
 
         `step` answers a task with (answer, {key: value}). A value has `size_bytes`, as a task has. Raises JobFailed,
         OSError.
@@ -235,7 +235,7 @@ class _MergeTask:
 
     @property
     def size_bytes(self) -> int:
-        """Of all of them."""
+        """Bytes of all values."""
         return sum(value.size_bytes for value in self.values)
 
 

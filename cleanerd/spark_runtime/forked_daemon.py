@@ -39,7 +39,7 @@ _MALLOC = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_TOP_PAD_": -2, "MALLOC_MMAP_THR
 
 
 class ForkedDaemon:
-    """Before `fork` only an address, so that a JVM can be given it."""
+    """A forked Python daemon; before `fork` only an address to give to a JVM."""
 
     def __init__(self) -> None:
         self.address = f"cleanerd-{secrets.token_hex(16)}"
@@ -65,7 +65,7 @@ class ForkedDaemon:
         self._listening.close()
 
     def stop(self) -> None:
-        """End one that was never asked for; wait for one that ends with its JVM."""
+        """End a daemon that was never used; wait for one that ends with its JVM."""
         self._listening.close()
         if self._alive is None or self._pid is None:
             return
@@ -109,7 +109,7 @@ def _umask() -> int:
 
 
 def _run(listening: socket.socket, alive: int, make_ready: Callable[[], None]) -> NoReturn:
-    """The life of the forked process. Nothing of the driver happens in it, at its end neither."""
+    """The life of the forked process. It runs none of the driver's code, not even at its end."""
     code = 1
     try:
         _leave_driver(keep=(listening.fileno(), alive))

@@ -69,12 +69,12 @@ def host_block_file(name: str) -> Iterator[Put]:
 
 
 def server_here() -> Endpoint:
-    """The one beside this worker."""
+    """The server beside this worker."""
     return _place()[0]
 
 
 def drop(name: str, servers: Iterable[Endpoint]) -> None:
-    """Have the set of blocks `name` deleted; what cannot be goes with its executor."""
+    """Delete the set of blocks `name`; the rest goes with its executor."""
     for server in servers:
         with contextlib.suppress(OSError), _connected(server) as connection:
             connection.sendall(_request(name, _DROP, 0))
@@ -82,12 +82,12 @@ def drop(name: str, servers: Iterable[Endpoint]) -> None:
 
 
 def new_name() -> str:
-    """Of a set of blocks."""
+    """A new name for a set of blocks."""
     return secrets.token_hex(8)
 
 
 def begin_server(driver: str, scratch: str) -> None:
-    """In the process that workers are forked from: start the server, and leave them word where it is. Raises OSError."""
+    """Start the server in the process that workers are forked from, and publish its address. Raises OSError."""
     directory = tempfile.mkdtemp(prefix="cleanerd-blocks-", dir=scratch)
     listener, daemon_pid = Listener(partial(_answer, directory), address_towards(driver)), os.getpid()
     if os.fork() == 0:
@@ -98,7 +98,7 @@ def begin_server(driver: str, scratch: str) -> None:
 
 
 def _serve(listener: Listener, daemon_pid: int) -> NoReturn:
-    """Until the daemon ends."""
+    """Serve until the daemon ends."""
     try:
         devnull = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1):  # those of the daemon are for the daemon alone
@@ -116,7 +116,7 @@ def _place() -> tuple[Endpoint, str]:
 
 
 def _answer(directory: str, connection: socket.socket) -> None:
-    """A task, request after request. Raises OSError."""
+    """Answer a task, request after request. Raises OSError."""
     with connection.makefile("rb") as requests:
         while len(head := requests.read(_REQUEST.size)) == _REQUEST.size:
             length, position, size_bytes = _REQUEST.unpack(head)
@@ -145,7 +145,7 @@ _open: dict[Endpoint, socket.socket] = {}  # connections of this worker process
 
 
 def _fetch(wanted: HostBytes) -> Bytes:
-    """From its server. Raises OSError, EOFError."""
+    """Fetch the bytes from their server. Raises OSError, EOFError."""
     if not wanted.nbytes:
         return np.empty(0, np.uint8)
     name = "/".join(wanted.path.rsplit("/", 2)[1:])

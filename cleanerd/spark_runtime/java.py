@@ -117,7 +117,7 @@ def _usable(java: str | None, cache: str) -> Runtime:
 
 
 def _remembered(java: str, cache: str) -> Runtime:
-    """What a probe finds, or an earlier one of the same file found. A cache that fails only costs time."""
+    """The result of a probe, cached by file. A cache that fails only costs time."""
     try:
         stat = os.stat(java)
     except OSError as error:

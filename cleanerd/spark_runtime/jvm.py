@@ -133,7 +133,7 @@ class Jvm:
         self._scratch.remove()
 
     def forget(self) -> None:
-        """It is gone: PySpark in this process is to have another one."""
+        """Drop it from PySpark in this process, so that another one can start."""
         forget_gateway(self._process)
 
     @property
@@ -204,13 +204,13 @@ def _provide_files() -> None:
 
 
 def _forget_other_sparks() -> None:
-    """Variables that PySpark itself would read in this process; those of a session before this one are among them."""
+    """Drop variables that PySpark would read in this process, also those of an earlier session."""
     for name in [name for name in os.environ if name.startswith(_READ_BY_PYSPARK)]:
         del os.environ[name]
 
 
 def _kill_writers(log: SessionLog) -> None:
-    """Kill all that write to it: before the JVM runs, a script and another JVM find out how to start it."""
+    """Kill all that write to it: a script and a launcher JVM run before the JVM itself."""
     wanted = os.fstat(log.fileno())
     for name in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError):

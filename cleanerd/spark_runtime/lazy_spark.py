@@ -126,7 +126,7 @@ class LazySpark:
         self.residents = Residents(self)
 
     def begin(self) -> None:
-        """Let a JVM start in the background, so that `context` has less to wait for; what goes wrong shows there.
+        """Start a JVM in the background; `context` then waits for less, and raises its errors.
 
         Then `context` forks the daemon of its workers from this process: for a process that has little memory of its own.
         """
@@ -172,7 +172,7 @@ class LazySpark:
 
     @property
     def address(self) -> str:
-        """At which tasks reach this process."""
+        """The address at which tasks reach this process."""
         return driver_host(self.master)
 
     def executor(self) -> Executor:
@@ -217,7 +217,7 @@ class LazySpark:
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
-        """While this lasts tasks report, and `observe` knows. Starts the session if need be."""
+        """Let tasks report inside the block, which `observe` sees. Starts the session if need be."""
         self._started()
         self._observe(True)
         try:
@@ -276,7 +276,7 @@ class LazySpark:
             return False
 
     def _forget(self, ended: SparkContext | None) -> list[str]:
-        """Drop a session that has ended; returns why, as far as Spark logged it.
+        """Drop a session that has ended; returns the reason that Spark logged, if any.
 
         No other one starts meanwhile: PySpark would call the JVM that is gone. Once another thread has dropped it there is
         nothing to drop: the session that works now is another one.
@@ -352,7 +352,7 @@ class LazySpark:
 
 
 def _keep_workers(context: SparkContext, ended: threading.Event) -> None:
-    """Keep idle workers, with what they have loaded and hold of memory, for as long as the session is kept.
+    """Keep idle workers, with their kernels and memory, for the life of the session.
 
     Spark ends them all once none has had anything to do for a minute (`PythonWorkerFactory`), and no setting changes that.
     """

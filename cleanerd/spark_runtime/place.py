@@ -56,7 +56,7 @@ class Places:
         self._is_closed = False
 
     def answer(self, message: PartSize | PartMissing | PartStart) -> ReportAnswer:
-        """Takes in a size; waits until the start of a part is known that is not missing."""
+        """Record a size, or wait until the start of a part is known or the part is missing."""
         with self._changed:
             parts = self._groups.setdefault((message.log, message.group), _Group())
             match message:
@@ -80,7 +80,7 @@ class Places:
 
 @contextlib.contextmanager
 def places() -> Iterator[Reporter]:
-    """What the tasks of one job ask, as long as the block lasts."""
+    """Answers the place requests of one job's tasks inside the block."""
     known = Places()
     with Channel(known.answer) as channel:
         try:
@@ -115,7 +115,7 @@ class KnownPlace:
 
 @dataclass(frozen=True, slots=True)
 class AskedPlace:
-    """The task's end: a place, and whom to ask. Everything but `give_up` raises Aborted when the job has failed."""
+    """The task's end: a place, and the driver to ask. All but `give_up` raises Aborted when the job has failed."""
 
     place: Place
     reporter: Reporter

@@ -1,4 +1,4 @@
-"""All that cleanerd uses of PySpark's private interfaces. No other module uses any.
+"""The private interfaces of PySpark that cleanerd uses. No other module uses any.
 
 `tests/spark_runtime/test_pyspark_privates.py` looks for each of these things by its name, so that the first release without
 it fails there, and not in a session that hangs.
@@ -40,7 +40,7 @@ def serve_workers() -> None:
 
 
 def connect(path: str, process: subprocess.Popen[bytes]) -> ClientServer:
-    """The gateway to the JVM that has written how it can be called. PySpark's launcher would read the file as well."""
+    """The gateway to a JVM that has written its address. PySpark's launcher would read the same file."""
     with open(path, "rb") as file:
         port, length = _CONNECTION.unpack(file.read(_CONNECTION.size))
         secret = file.read(length).decode()
@@ -86,7 +86,7 @@ def stop(context: SparkContext) -> None:
 
 
 def forget_gateway(process: "subprocess.Popen[bytes] | None") -> None:
-    """PySpark keeps a gateway for the life of the process; that of a JVM that is gone has to be thrown away."""
+    """Drop the gateway of a JVM that is gone: PySpark keeps one for the life of the process."""
     gateway = SparkContext._gateway
     if gateway is not None and getattr(gateway, "proc", None) is process:
         SparkContext._active_spark_context = None

@@ -63,14 +63,14 @@ class TaskStep:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A step as its processes get it, without its tasks."""
+    """A step without its tasks, as it is sent to each process."""
 
     do: Callable[[Iterator[Any], Any, Put], Iterable[Any]]
     shared: Shared
     blocks: Blocks
 
     def answer(self, tasks: Numbered[Any]) -> Numbered[Any]:
-        """To some of the tasks, in one of the processes."""
+        """Answer some of the tasks, in one of the processes."""
         with self.blocks() as put:
             value = self.shared.value
             yield from numbered(tasks, lambda some: self.do(some, value, put))
@@ -81,11 +81,11 @@ class JvmLost(JobFailed):
 
 
 class Host(Protocol):
-    """What such a job asks of its session."""
+    """The session, as a resident job uses it."""
 
     @property
     def address(self) -> str:
-        """At which tasks reach this process."""
+        """The address at which tasks reach this process."""
         ...
 
     @property
@@ -94,7 +94,7 @@ class Host(Protocol):
         ...
 
     def run_once(self, work: Callable[[SparkContext], None]) -> None:
-        """As a job. Raises JvmLost, JobFailed."""
+        """Run `work` as a job. Raises JvmLost, JobFailed."""
         ...
 
     def at_work(self) -> AbstractContextManager[None]:
@@ -180,7 +180,7 @@ class Steps:
         return step.answers
 
     def close(self) -> None:
-        """There will be no other step."""
+        """End it: no other step follows."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -333,7 +333,7 @@ class Residents:
         self._leaving: set[Future[None]] = set()
 
     def take(self, tasks: int) -> ResidentJob:
-        """One with so many tasks or more, for a cleaning that gives it back."""
+        """Take a job with at least so many tasks, to be given back."""
         with self._mutex:
             self._users += 1
             free = self._no_longer_free()
@@ -343,7 +343,7 @@ class Residents:
         return free or ResidentJob(self._host, tasks)
 
     def give_back(self, job: ResidentJob) -> None:
-        """It is kept if nothing else is going on."""
+        """Give a job back; it is kept if nothing else runs."""
         with self._mutex:
             self._users -= 1
             if self._users == 0 and job.is_free:
@@ -357,7 +357,7 @@ class Residents:
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """While this lasts another Spark job wants cores: what is free is let go."""
+        """Release the free job inside the block: another Spark job wants cores."""
         with self._mutex:
             self._users += 1
         self.close()
@@ -368,14 +368,14 @@ class Residents:
                 self._users -= 1
 
     def close(self) -> None:
-        """Let the one that is free go."""
+        """Release the free job."""
         with self._mutex:
             free = self._no_longer_free()
         if free is not None:
             self._close(free)
 
     def _give_up(self, job: ResidentJob) -> None:
-        """Let it go if it is still the one that is free."""
+        """Release it if it is still the free job."""
         with self._mutex:
             if self._free is not job:
                 return

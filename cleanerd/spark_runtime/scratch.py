@@ -72,7 +72,7 @@ class Scratch:
         return f"-Djava.io.tmpdir={path}" if is_usable else ""
 
     def remove(self) -> None:
-        """Delete them. What a process that still ends writes there meanwhile is left to the next sweep."""
+        """Delete the directories. The next sweep deletes what a dying process still writes there."""
         paths, self.paths = self.paths, []
         locks, self._locks = self._locks, []
         for path in paths:
@@ -88,7 +88,7 @@ def sweep_those_of(settings: Mapping[str, str]) -> None:
 
 
 def sweep(roots: Sequence[str]) -> None:
-    """Delete what processes of this user have left in `roots` that have ended, as far as that is possible now."""
+    """Delete, as far as possible now, what ended processes of this user have left in `roots`."""
     for root in roots:
         with contextlib.suppress(OSError), os.scandir(root) as found:
             for path in [entry.path for entry in found if entry.name.startswith(_PREFIX)]:

@@ -15,7 +15,7 @@ import py4j
 from cleanerd.env.cache import cache_directory, why_untrusted, write_whole
 
 _NAME = "spark.log"
-_SAID_BYTES = 64 << 10
+_SEARCHED_BYTES = 64 << 10
 _KEPT_BYTES = 1 << 20
 _REASONS_MAX = 3
 _LINES_MAX = 3
@@ -33,7 +33,7 @@ _py4j_logger = logging.getLogger("py4j")
 
 
 class SessionLog(logging.Handler):
-    """One session's; it goes away when it is closed. `kept` keeps it."""
+    """The log of one session; it has no name, and goes when it is closed."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -59,7 +59,7 @@ class SessionLog(logging.Handler):
 
     def reasons(self) -> list[str]:
         """Why a cluster ended the session, executors first; none for a JVM that just ended."""
-        found = [match[1].strip() for match in _REASON.finditer(self._text(_SAID_BYTES))]
+        found = [match[1].strip() for match in _REASON.finditer(self._text(_SEARCHED_BYTES))]
         return list(dict.fromkeys(found))[:_REASONS_MAX]
 
     def why_not_started(self, raised: BaseException) -> str:

@@ -8,7 +8,7 @@ from cleanerd.env.cores import usable_cores
 
 @dataclass(frozen=True, slots=True)
 class SparkPlace:
-    """What a Spark session is made for; another one needs another session."""
+    """The settings that a Spark session is built from; other settings need another session."""
 
     master: str
     conf: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # properties of Spark; may hold secrets

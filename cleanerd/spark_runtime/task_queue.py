@@ -62,7 +62,7 @@ class TaskQueue:
             os.close(fd)
 
     def _next(self, fd: int) -> int:
-        """The number of a task that no other process has."""
+        """Take the number of a task that no other process has."""
         fcntl.flock(fd, fcntl.LOCK_EX)
         try:
             (number,) = read_at(fd, 0, _WORD_BYTES).view(np.int64).tolist()
@@ -91,7 +91,7 @@ def spark_tasks(tasks: int, size_bytes: int, wanted: int, cores: int) -> int:
 def numbered(
     tasks: Iterable[tuple[int, _Task]], step: Callable[[Iterator[_Task]], Iterable[_Answer]]
 ) -> Iterator[tuple[int, _Answer]]:
-    """What `step` answers to each task, in order, with the number of the task."""
+    """Answer of `step` to each task, in order, with the number of the task."""
     numbers: list[int] = []
 
     def unnumbered() -> Iterator[_Task]:

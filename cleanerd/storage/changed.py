@@ -42,7 +42,7 @@ def is_other_segment(files: Files, snapshot: PartitionSnapshot, path: str) -> bo
 
 
 def changed_while_read(error: CorruptFile) -> SourceChanged:
-    """What such damage is."""
+    """The error for damage found in a file that was replaced meanwhile."""
     return SourceChanged(f"{error.path}: its segment was exchanged while it was read ({error})")
 
 

@@ -72,7 +72,7 @@ def read_offsets(files: Files, path: str) -> Mapping[TopicPartition, int]:
 
 @lru_cache(maxsize=8)
 def _parsed(content: bytes) -> Mapping[TopicPartition, int]:
-    """Every log of a directory asks for the same few files several times: parsed each time, n logs would cost n^2."""
+    """Parse once for all logs of a directory: otherwise n logs would cost n^2."""
     return MappingProxyType(parse_offset_checkpoint(content))
 
 

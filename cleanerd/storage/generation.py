@@ -55,7 +55,7 @@ def begin_log(partition: PartitionDir, token: str, *, like: str) -> None:
 
 
 def begin_truncation(partition: PartitionDir, token: str, *, like: str) -> None:
-    """Make everything worthless that was planned so far. `token` is new; `like`: a file of the log. Needs `.lock`."""
+    """Invalidate all that was planned so far. `token` is new; `like`: a file of the log. Needs `.lock`."""
     replace_file(partition.files, partition.path_of(GENERATION), f"{token}{_UNDER_WAY}".encode(), like)
 
 
@@ -72,7 +72,7 @@ def end_left_truncation(partition: PartitionDir) -> bool:
 
 
 def end_truncation(partition: PartitionDir) -> None:
-    """Let cleanings be planned again, under the token of `begin_truncation`. Needs `.lock`; idempotent."""
+    """Allow cleanings to be planned again, under the token of `begin_truncation`. Needs `.lock`; idempotent."""
     content = _read(partition)
     if content.endswith(_UNDER_WAY):
         path = partition.path_of(GENERATION)

@@ -56,7 +56,7 @@ _FLOCK = struct.Struct("hhqqi0q")  # struct flock: type, whence, start, length, 
 
 
 class _Slot:
-    """What this process does with one lock file; `mutex` guards `fd` and every open or close of the file."""
+    """This process's use of one lock file; `mutex` guards `fd` and every open or close of the file."""
 
     def __init__(self) -> None:
         self.mutex = threading.Lock()

@@ -116,7 +116,7 @@ class LogDir:
         return Owner.WRITER if is_held else Owner.NOBODY
 
     def lock(self) -> LogDirLock:
-        """Its `.lock`, to be entered.
+        """The `.lock` of the directory, to be used in a `with` block.
 
         A cooperating writer holds it for the moment of a roll, so it is waited for; a broker for its life, so it is not.
         Another thread of this process lets go in a moment, too.
@@ -357,7 +357,7 @@ class LogDir:
 
     @contextlib.contextmanager
     def cleaned_by_us(self) -> Iterator[None]:
-        """No second cleanerd in the same directory. Raises DirOffline where one is."""
+        """Keep a second cleanerd out of the directory. Raises DirOffline if one works there."""
         with contextlib.ExitStack() as held:
             try:
                 held.enter_context(LogDirLock(self.path, names.CLEANERD_LOCK))

@@ -66,7 +66,7 @@ _Batch = tuple[int, BatchHeader, list[Record]]  # position in the file first
 
 
 def find_metadata(files: Files, log_dirs: Iterable[str], metadata_log_dir: str) -> ClusterMetadata | None:
-    """The metadata that `log_dirs` live by: in one of them, else in a `metadata_log_dir` of the same cluster.
+    """The metadata log of `log_dirs`: in one of them, else in a `metadata_log_dir` of the same cluster.
 
     None where there is none. Raises: `BadUsage` for directories of different nodes; as `read_metadata` else. A directory
     that cannot be read is passed over, unless what is looked for may lie there.
@@ -91,7 +91,7 @@ def find_metadata(files: Files, log_dirs: Iterable[str], metadata_log_dir: str) 
 
 
 def by_node(files: Files, log_dirs: Sequence[str]) -> list[tuple[str, ...]]:
-    """Log directories apart for each node that they are of.
+    """Group log directories by the node that they belong to.
 
     Where there are several nodes, directories of nobody are apart, and so is each that cannot be read. One of those that may
     have the metadata is with each node that has none of its own: nobody knows whose it is, and `find_metadata` raises.
@@ -114,7 +114,7 @@ def by_node(files: Files, log_dirs: Sequence[str]) -> list[tuple[str, ...]]:
 def _owners(
     files: Files, log_dirs: Iterable[str]
 ) -> tuple[dict[str, MetaProperties | None], dict[str, CleanerdError]]:
-    """Whose each directory is, None for nobody's; and why that cannot be read of others."""
+    """The owner of each directory, None for nobody's; and the errors of those that cannot be read."""
     owners: dict[str, MetaProperties | None] = {}
     failures: dict[str, CleanerdError] = {}
     for log_dir in log_dirs:
@@ -167,7 +167,7 @@ def read_metadata(files: Files, directory: str, node_id: int | None = None) -> C
 
 
 class _Image:
-    """State that records build up (F4)."""
+    """The state after the records replayed so far (F4)."""
 
     def __init__(self) -> None:
         self.topic_configs: dict[str, dict[str, str]] = {}
@@ -181,7 +181,7 @@ class _Image:
         return {name: topic_id for topic_id, name in self._names.items()}
 
     def replay(self, record: MetadataRecord) -> None:
-        """Take one record, in log order."""
+        """Apply one record, in log order."""
         if record is TransactionMark.BEGIN:
             self._transaction = []
         elif isinstance(record, TransactionMark):

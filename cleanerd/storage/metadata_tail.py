@@ -1,4 +1,4 @@
-"""Did a live metadata log get records that matter? Answered from what was appended since the last look.
+"""Detect relevant new records in a live metadata log, from what was appended since the last look.
 
 The active controller appends a batch twice a second, whether or not anything happened. Reading the whole log
 each time would cost seconds of CPU; so only new bytes are read, and their records are only sorted into

@@ -29,7 +29,7 @@ class PartitionDir:
 
     @classmethod
     def of(cls, files: Files, log_dir: str, topic_partition: TopicPartition) -> "PartitionDir":
-        """That of a log in a log directory."""
+        """The directory of a log in a log directory."""
         return cls(files, os.path.join(log_dir, str(topic_partition)))
 
     def path_of(self, name: SegmentFileName | str) -> str:
@@ -79,5 +79,5 @@ class PartitionDir:
             self.files.unlink(self.path_of(name))
 
     def sync(self) -> None:
-        """All names in it to stable storage."""
+        """Sync the directory: all names in it reach stable storage."""
         self.files.fsync_dir(self.path)

@@ -39,7 +39,7 @@ from .swap_end import swap_end
 Acted = Callable[[str], None]
 
 
-def _unheard(_: str) -> None:
+def _ignore(_: str) -> None:
     """For callers that do not count."""
 
 
@@ -48,7 +48,7 @@ def recover(
     *,
     is_kafka: bool,
     next_offset: Callable[[str], int] = swap_end,
-    acted: Acted = _unheard,
+    acted: Acted = _ignore,
 ) -> str | None:
     """Bring a partition directory into order; returns why the log must be skipped, or None. Raises OSError.
 
@@ -133,7 +133,7 @@ def _roll_back(partition: PartitionDir, group: StagedGroup) -> None:
 
 
 def _sweep(partition: PartitionDir, waiting: set[int]) -> bool:
-    """Unlink what is staged but for the groups that wait; nothing of those is a part or an unfinished manifest.
+    """Unlink all that is staged, except groups that wait; parts and unfinished manifests belong to none.
 
     Returns whether there was anything.
     """

@@ -96,7 +96,7 @@ class Checkpoints:
     identities: Mapping[TopicPartition, LiveIdentity] = field(default_factory=dict, kw_only=True)
 
     def changed(self, other: "Checkpoints") -> set[TopicPartition]:
-        """Logs with another offset there."""
+        """Logs whose offsets differ from those in `other`."""
         pairs = (
             (self.cleaner, other.cleaner),
             (self.recovery_point, other.recovery_point),
@@ -142,7 +142,7 @@ class PartitionSnapshot:
         return sum(segment.size_bytes for segment in self.segments)
 
     def facts(self, last_stable_offset: int) -> LogFacts:
-        """For policy."""
+        """The facts that policy needs."""
         return LogFacts(
             segments=tuple(segment.facts for segment in self.segments),
             log_start_offset=self.log_start_offset,
@@ -164,7 +164,7 @@ def scan_partition(
     pace: Pace = unpaced,
     staged: Sequence[StagedGroup] = (),
 ) -> PartitionSnapshot | None:
-    """Look at one partition directory, whatever its name; None when it holds no segment.
+    """Snapshot one partition directory, whatever its name; None without a segment.
 
     Raises CorruptFile, OSError; SourceChanged while segments are being exchanged: half of a log may hide behind such names;
     and when it is no longer the log whose bounds a live broker reported.
@@ -194,8 +194,8 @@ def scan_partition(
     end = log_end_offset(partition.files, segments[-1], pace)
     start = max(checkpoints.log_start.get(topic_partition, 0), bases[0])
     is_moved = bool(staged) and staged[-1].moves_checkpoint
-    if (spoken_of := checkpoints.identities.get(topic_partition)) is not None:
-        spoken_of.check(partition)  # at the end: what lay there all the time is what lies there now
+    if (live_identity := checkpoints.identities.get(topic_partition)) is not None:
+        live_identity.check(partition)  # at the end: what lay there all the time is what lies there now
     return PartitionSnapshot(
         topic_partition=topic_partition,
         log_dir=os.path.dirname(partition.path),
@@ -212,7 +212,7 @@ def scan_partition(
         generation=generation,
         topic_stamp=stamp,
         unlisted=checkpoints.unlisted(topic_partition) if is_kafka else (),
-        is_reported=spoken_of is not None,
+        is_reported=live_identity is not None,
     )
 
 
@@ -299,7 +299,7 @@ def _segment(
 
 
 def stat_log(files: Files, path: str) -> FileStat:
-    """Identity and size of a `.log`. Raises NotRegular for what can be none (spec disk B1); OSError."""
+    """Identity and size of a `.log`. Raises NotRegular for anything that is no `.log` (spec disk B1); OSError."""
     found = files.stat(path)
     if not found.is_regular:
         raise NotRegular(errno.EINVAL, "expected a regular file, found another kind", path)
@@ -374,7 +374,7 @@ def _end_of_short_tail(segment: SegmentOnDisk, start: int) -> tuple[int, int] | 
 
 
 def _checked_end(segment: SegmentOnDisk, position: int, last_offset: int) -> int:
-    """The CRC of the last batch is not read here, but an offset that no log can have shows at once."""
+    """The last offset of a batch, if a log can have it; its CRC is not checked here."""
     if not segment.base_offset <= last_offset < MAX_OFFSET:
         expected = f"a last offset in [{segment.base_offset}, {MAX_OFFSET})"
         raise CorruptFile(segment.path, position, expected, last_offset)

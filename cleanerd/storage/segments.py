@@ -70,12 +70,12 @@ class OpenSegment:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
     @property
     def size_bytes(self) -> int:
-        """Size now."""
+        """Current size."""
         return os.fstat(self._file.fileno()).st_size
 
     def batches(self) -> Iterator[LogBatch]:
@@ -98,7 +98,7 @@ class OpenSegment:
 
 
 class _Walk:
-    """One way through a log; `wanted` is the next offset to hand out."""
+    """A walk through a log; `wanted` is the next offset to yield."""
 
     def __init__(self, directory: str, wanted: int) -> None:
         self._directory = directory

@@ -1,4 +1,4 @@
-"""What open transactions and producers require of a cleaning: newest usable snapshot, then replay (A.3, A.4; spec disk G).
+"""Limits that open transactions and producers set: newest usable snapshot, then replay (A.3, A.4; spec disk G).
 
 Compiled, for all batches of a log; `replay` gives the whole state of producers, as a snapshot has it, in plain Python.
 """
@@ -38,7 +38,7 @@ class Stability:
 def read_stability(
     files: Files, snapshot: PartitionSnapshot, *, now_ms: int, expiration_ms: int, pace: Pace = unpaced
 ) -> Stability:
-    """What open transactions and idempotent producers ask of a cleaning.
+    """The limits that open transactions and idempotent producers set to a cleaning.
 
     Starts from the newest producer snapshot at or below high watermark and recovery point that can be read, else from the
     start of the log, and replays all batch headers behind it: a damaged snapshot costs time, never safety.

@@ -58,7 +58,7 @@ class PreviousGroup:
 
 @dataclass(frozen=True, slots=True)
 class StagedGroup:
-    """What a commit replaces by what, and what must still hold then.
+    """The source segments and new files of a commit, and its preconditions.
 
     `sources` ascend and are all segments in [sources[0].base_offset, next_base_offset). `sizes`: bytes of each staged file.
     `log_mtime_ns`: modification time of the staged `.log`, which with size and inode distinguishes it from a broker's.

@@ -20,7 +20,7 @@ from .partition_dir import PartitionDir
 
 @dataclass(frozen=True, slots=True)
 class LiveIdentity:
-    """Which log a live broker meant: the inode of its directory, and its topic id, None if it has none.
+    """The log that a live broker reported: inode of its directory and topic id, None if it has none.
 
     A broker renames the directory of a topic that is deleted, so that one that is created again has another inode; once the
     old directory is gone its inode may come back, with another topic id.

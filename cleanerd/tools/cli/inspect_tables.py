@@ -67,7 +67,7 @@ def write_details(log: "Inspection") -> None:
 
 
 def answers(log: "Inspection") -> list[str]:
-    """Why it is so large, which keys, since when, what would help."""
+    """Answers: why the log is so large, which keys, since when, what would help."""
     name, superseded = f"{log.topic}-{log.partition}", log.superseded_bytes
     if not log.records:
         return [f"{name} is empty."]

@@ -28,7 +28,7 @@ from cleanerd.storage.segments import LogBatch, OpenSegment
 
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
-    """What a log must know of a batch that it takes; `header` is None below magic 2."""
+    """The facts of an appended batch; `header` is None below magic 2."""
 
     base_offset: int
     last_offset: int
@@ -187,7 +187,7 @@ class ActiveSegment:
         self.size_bytes += len(batch)
 
     def sync_log(self) -> None:
-        """The batches to stable storage."""
+        """Sync the batches to stable storage."""
         os.fsync(self._log)
 
     def close(self, *, sync: bool) -> None:
@@ -201,7 +201,7 @@ class ActiveSegment:
         self.release()
 
     def release(self) -> None:
-        """Let go of the files as they are."""
+        """Close the files as they are."""
         for fd in self._fds():
             os.close(fd)
 

@@ -47,7 +47,7 @@ def read_records(
 
 
 def _log_start_offset(partition_dir: str) -> int:
-    """Where deleted records end whose segment is still there."""
+    """The log start offset: records below it are deleted, though their segment may remain."""
     log_dir, name = os.path.split(os.path.abspath(partition_dir))
     parsed = parse_partition_dir(name)
     return 0 if parsed is None else read_checkpoints(RealFiles(), log_dir).log_start.get(parsed[0], 0)

@@ -24,7 +24,7 @@ _ROUNDS_PER_ROLL = 20
 
 
 class Verdict(NamedTuple):
-    """Of the last read of a log. `gone`: deleted keys of which not even the tombstone is left."""
+    """Result of the last read of a log. `gone`: deleted keys whose tombstone is gone, too."""
 
     topic: str
     written: int

@@ -89,20 +89,20 @@ class Demo:
             warm = pool.submit(self._warm_up)
             self._write(scale)
             if not warm.done():
-                _tell("   Waiting for Spark, and on first use for the compiler ...")
+                _print("   Waiting for Spark, and on first use for the compiler ...")
             warm.result()
         self._traffic.go_on()
-        _tell("\n2. Clean, while a writer goes on and a reader compares every key with what was committed:")
+        _print("\n2. Clean, while a writer goes on and a reader compares every key with what was committed:")
         self._clean()
         cleaned_to = {result.topic: result.end_offset or 0 for result in self._results}
         self._wait_for_more(cleaned_to)
-        _tell("\n3. Clean again as if it were a day later, when tombstones are past their delete horizon:")
+        _print("\n3. Clean again as if it were a day later, when tombstones are past their delete horizon:")
         self._clean("--now-ms", str(self._clock.now_ms() + _LATER_MS))
         self._traffic.stop()
         return self._conclude(cleaned_to)
 
     def _warm_up(self) -> None:
-        """With one topic only: so one task compiles every kernel, once."""
+        """Clean one topic only, so that one task compiles every kernel, once."""
         with tempfile.TemporaryDirectory(prefix="cleanerd-demo-") as log_dir:
             feed = Feed(log_dir, ORDERS, seed=0)
             for _ in range(_WARM_UP_BATCHES):
@@ -119,17 +119,17 @@ class Demo:
         return self._results
 
     def _write(self, scale: float) -> None:
-        _tell("1. Write three logs in Kafka's format, with cleanerd.tools.client (no Kafka is needed):")
+        _print("1. Write three logs in Kafka's format, with cleanerd.tools.client (no Kafka is needed):")
         started_s = self._clock.monotonic_s()
         for number, topic in enumerate(TOPICS):
             records, size_bytes, segments = self._traffic.write(number, scale)
             much = f"{records:9,} records {size(size_bytes):>8} in {segments:2} segments"
-            _tell(f"   {topic.name:17} {much}   {topic.about}")
-        _tell(f"   {self._clock.monotonic_s() - started_s:.1f} s")
+            _print(f"   {topic.name:17} {much}   {topic.about}")
+        _print(f"   {self._clock.monotonic_s() - started_s:.1f} s")
 
     def _clean(self, *more: str) -> None:
         arguments = [*_options(self._log_dir), *more]
-        _tell(f"   $ cleanerd clean {shlex.join(arguments)}\n")
+        _print(f"   $ cleanerd clean {shlex.join(arguments)}\n")
         clean.run(_parsed(arguments), self._clean_once)
         self._problems += [
             f"{result.topic}: expected to be committed, found {result.outcome}: {result.reason}"
@@ -138,7 +138,7 @@ class Demo:
         ]
 
     def _wait_for_more(self, cleaned_to: dict[str, int]) -> None:
-        """Until every log has something new to clean, and the reader has been through all of them twice.
+        """Wait until every log has something new to clean and the reader has read all of them twice.
 
         Twice, because no read may begin before one cleaning and end after the next: also from Kafka a consumer that
         takes longer than delete.retention.ms may miss a tombstone.
@@ -154,12 +154,12 @@ class Demo:
             threading.Event().wait(_POLL_S)
 
     def _conclude(self, cleaned_to: dict[str, int]) -> int:
-        _tell("\n4. The writer stops. Compare once more:")
+        _print("\n4. The writer stops. Compare once more:")
         keys = 0
         for number, topic in enumerate(TOPICS):
             found = self._traffic.check(number, cleaned_to.get(topic.name, 0))
             keys += found.keys
-            _tell(
+            _print(
                 f"   {topic.name:17} {found.left:7,} of {found.written:7,} records are left; {found.keys:,} keys: "
                 f"{found.keys - found.deleted:,} with their newest value, {found.deleted:,} deleted "
                 f"({found.gone:,} without a trace)"
@@ -169,7 +169,7 @@ class Demo:
             shown = self._problems[:_PROBLEMS_SHOWN]
             output.say("\n  ".join([f"THE DEMO FAILED, {len(self._problems)} problems:", *shown]))
             return 1
-        _tell(f"\nNo key was lost: {keys:,} keys checked, {self._traffic.reads():,} reads while cleaning.")
+        _print(f"\nNo key was lost: {keys:,} keys checked, {self._traffic.reads():,} reads while cleaning.")
         return 0
 
 
@@ -183,5 +183,5 @@ def _parsed(arguments: list[str]) -> Namespace:
     return make_parser().parse_args(["clean", *arguments])
 
 
-def _tell(text: str) -> None:
+def _print(text: str) -> None:
     output.write(text + "\n")

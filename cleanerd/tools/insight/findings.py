@@ -1,4 +1,4 @@
-"""What can be wrong with a log directory: the table of codes, and one finding.
+"""Findings about log directories: the table of codes, and one finding.
 
 The codes and their severities are names that others script against.
 
@@ -174,7 +174,7 @@ class Judged:
     def add(
         self, code: str, path: str, position: int = -1, expected: object = "", found: object = ""
     ) -> None:
-        """Something that is wrong."""
+        """Add a finding."""
         self.findings.append(Finding(code, *self.subject, path, position, str(expected), str(found)))
 
     @contextlib.contextmanager

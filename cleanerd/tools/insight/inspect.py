@@ -47,7 +47,7 @@ class Estimate(NamedTuple):
 
 
 class AgeBand(NamedTuple):
-    """What is younger than `below_days` (None: any age) and not in a band before."""
+    """Records younger than `below_days` (None: any age) that are in no earlier band."""
 
     below_days: int | None
     records: int
@@ -269,7 +269,7 @@ def removable(partition_dir: str, end_offset: int, keys_max: int, now_ms: int) -
 
 
 class _Batches:
-    """What adds up over batches."""
+    """Sums over batches."""
 
     def __init__(self) -> None:
         self.count = self.bytes = self.commits = self.aborts = 0

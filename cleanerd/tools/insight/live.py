@@ -24,7 +24,7 @@ _wait = threading.Event().wait
 
 
 def _when_settled(look: Callable[[], _T]) -> _T:
-    """What `look` returns as soon as it does not raise `SourceChanged`; after some seconds that is raised."""
+    """Call `look` until it does not raise `SourceChanged`; after some seconds that is raised."""
     for _ in range(_ATTEMPTS):
         try:
             return look()

@@ -59,7 +59,7 @@ def _in_processes(
     killed: Callable[[_Task], _Answer],
     processes: int,
 ) -> Iterator[tuple[_Task, _Answer]]:
-    """In the order in which they end."""
+    """The answers, in the order in which tasks end."""
     lost: list[_Task] = []
     with _pool(function, processes) as pool:
         running: dict[Future[_Answer], _Task] = {}

@@ -18,7 +18,7 @@ _BATCH_BYTES = (16 << 10, 256 << 10)
 
 
 class Recoded(NamedTuple):
-    """What the log would take in batches of up to `batch_bytes`, before compression, with a codec; by a sample."""
+    """Estimated size of the log in batches of up to `batch_bytes` before compression, with a codec."""
 
     codec: str
     batch_bytes: int
@@ -38,7 +38,7 @@ class RecordSample:
         self._seen = 0
 
     def add(self, sound: Sound) -> None:
-        """Take from every so manieth slice the first records, without headers of batches."""
+        """Sample the first records of every n-th slice, without batch headers."""
         if self._seen % self._step == 0:
             self._units.append(_records(sound))
         self._seen += 1

@@ -123,7 +123,7 @@ class Binary:
         return len(self.is_null)
 
     def item(self, row: int) -> bytes | None:
-        """One of them."""
+        """The string of a row, None for null."""
         if self.is_null[row]:
             return None
         return self.data[self.offsets[row] : self.offsets[row + 1]].tobytes()
@@ -256,7 +256,7 @@ def _base_offset_at(fd: int, position: int) -> int | None:
 
 
 def _offset_index(part: SegmentRange) -> OffsetIndex:
-    """Without entries if it cannot be read."""
+    """The offset index, without entries if it cannot be read."""
     try:
         return read_offset_index(CarefulFiles(), part.sibling(FileKind.OFFSET_INDEX), part.base_offset)
     except OSError:

@@ -64,7 +64,7 @@ class SegmentTask:
 
     @property
     def size_bytes(self) -> int:
-        """Of the `.log` file."""
+        """Size of the `.log` file."""
         return self.identity.size_bytes
 
     @property
@@ -205,7 +205,7 @@ def _bounds(task: SegmentTask, size: int) -> Bounds:
 
 
 def _indexes(report: SegmentReport) -> Iterator[IndexCheck]:
-    """Those that can be read."""
+    """The indexes that can be read."""
     is_settled = report.task.is_settled
     offsets = _read(report, FileKind.OFFSET_INDEX, "index_missing", read_offset_index)
     if offsets is not None:

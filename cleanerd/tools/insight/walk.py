@@ -113,7 +113,7 @@ def walk_log(fd: int, path: str, bounds: Bounds, read: ReadAt = read_at) -> Iter
 
 
 class _Walk:
-    """One way through a file; `_previous` is the last offset of the last sound batch, `_behind` where its piece ends."""
+    """A walk through a file; `_previous`: last offset of the last sound batch, `_behind`: the end of its piece."""
 
     def __init__(self, fd: int, path: str, bounds: Bounds, read: ReadAt) -> None:
         self._fd = fd
@@ -322,7 +322,7 @@ class _Walk:
         return size if self._crc_of(position + covered_at, position + size, crc) == carried else 0
 
     def _affords(self, size: int) -> bool:
-        """Whether so many bytes may be read for a batch that may turn out to be none."""
+        """Whether so many bytes may be read for what may turn out to be no batch."""
         if size > min(self._credit, BATCH_BYTES_MAX):
             return False
         self._credit -= size

@@ -1,4 +1,4 @@
-"""Options to read with `kafka-segments`, named as those of Spark's Kafka source where they mean the same.
+"""Read options of `kafka-segments`, named as in Spark's Kafka source where they mean the same.
 
 =========================  ==============  ================================================================================
 option                     default         meaning

@@ -112,7 +112,7 @@ class StagedPartition:
         return StagedPart(self._tp, self._first_offset, self.end_offset, self.directory, self._segments)
 
     def discard(self) -> None:
-        """Leave nothing."""
+        """Delete all that was written."""
         if self._segment is not None:
             self._segment.abandon()
         shutil.rmtree(self.directory, ignore_errors=True)

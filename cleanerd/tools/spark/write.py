@@ -66,11 +66,11 @@ class SegmentsWriter(DataSourceArrowWriter):
         partition.append(record_columns(rows, offsets, now_ms))
 
     def commit(self, messages: list[Any]) -> None:
-        """Give what successful tasks have staged its names; what others left goes. Raises as `commit_staged`."""
+        """Name what successful tasks have staged, and delete the rest. Raises as `commit_staged`."""
         staged = [part for message in messages if message is not None for part in message.staged]
         commit_staged(self._options.path, staged)
         discard_job(self._options.path, self._job)
 
     def abort(self, messages: list[Any]) -> None:  # noqa: ARG002 - those of failed tasks are not in there
-        """Leave nothing. Raises `OSError`."""
+        """Delete all that was staged. Raises `OSError`."""
         discard_job(self._options.path, self._job)
