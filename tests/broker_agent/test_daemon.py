@@ -1,5 +1,7 @@
 """A daemon beside a running broker has it swap each result at once; where it may not, the reason is shown."""
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,3 +97,21 @@ def test_explain_reports_what_keeps_the_brokers_own_cleaner_from_a_log(
     wait_until(is_kept, PATIENCE_S, daemon.output)
     assert lease(session, "a test", [], 60_000) == {}
     wait_until(lambda: brokers_cleaner() is None, PATIENCE_S, daemon.output)
+
+
+def test_explain_waits_for_no_broker_that_hangs(swapping: Swapping, daemon: DaemonProcess) -> None:
+    """It names the silence, and goes by the broker's files."""
+
+    def facts() -> dict[str, str]:
+        (found,) = daemon.ask("explain", f"{TOPIC}-0")["explanations"]
+        return {fact["name"]: fact["value"] for fact in found["facts"]}
+
+    swapping.transactions.end(commit=True)
+    wait_until(lambda: "examination" in facts(), PATIENCE_S, daemon.output)
+    assert swapping.broker.pid is not None
+    os.kill(swapping.broker.pid, signal.SIGSTOP)
+    try:
+        assert facts()["broker"].startswith("does not answer")
+    finally:
+        os.kill(swapping.broker.pid, signal.SIGCONT)
+    wait_until(lambda: "broker" not in facts(), PATIENCE_S, daemon.output)

@@ -1,15 +1,19 @@
 """Beside a live broker: what its own cleaner does, and what becomes of results that wait too long."""
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.broker_agent.swap import Swapped
 from cleanerd.cleaning.result import SUPERSEDED, LogResult
 from cleanerd.daemon.api.verbs import clean
-from cleanerd.daemon.reports.explain import _cleaned_next_by
+from cleanerd.daemon.engine.calls import ExamineCall
+from cleanerd.daemon.engine.client import Engine
+from cleanerd.daemon.reports.explain import _cleaned_next_by, explain
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.files import FileStat, RealFiles
@@ -18,6 +22,7 @@ from cleanerd.format import names
 from cleanerd.format.names import FileKind, Suffix
 from cleanerd.policy.staging import pays_again
 from cleanerd.storage.partition_dir import PartitionDir
+from cleanerd.storage.scan import Checkpoints
 from cleanerd.storage.staged import NO_LIMIT_MS, SourceSegment, StagedGroup, write_manifest
 from tests.cleaning.logs import META_PROPERTIES, lock_of_another
 from tests.daemon.inventories import write_cleaner_checkpoint
@@ -53,6 +58,35 @@ def bring_closed_segments(world: World, name: str) -> list[Path]:
         text = "".join(f"{log.removesuffix('-0')} 0 {end}\n" for log, end in ends.items())
         (world.a / checkpoint).write_text(f"0\n{len(ends)}\n{text}")
     return sorted((world.a / name).glob("*.log"))[:-1]
+
+
+def test_a_broker_that_hangs_does_not_keep_an_explanation(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes by the files, and names the silence. An answer in time counts, an error is left to the examination."""
+    hangs, examined = threading.Event(), list[ExamineCall]()
+
+    def examine(_: Engine, task: ExamineCall) -> LogResult:
+        examined.append(task)
+        return LogResult.of(task.partitions[0], task.log_dir, "planned")
+
+    def facts() -> dict[str, str]:
+        return {fact.name: fact.value for fact in explain(world.parts, log, exact=True).facts}
+
+    bring_closed_segments(world, "one-0")
+    scan(world)
+    log, reported = world.log("one"), Checkpoints({}, {}, {}, {})
+    monkeypatch.setattr(Engine, "examine", examine)
+    monkeypatch.setattr(LiveBrokers, "checkpoints", lambda *_: hangs.wait(60))
+    with monkeypatch.context() as patched:
+        patched.setattr("cleanerd.daemon.reports.explain._BROKER_S", 0.01)
+        assert facts()["broker"].endswith("its files count, which lag behind")
+    hangs.set()
+    monkeypatch.setattr(LiveBrokers, "checkpoints", lambda *_: reported)
+    assert "broker" not in facts()
+    monkeypatch.setattr(LiveBrokers, "checkpoints", lambda *_: (world.a / "gone").stat())
+    assert "broker" not in facts()
+    assert [call.checkpoints for call in examined] == [None, reported, None]
 
 
 def test_a_log_is_left_to_a_brokers_cleaner_that_is_seen_at_work(world: World) -> None:

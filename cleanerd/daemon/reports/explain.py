@@ -1,5 +1,8 @@
 """Why a log is or is not cleaned now, fact by fact, in the order in which they decide; then what retention does to it."""
 
+import threading
+from queue import Empty, SimpleQueue
+
 from cleanerd.cleaning.causes import SET_POLICY, Cause, Held
 from cleanerd.cleaning.result import LogResult
 from cleanerd.daemon.engine.calls import ExamineCall
@@ -10,9 +13,13 @@ from cleanerd.daemon.reports.retention import retention_facts
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import Explanation, Fact
 from cleanerd.daemon.work.holds import Hold
-from cleanerd.errors import CleanerdError
+from cleanerd.errors import CleanerdError, attempt
 from cleanerd.policy.lifecycle import Status
+from cleanerd.storage.scan import Checkpoints
 from cleanerd.units import utc
+
+_BROKER_S = 2.0
+"""How long a broker is waited for: a session waits for 30 s, perhaps for the answer to another thread."""
 
 _STATES = {
     Status.NONE: "neither being cleaned nor paused",
@@ -46,7 +53,9 @@ def explain(parts: Parts, log: LogId, *, exact: bool) -> Explanation:
         remedy = None if held is None else held.remedy
     blocking = [fact for fact in facts if fact.blocks]
     if not blocking and exact:
-        examined, remedy = _examined(parts, log)
+        checkpoints, silence = _reported(parts, log)
+        facts += [] if silence is None else [silence]
+        examined, remedy = _examined(parts, log, checkpoints)
         facts.append(examined)
         blocking = [examined] if examined.blocks else []
     if blocking:
@@ -215,12 +224,28 @@ def _first_dirty(offset: int, offsets: Offsets) -> str:
     return f"{offset}, checkpoint {'none' if offsets.checkpoint is None else offsets.checkpoint}"
 
 
-def _examined(parts: Parts, log: LogId) -> tuple[Fact, str | None]:
+def _reported(parts: Parts, log: LogId) -> tuple[Checkpoints | None, Fact | None]:
+    """The offsets that a live broker goes by; or, where it does not answer in time, that fact."""
+
+    def checkpoints() -> Checkpoints | None:
+        return parts.brokers.checkpoints(parts.ownership.at(log.log_dir), (log.topic_partition,))
+
+    answers: SimpleQueue[Checkpoints | CleanerdError | None] = SimpleQueue()
+    ask = lambda: answers.put(attempt(checkpoints, log.log_dir))  # noqa: E731
+    threading.Thread(target=ask, name="cleanerd-explain", daemon=True).start()
+    try:
+        found = answers.get(timeout=_BROKER_S)
+    except Empty:
+        silence = f"does not answer within {_BROKER_S:.0f} s: its files count, which lag behind"
+        return None, Fact(name="broker", value=silence)
+    return None if isinstance(found, CleanerdError) else found, None  # which the examination reports
+
+
+def _examined(parts: Parts, log: LogId, live: Checkpoints | None) -> tuple[Fact, str | None]:
     """The finding of an examination, with transactions and the true log end; and what to do."""
     topic, configuration = log.topic_partition.topic, parts.configuration()
     partitions, configs = (log.topic_partition,), {topic: configuration.topic(topic)}
     try:
-        live = parts.brokers.checkpoints(parts.ownership.at(log.log_dir), partitions)
         found: LogResult = parts.engine.examine(
             ExamineCall(log.log_dir, partitions, configuration.broker, configs, live)
         )
