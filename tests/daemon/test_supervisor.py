@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.throttle import RateLimit
 from cleanerd.daemon.api.refusals import Timeout
+from cleanerd.daemon.api.verbs import clean
 from cleanerd.daemon.api.verbs.abort import abort
 from cleanerd.daemon.configuration.reload import ReloadStatus, ReloadTrigger
 from cleanerd.daemon.engine.calls import CleanCall
@@ -198,6 +199,32 @@ def test_small_logs_of_a_directory_share_a_job_up_to_its_limits(
     world.add("four")
     world.scan()
     assert [len(next_logs(world)) for _ in range(3)] == [3, 1, 0]
+
+
+def test_requests_for_small_logs_are_one_job_as_logs_that_are_due_are(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not for one that cannot be had now, one that is asked for in another way, or beyond the limits of a job."""
+    monkeypatch.setattr("cleanerd.cleaning.batching.JOB_MAX_LOGS", 3)
+    world.add("four", "five", "six", "rolled")
+    world.scan()
+    parts, request = world.parts, partial(clean.clean, world.control, force=True)
+    (rolled,) = request("rolled", roll=True)
+    ids = {str(view.logs[0]): view.id for view in request("*")}
+    assert ids.pop("rolled-0") == rolled.id
+    parts.states.abort_and_pause(world.log("four"))
+    taken = [parts.schedule.next().job for _ in range(2)]
+    parts.states.resume(world.log("four"))
+    taken += [parts.schedule.next().job for _ in range(2)]
+    jobs = [job for job in taken if job is not None]
+    assert [[log.topic_partition.topic for log in job.logs] for job in jobs] == [
+        ["rolled"], ["five", "one"], ["four", "six", "three"], ["two"]
+    ]  # fmt: skip
+    assert [view.id for view in parts.jobs.views()] == [job.id for job in jobs]
+    assert parts.jobs.running() == jobs
+    parts.jobs.end(jobs[1], ["committed"], None)
+    assert parts.jobs.view(ids["one-0"]) == parts.jobs.view(ids["five-0"])
+    assert [parts.jobs.wait(ids[name], 0) for name in ("one-0", "five-0", "six-0")] == [True, True, False]
 
 
 def test_requested_job_waits_for_its_log_and_goes_before_what_is_due(world: World) -> None:

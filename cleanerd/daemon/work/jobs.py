@@ -2,7 +2,7 @@
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Literal
 
 from cleanerd.cleaning.result import SUPERSEDED
@@ -37,6 +37,15 @@ class Jobs:
         with self._changed:
             return self._queue.popleft() if self._queue else None
 
+    def join(self, job: Job, choose: Callable[[Sequence[Job]], Collection[Job]]) -> Job:
+        """A requested job begins, with those of the queue that `choose` takes: their ids are its own from now on."""
+        with self._changed:
+            chosen = choose(tuple(self._queue))
+            self._queue = deque(one for one in self._queue if one not in chosen)
+            job.logs += tuple(log for one in chosen for log in one.logs)
+            self._jobs |= dict.fromkeys((one.id for one in chosen), job)
+            return self.begin(job)
+
     def postpone(self, job: Job) -> None:
         """Back to the end of the queue: its log is busy, or a broker is coming to it."""
         with self._changed:
@@ -59,7 +68,9 @@ class Jobs:
         self._jobs[job.id] = job
         now_ms = self._clock.now_ms()
         done = [
-            old.id for old in self._jobs.values() if old.ended_ms is not None and not old.is_asked_for(now_ms)
+            job_id
+            for job_id, old in self._jobs.items()
+            if old.ended_ms is not None and not old.is_asked_for(now_ms)
         ]
         for job_id in done[: max(len(self._jobs) - _REMEMBERED, 0)]:
             del self._jobs[job_id]
@@ -114,7 +125,8 @@ class Jobs:
     def running(self) -> list[Job]:
         """Jobs that run now."""
         with self._changed:
-            return [j for j in self._jobs.values() if j.started_ms is not None and j.ended_ms is None]
+            running = (j for j in self._jobs.values() if j.started_ms is not None and j.ended_ms is None)
+            return list(dict.fromkeys(running))
 
     def view(self, job_id: str) -> JobView:
         """One job. Raises KeyError."""
@@ -124,7 +136,7 @@ class Jobs:
     def views(self) -> tuple[JobView, ...]:
         """All jobs that are remembered, newest last."""
         with self._changed:
-            return tuple(map(self._view, self._jobs.values()))
+            return tuple(map(self._view, dict.fromkeys(self._jobs.values())))
 
     def _view(self, job: Job) -> JobView:
         done, total = job.read_bytes, job.bytes_total or None

@@ -1,7 +1,9 @@
 """Which job comes next: what was requested, then what is due, small logs of a log directory together."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 from cleanerd.cleaning.batching import in_jobs
@@ -75,11 +77,22 @@ class Schedule:
         is_coming = self.ownership.is_yielding(job.logs[0].log_dir)
         taken = [] if is_coming else self.states.try_start_all(job.logs)
         if len(taken) == len(job.logs):
-            return self.jobs.begin(job)
+            return self.jobs.join(job, partial(self._taken_with, job))
         for log in taken:
             self.states.done_cleaning(log)
         self.jobs.postpone(job)
         return None
+
+    def _taken_with(self, job: Job, queued: Sequence[Job]) -> list[Job]:
+        """Requests, of one log each, that fit beside one that begins: alike, and their logs are to be had."""
+        kind = (job.logs[0].log_dir, job.force, job.roll)
+        alike = (one for one in queued if (one.logs[0].log_dir, one.force, one.roll) == kind)
+        together = next(in_jobs(chain([job], alike), lambda one: self._size_bytes(one.logs[0])))
+        return [one for one in together[1:] if self.states.try_start_all(one.logs)]
+
+    def _size_bytes(self, log: LogId) -> int:
+        known = self.conditions.inventory.facts(log)
+        return 0 if known is None else known.contents.size_bytes
 
     def _due(self, due: list[Due]) -> Job | None:
         if not due:

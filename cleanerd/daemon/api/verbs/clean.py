@@ -47,9 +47,10 @@ def _ask(client: Client, options: Namespace) -> Reply:
         ids = " ".join(job["id"] for job in started["jobs"][:1])
         return Reply(started, hint=f"`cleanerctl jobs {ids}` follows it; --wait waits for the end")
     deadline = Deadline(options.timeout)
-    done = [deadline.call(client, jobs.DONE, {"job_id": job["id"]})["job"] for job in started["jobs"]]
+    ended = (deadline.call(client, jobs.DONE, {"job_id": job["id"]})["job"] for job in started["jobs"])
+    done = {job["id"]: job for job in ended}.values()  # requests for small logs may have been joined
     has_failed = any(job["outcome"] in {"failed", "aborted"} for job in done)
-    return Reply(started | {"jobs": done}, FAILED if has_failed else 0)
+    return Reply(started | {"jobs": list(done)}, FAILED if has_failed else 0)
 
 
 VERB = Verb(
