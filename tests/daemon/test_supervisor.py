@@ -24,7 +24,7 @@ from cleanerd.daemon.workers import Worker
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import Aborted, CleanerdError, SourceChanged
 from cleanerd.format import names
-from cleanerd.format.names import Suffix
+from cleanerd.format.names import Suffix, TopicPartition
 from cleanerd.spark_runtime.spark_master import spark_place
 from cleanerd.storage.log_dir import LogDir, Recovered
 from cleanerd.storage.partition_dir import PartitionDir
@@ -225,6 +225,34 @@ def test_requests_for_small_logs_are_one_job_as_logs_that_are_due_are(
     parts.jobs.end(jobs[1], ["committed"], None)
     assert parts.jobs.view(ids["one-0"]) == parts.jobs.view(ids["five-0"])
     assert [parts.jobs.wait(ids[name], 0) for name in ("one-0", "five-0", "six-0")] == [True, True, False]
+
+
+def test_a_request_does_not_wait_for_those_before_it_nor_fail_with_them(world: World) -> None:
+    """However many they are: of a directory that has failed since, each ends with the reason."""
+    parts, busy, free = world.parts, world.log("one"), world.log("two")
+    gone = [LogId(str(world.b), TopicPartition("gone", number)) for number in range(2000)]
+    ended = [parts.jobs.request([log], force=True) for log in gone]
+    waiting, wanted = (parts.jobs.request([log], force=True) for log in (busy, free))
+    parts.obstacles.offline = {str(world.b): "it has failed"}
+    parts.states.abort_and_pause(busy)
+    assert parts.schedule.next().job is wanted
+    assert {(job.outcome, job.reason) for job in ended} == {("failed", f"{world.b}: it has failed")}
+    parts.states.resume(busy)
+    assert parts.schedule.next().job is waiting
+
+
+def test_a_job_ends_and_gives_its_logs_back_whatever_fails(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also before the engine is asked, as by a kernel that has no more locks."""
+    parts, log = world.parts, world.log("one")
+    job = parts.jobs.request([log], force=True)
+    assert parts.schedule.next().job is job
+    monkeypatch.setattr(type(parts.ownership), "owner", lambda *_: (world.a / "no such").stat())
+    with pytest.raises(FileNotFoundError):
+        world.daemon.cleaners.cleanings.run(job)
+    assert parts.states.is_free(log)
+    assert (job.outcome, "the log of the daemon" in str(job.reason)) == ("failed", True)
 
 
 def test_requested_job_waits_for_its_log_and_goes_before_what_is_due(world: World) -> None:

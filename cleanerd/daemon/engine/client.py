@@ -115,6 +115,13 @@ class _Child:
         return self._clock.monotonic_s() - self._beat_s if self._in_spark else 0.0
 
     def _read(self) -> None:
+        """Whatever ends this, nobody waits for an answer that it would have to bring."""
+        try:
+            self._read_on()
+        finally:
+            self._fail_all()
+
+    def _read_on(self) -> None:
         with contextlib.suppress(EOFError, OSError):
             while True:
                 message = self._connection.recv()
@@ -131,7 +138,6 @@ class _Child:
                         found = self._calls.pop(message.call_id, None)
                     if found is not None:
                         found[0].set_result(message.value)
-        self._fail_all()
 
     def _fail_all(self) -> None:
         with self._mutex:

@@ -102,9 +102,9 @@ class Cleanings:
         """Clean the logs of a job, commit what may be committed. Never raises for what is wrong with a log."""
         results: list[LogResult] = []
         busy = list(job.logs)
-        was_live = self._has_live_broker(job)  # it may end meanwhile, or start
-        self._end_left_truncations(job.logs)
         try:
+            was_live = self._has_live_broker(job)  # it may end meanwhile, or start
+            self._end_left_truncations(job.logs)
             for log, settled in self._settle(self._stage(job)).items():
                 with bound_contextvars(**log.fields()):
                     result = in_rounds(settled, functools.partial(self._clean_again, job, log))

@@ -66,22 +66,25 @@ class Schedule:
         return self._due([one for one in due[:1] if one.late_s is not None])
 
     def _requested(self) -> Job | None:
-        job = self.jobs.next_requested()
-        if job is None:
-            return None
-        barred = next(filter(None, map(self.states.obstacles.barred, job.logs)), None)
-        if barred is not None:  # since it was requested
-            self.jobs.end(job, ["failed"], barred)
-            return self._requested()
-        # a broker; it was not when the job was requested
-        is_coming = self.ownership.is_yielding(job.logs[0].log_dir)
-        taken = [] if is_coming else self.states.try_start_all(job.logs)
-        if len(taken) == len(job.logs):
-            return self.jobs.join(job, partial(self._taken_with, job))
-        for log in taken:
-            self.states.done_cleaning(log)
-        self.jobs.postpone(job)
-        return None
+        """The oldest request that may begin; those before it, whose logs cannot be had now, wait behind all others."""
+        begun, left = None, list[Job]()
+        while begun is None and (job := self.jobs.next_requested()) is not None:
+            barred = next(filter(None, map(self.states.obstacles.barred, job.logs)), None)
+            if barred is not None:  # since it was requested
+                self.jobs.end(job, ["failed"], barred)
+                continue
+            # a broker; it was not when the job was requested
+            is_coming = self.ownership.is_yielding(job.logs[0].log_dir)
+            taken = [] if is_coming else self.states.try_start_all(job.logs)
+            if len(taken) == len(job.logs):
+                begun = self.jobs.join(job, partial(self._taken_with, job))
+            else:
+                for log in taken:
+                    self.states.done_cleaning(log)
+                left.append(job)
+        for job in left:
+            self.jobs.postpone(job)
+        return begun
 
     def _taken_with(self, job: Job, queued: Sequence[Job]) -> list[Job]:
         """Requests, of one log each, that fit beside one that begins: alike, and their logs are to be had."""

@@ -55,17 +55,34 @@ def examine(engine: Engine, log_dir: Path) -> str:
     return engine.examine(call).outcome
 
 
-def clean(engine: Engine, log_dir: Path, channel: Channel, *, aborted: bool = False) -> str:
+def clean(
+    engine: Engine, log_dir: Path, channel: Channel, host: CallHost | None = None, *, aborted: bool = False
+) -> str:
     tp = TopicPartition("one", 0)
     topics = {"one": CONFIGURATION.topic("one")}
     call = CleanCall(
         str(log_dir), (tp,), CONFIGURATION.broker, topics,
         force=True, horizons=False, reporter=channel.reporter, is_owned=False, jobs_at_once=1,
     )  # fmt: skip
-    host = CallHost()
+    host = host or CallHost()
     host.is_aborted = lambda: aborted
     (result,) = engine.clean(call, host)
     return result.outcome
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_no_call_waits_for_a_reader_that_has_ended(engine: Engine, tmp_path: Path) -> None:
+    """By an error that nobody has thought of; the next call has another process."""
+    log_dir, host = write_logs(tmp_path / "logs", "one"), CallHost()
+
+    def told(_: object) -> None:
+        raise ZeroDivisionError
+
+    host.told = told  # type: ignore[method-assign]
+    with Channel(lambda _: GO_ON) as channel, pytest.raises(EngineDied):
+        clean(engine, log_dir, channel, host)
+    assert examine(engine, log_dir) == "planned"
+    assert engine.starts == 2
 
 
 def cmdline(pid: int) -> bytes:
