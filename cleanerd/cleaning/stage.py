@@ -33,8 +33,8 @@ def stage_log(
     partition, basis = PartitionDir(files, plan.candidate.snapshot.directory), plan.candidate.basis
     changed = sorted(rewritten.indexed.changed_groups)
     before: StagedGroup | None = None
-    if changed:
-        _sync_superseding(files, plan)
+    if plan.candidate.snapshot.recovery_point is None:
+        _sync_dirty(partition, plan)
     for number in changed:
         group, parts = plan.groups[number], rewritten.parts.get(number, [])
         first, last = group.sources[0], group.sources[-1]
@@ -61,16 +61,18 @@ def stage_log(
     return len(changed)
 
 
-def _sync_superseding(files: Files, plan: CleaningPlan) -> None:
-    """What supersedes a record has to outlive it, and so has the end of its transaction, which lies behind the range.
+def _sync_dirty(partition: PartitionDir, plan: CleaningPlan) -> None:
+    """What a cleaning goes by has to outlive what follows from it: a record the older ones that it supersedes, the end of a
+    transaction, which lies behind the range, its data. And a log must not end below its first dirty offset, for it grows.
 
     A writer need not sync what it appends. A broker has, up to the recovery point, where its log is cleaned.
     """
     snapshot = plan.candidate.snapshot
     ends = [*(segment.base_offset for segment in snapshot.segments[1:]), snapshot.log_end_offset]
     for segment, end in zip(snapshot.segments, ends, strict=True):
-        if snapshot.recovery_point is None and end > plan.work.first_dirty_offset:
-            files.fsync(segment.path)
+        if end > plan.work.first_dirty_offset:
+            partition.files.fsync(segment.path)
+    partition.sync()
 
 
 def _leave_cache(plan: CleaningPlan, changed: frozenset[int]) -> None:

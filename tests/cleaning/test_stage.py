@@ -78,6 +78,27 @@ def test_what_superseded_a_record_outlives_it_where_the_writer_syncs_nothing(is_
             disk.remove()
 
 
+def test_a_log_never_ends_below_its_first_dirty_offset_where_the_writer_syncs_nothing() -> None:
+    """It would grow past it, and tombstones that no cleaning has seen would count as clean: nothing had to be removed."""
+    for seed in range(12):
+        disk = Disk(disk_path(), Tick(START_NS))
+        try:
+            with disk.installed():
+                writer = LogWriter(disk.root, "t", 0, segment_bytes=10_000)
+                Producer(writer).put(b"k", b"value", 1)
+                writer.roll()
+                cleaning = Cleaning(RealFiles(), disk.root, now_ms=1000)
+                assert cleaning.choose()
+                cleaning.index()
+                cleaning.stage()
+                assert (cleaning.staged, cleaning.commit()) == (0, 1)
+                disk.power_cut(random.Random(seed))
+                options = WriterOptions(repair=True)
+                assert LogWriter(disk.root, "t", 0, segment_bytes=10_000, options=options).log_end_offset == 1
+        finally:
+            disk.remove()
+
+
 def _supersede(log_dir: str, is_transaction: bool) -> None:
     """A record that is on disk, one of the same key in a segment of its own; neither has room in the other's group."""
     with LogWriter(log_dir, "t", 0, segment_bytes=10_000, options=WriterOptions(fsync=True)) as writer:
