@@ -167,10 +167,10 @@ class Store:
             self._unsaved.add((kind, key))
             return self._save()
 
-    def save(self) -> None:
-        """Write the state that is not in the file: it could not be written, or the file has gone."""
+    def save(self) -> bool:
+        """Write the state that is not in the file: it could not be written, or the file has gone. Whether none is left."""
         with self._lock:
-            self._save()
+            return self._save()
 
     def prune(self, now_ms: int, max_bytes: int) -> None:
         """Drop events and samples older than `MAX_AGE_MS`, and the oldest until the file takes up to about `max_bytes`; give

@@ -4,6 +4,7 @@ Each verb would change the log if it did not ask: it is dirty, all of it has exp
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -23,12 +24,14 @@ from cleanerd.daemon.api.verbs import (
     pause,
     resume,
     retention,
+    unmute,
 )
 from cleanerd.daemon.loops.retainer import Retainer
-from cleanerd.daemon.store import HOLD, Store
+from cleanerd.daemon.store import HOLD, MUTE, Store
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work import retention as passes
 from cleanerd.daemon.work.holds import Hold
+from cleanerd.daemon.work.mutes import Mute
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
 from tests.cleaning.logs import META_PROPERTIES, RECORDS, contents, write_logs
@@ -219,6 +222,20 @@ def test_a_pause_is_what_it_was_said_to_be_after_a_restart_too(
     assert states.holds() == []
     store.prune(0, 10**6)
     assert store.all(HOLD, dict) == {}
+
+
+def test_an_unmute_that_a_restart_would_take_back_says_so(
+    world: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, muted = world.parts.store, Mute("one", None, 0, is_confirmed=True, by_lease=True)
+    store.put(MUTE, "one", asdict(muted))
+    with monkeypatch.context() as full:
+        full.setattr(Store, "_write", lambda *_: False)
+        with pytest.raises(Unavailable, match="a restart would bring that back"):
+            unmute.unmute(world.control, "one")
+    assert store.save()
+    world.restart()
+    assert world.parts.store.all(MUTE, dict) == {}
 
 
 def test_a_topic_that_would_be_left_without_a_cleaner_is_not_muted(world: Stage) -> None:

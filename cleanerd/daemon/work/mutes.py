@@ -118,7 +118,7 @@ class Mutes:
         return confirmed
 
     def unmute(self, mutes: Iterable[Mute], leases: CleanerLeases) -> None:
-        """Bring back what was before. A value that was set by others since then stays. Raises ClusterRefused."""
+        """Bring back what was before. A value set by others since then stays. Raises ClusterRefused, MuteNotKept."""
         with self._changing:
             in_cluster = {}
             for mute in mutes:
@@ -129,6 +129,10 @@ class Mutes:
             leases.renew(self.leased())
             if in_cluster:
                 self._unmute_in_cluster(in_cluster)
+            if not self._history.save():
+                raise MuteNotKept(
+                    "unmuted, but a restart would bring that back: the state directory cannot be written"
+                )
 
     def _unmute_in_cluster(self, found: Mapping[str, Mute]) -> None:
         with KafkaAdmin.of(self._configuration().broker) as admin:
