@@ -167,9 +167,13 @@ def clean_up_to(
     """The checkpoint of a log, or less, if a segment was written later (`lowered_checkpoint`). Raises OSError.
 
     Where no name in the directory is newer there is no new log, and none that was truncated: that deletes the segment which
-    begins at the checkpoint. `now_ms`: what was written later than that counts as old.
+    begins at the checkpoint. So does a power failure, or a copy of an earlier day, and no name is newer then. `now_ms`: what
+    was written later than that counts as old.
     """
-    if written_ms is None or not is_written_since(written_ms, partition.files.stat(partition.path).mtime_ms):
+    if written_ms is None:
+        return checkpoint
+    is_old = not is_written_since(written_ms, partition.files.stat(partition.path).mtime_ms)
+    if is_old and partition.exists(SegmentFileName(checkpoint, FileKind.LOG)):
         return checkpoint
     bases = bases_of(partition.list_names())
     modified = ((base, partition.stat(SegmentFileName(base, FileKind.LOG)).mtime_ms) for base in bases)

@@ -134,7 +134,8 @@ def test_2_12_c043_c044_c048_c049_in_kafkas_order(
 @pytest.mark.parametrize(
     ("moved", "segments", "kept"),
     [
-        (False, (60, 60), 20),  # nothing was created or deleted in the directory since
+        (False, (60, 60, 60), 20),  # nothing was created or deleted in the directory since
+        (False, (-60, 60), 10),  # nor is there what a cleaning has seen: the log is another one
         (True, (-60, -60), 20),
         (True, (60, 60), 0),
         (True, (-60, 60), 10),
@@ -151,7 +152,7 @@ def test_2_11_what_was_written_after_the_checkpoint_is_not_clean_because_another
     directory = tmp_path / str(T0)
     directory.mkdir()
     written_s = path.stat().st_mtime
-    for base, after_s in zip((0, 10), segments, strict=False):
+    for base, after_s in zip((0, 10, 20), segments, strict=False):
         log = directory / f"{base:020}.log"
         log.touch()
         os.utime(log, (written_s + after_s, written_s + after_s))
