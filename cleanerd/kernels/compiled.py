@@ -42,7 +42,7 @@ def settle_cache(environment: MutableMapping[str, str]) -> None:
 
 @cache
 def version() -> str:
-    """Of the kernels: another one whenever code or a number that is compiled in changes."""
+    """Version of the kernels: it changes with their code and with every compiled-in number."""
     digest = hashlib.sha256()
     package = os.path.dirname(os.path.abspath(__file__))
     kernels = [os.path.join(package, name) for name in sorted(os.listdir(package)) if name.endswith(".py")]

@@ -71,7 +71,7 @@ def _instruction(name, crc_bits):
 
 
 def _has() -> set[str]:
-    """Of the processor that numba compiles for: `NUMBA_CPU_NAME` may name another one than this."""
+    """Features of the processor that numba compiles for; `NUMBA_CPU_NAME` may name another than this one."""
     triple, _, features = cpu_target.target_context.codegen().magic_tuple()
     machine = triple.partition("-")[0]
     return {machine.replace("arm64", "aarch64"), *features.split(",")}
@@ -89,7 +89,7 @@ crc_step8 = _choose_step8()
 
 
 def _factors(distance_bits):
-    """What moves the two halves of 16 bytes over so many bits behind them: remainders of powers of x, reflected.
+    """Factors that shift the halves of 16 bytes past so many bits: remainders of powers of x, reflected.
 
     A product of reflected factors has one bit less than its place, and these lie in the lower half of theirs: 33 bits.
     """

@@ -105,7 +105,7 @@ def _digest_records(crc, raw, expanded, batches, records, verdicts):
 def digest_records(
     digest: int, raw: Bytes, expanded: Bytes, batches: Table, records: Table, verdicts: npt.NDArray[np.uint8]
 ) -> int:
-    """`digest` carried on over offset, timestamp, key, value and headers of every record whose verdict is KEEP (0)."""
+    """Extend `digest` over offset, timestamp, key, value and headers of every record with verdict KEEP (0)."""
     return int(_digest_records(np.uint32(digest), raw, expanded, batches, records, verdicts))
 
 
@@ -149,12 +149,12 @@ def _digest_batches(crc, batches):
 
 
 def digest_judged(digest: int, batches: Table, begin: int, judged: Table) -> int:
-    """What `digest_batches` will make of the batches that stay; `judged` belongs to `batches[begin:]`."""
+    """Predict `digest_batches` of the batches that stay; `judged` belongs to `batches[begin:]`."""
     return int(_digest_judged(np.uint32(digest), batches, begin, judged))
 
 
 def digest_batches(digest: int, batches: Table) -> int:
-    """`digest` carried on over every batch: what no rewrite changes in it (rules 4.27, 4.30), and its delete horizon.
+    """Extend `digest` over what no rewrite changes in a batch (rules 4.27, 4.30), and its delete horizon.
 
     Of magic 0 and 1 that is the magic alone.
     """

@@ -25,7 +25,7 @@ _DROP, _COPY, _EMPTY, _REBUILD = int(Action.DROP), int(Action.COPY), int(Action.
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the verdicts of one log depend on besides its bytes. Times in ms."""
+    """All that the verdicts of a log depend on besides its bytes. Times in ms."""
 
     now_ms: int
     new_horizon_ms: int  # now + delete.retention.ms; -1 when that overflows (rule 4.29)
@@ -211,7 +211,7 @@ def _all_stay(batches, begin, end, records, aborted):
 
 
 def all_stay(batches: Table, begin: int, end: int, records: Table, aborted: npt.NDArray[np.bool_]) -> bool:
-    """Whether it is plain that `judge` changes no batch of which no record is superseded: a fifth of what that costs."""
+    """Whether `judge` changes only batches with a superseded record: costs a fifth of it."""
     return bool(_all_stay(batches, begin, end, records, aborted))
 
 

@@ -44,14 +44,14 @@ class KernelCache(FunctionCache):
         return found
 
     def signatures(self) -> list[Any]:
-        """Those whose code is kept for this processor."""
+        """The signatures whose code is kept for this processor."""
         codegen = cpu_target.target_context.codegen()
         kept = self._cache_file.keys()
         return [key[0] for key in kept if key == self._index_key(key[0], codegen)]
 
 
 class _Turn:
-    """To compile on this machine, from the first kernel that is not kept to the end of the outermost `compiling`."""
+    """The machine's turn to compile: from the first missing kernel to the end of the outermost `compiling`."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -93,7 +93,7 @@ class _Files(IndexDataCacheFile):
         return found[1] if found is not None and found[0] == key else None
 
     def keys(self) -> list[Any]:
-        """All under which whole code is kept."""
+        """The keys of all whole files."""
         found = []
         for path in sorted(glob.glob(f"{glob.escape(self._path_without_end())}.*.nbc")):
             # Another version of numba may have written what this one cannot read.

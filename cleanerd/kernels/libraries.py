@@ -51,7 +51,7 @@ class _ZstdContexts:
         self.set_level(ZSTD_LEVEL)
 
     def set_level(self, level: int) -> None:
-        """At which the writer compresses from now on."""
+        """Set the compression level of the writer."""
         if level != self._level:
             self._library.ZSTD_CCtx_setParameter(self.writer, _LEVEL, level)
             self._level = level
@@ -69,7 +69,7 @@ _of_thread = _OfThread()
 
 
 def addresses() -> Addresses:
-    """Of the functions, and of the contexts of this thread."""
+    """Addresses of the functions, and of the contexts of this thread."""
     decompress, compress = _lz4()
     zstd = _zstd()
     if zstd is None:
@@ -85,7 +85,7 @@ def addresses() -> Addresses:
 
 
 def set_zstd_level(level: int) -> None:
-    """At which `zstd_compress` works in this thread from now on."""
+    """Set the level of `zstd_compress` for this thread."""
     if _of_thread.contexts is not None:
         _of_thread.contexts.set_level(level)
 

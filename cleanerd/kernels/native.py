@@ -48,7 +48,7 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 def make_ready() -> None:
-    """What a first call of kernels would wait for, half a second: processes that are forked from this one have it.
+    """Load what the first kernel call needs (half a second), so that forked processes have it.
 
     numba reads what it wants to know before it loads its first kernel.
     """
@@ -72,7 +72,7 @@ def _refers_to(function: Callable[..., Any]) -> list[Any]:
 
 
 def address_of(context, builder, array, value, start, size):
-    """Of `size` bytes in an array of bytes from `start`. With NUMBA_BOUNDSCHECK=1 an IndexError if they leave it."""
+    """Address of `size` bytes of an array from `start`. With NUMBA_BOUNDSCHECK=1 checks that they lie in it."""
     view = cgutils.create_struct_proxy(array)(context, builder, value=value)
     if context.enable_boundscheck:  # asked while the kernel is compiled; else there is no check in it
         zero = start.type(0)
@@ -113,7 +113,7 @@ be16u = _load(16, swap=True)
 
 @intrinsic
 def prefetch(typing_context, table, row):
-    """Have a row of a table, which will be read and written, on its way into the caches; nothing waits for it."""
+    """Prefetch a row of a table for reading and writing."""
     signature = types.void(table, types.int64)
 
     def codegen(context, builder, signature, args):
@@ -166,7 +166,7 @@ def copy_bytes(typing_context, target, target_start, source, source_start, lengt
 
 
 def _call(size_bits, *, with_context):
-    """A C function at `address` that reads `source[start:][:size]` and writes at most `room` bytes to `target[at:]`."""
+    """Call the C function at `address`: reads `source[start:][:size]`, writes at most `room` bytes to `target[at:]`."""
 
     @intrinsic
     def call(typing_context, address, context, source, start, size, target, at, room):

@@ -112,7 +112,7 @@ def _look_up(fingerprints, buckets, table, slots, words, shifts, hints, found):
 
 
 def key_set(tables: dict[int, Fingerprints], buckets: int) -> KeySet:
-    """One set, to be asked, of the filled sets of those of so many buckets that have any key; `tables` is empty then."""
+    """Merge the filled sets of the buckets that have any key into one to look up; empties `tables`."""
     sizes = [len(tables.get(bucket, _NO_KEYS)) for bucket in range(buckets)]
     bits = [max((8 * size - 1).bit_length(), 6) if size else 6 for size in sizes]  # log2 of how many
     slots, words = _starts(sizes), _starts([1 << (log2 - 6) for log2 in bits])

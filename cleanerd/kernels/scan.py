@@ -256,7 +256,7 @@ def _first_compressed(batches):
 
 
 def is_plain(batches: Table) -> bool:
-    """Whether none is compressed."""
+    """Whether no batch is compressed."""
     return bool(_first_compressed(batches) == len(batches))
 
 

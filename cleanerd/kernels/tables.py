@@ -149,7 +149,7 @@ class AbortedTxns:
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
-    """The dirty keys of a log, which is only asked from now on (`newest.look_up`), mostly for keys that it does not have.
+    """The dirty keys of a log, read-only (`newest.look_up`). Most keys looked up are not in it.
 
     `table`: the sets of all buckets, that of bucket b in the rows from `slots[b]` to `slots[b + 1]`. `hints`: a bit for each
     key, among 8 to 16 times as many as there are slots, so few others have one set; those of bucket b begin at word

@@ -311,7 +311,7 @@ class TopTable:
         self.names = _names(len(self.rows))
 
     def purge(self) -> int:
-        """Make room; how many rows are left."""
+        """Make room; returns how many rows are left."""
         taken = int(np.median(self.rows["bytes"][self.rows["records"] > 0])) + 1
         rows, names = self.rows, self.names
         kept = np.flatnonzero(rows["bytes"] > taken)
