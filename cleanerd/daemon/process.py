@@ -83,7 +83,7 @@ class Daemon:
         self._manager = ServiceManager(os.environ, os.getpid(), clock)
         self._stopping = threading.Event()
         self._reload_wanted = threading.Event()
-        self._state_lock = _take_state(config.state_dir)
+        _take_state(config.state_dir)
         self._history = Store(os.path.join(config.state_dir, "history.sqlite"))
         self._mutes = Mutes(self._history, clock, lambda: self._reloader.current)
         self._answers = TopicAnswers(self._history, RealFiles(), clock, log_dirs)
@@ -227,8 +227,8 @@ class Daemon:
                 _log.warning("configuration_warning", reason=text)
 
 
-def _take_state(state_dir: str) -> LogDirLock:
-    """The state directory, made where there is none, for this process alone. Raises Fatal."""
+def _take_state(state_dir: str) -> None:
+    """Make the state directory where there is none, and take it for this process until it ends. Raises Fatal."""
     lock = LogDirLock(state_dir, _STATE_LOCK)
     try:
         os.makedirs(state_dir, mode=0o750, exist_ok=True)
@@ -245,7 +245,6 @@ def _take_state(state_dir: str) -> LogDirLock:
             f"{state_dir}: another cleanerd keeps its state there (process {held.pid or 'unknown'}); each needs a "
             "cleanerd.state.dir of its own"
         ) from held
-    return lock
 
 
 def _report_unexpected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
