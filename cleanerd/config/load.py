@@ -187,15 +187,18 @@ class Configuration:
         metadata = self.metadata
         if metadata is None or topic not in metadata.topic_ids:
             return config
-        own, ours = self._topics.get(topic, Layers()), (Layer.COMMAND_LINE, Layer.TOPIC_FILE)
-        limits = {name: own[name] if name in own else self._topic_defaults[name] for name in _RETENTION}
         # voters that this node, which was killed before it took part, has not written down yet
         voters = {voter.partition("@")[0] for voter in self.broker.quorum_voters}
-        if metadata.is_final and voters <= {str(metadata.node_id)}:
-            is_known = not self._sources.is_without_broker
-            left = [n for n, limit in limits.items() if limit.origin.layer is Layer.DEFAULT and not is_known]
-        else:
-            left = [name for name, limit in limits.items() if limit.origin.layer not in ours]
+        is_final = metadata.is_final and voters <= {str(metadata.node_id)}
+        if is_final and not self._sources.is_without_broker:
+            return config
+        own, ours = self._topics.get(topic, Layers()), (Layer.COMMAND_LINE, Layer.TOPIC_FILE)
+        layers = {
+            name: (own if name in own else self._topic_defaults)[name].origin.layer for name in _RETENTION
+        }
+        left = [
+            n for n, layer in layers.items() if (layer is Layer.DEFAULT if is_final else layer not in ours)
+        ]
         return config.but(**{TOPIC_KEYS[name].field: -1 for name in left})
 
     def topic_settings(self, topic: str) -> SettingsByKey:

@@ -15,10 +15,7 @@ from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter, WriterOptions
 from tests.cleaning.logs import clean, write_logs
 from tests.sim.hooked import HookedFiles
-from tests.simulation.disk import Disk
-from tests.simulation.play import disk_path
-from tests.simulation.stage import START_NS
-from tests.simulation.tick import Tick
+from tests.simulation.play import empty_disk
 from tests.tools.client.cleaning import Cleaning
 
 STAGED_LOG = f"{FileKind.LOG.value}{Suffix.STAGED.value}"
@@ -62,41 +59,33 @@ def test_parts_of_other_attempts_go_with_the_stage(tmp_path: Path, spark: LazySp
 def test_what_superseded_a_record_outlives_it_where_the_writer_syncs_nothing(is_transaction: bool) -> None:
     """Its transaction ends in the active segment."""
     for seed in range(6):
-        disk = Disk(disk_path(), Tick(START_NS))
-        try:
-            with disk.installed():
-                _supersede(disk.root, is_transaction)
-                cleaning = Cleaning(RealFiles(), disk.root, now_ms=1000)
-                assert cleaning.choose()
-                cleaning.index()
-                cleaning.stage()
-                cleaning.commit()
-                disk.power_cut(random.Random(seed))
-                found = read_records(f"{disk.root}/t-0", isolation="read_committed")
-                assert [record.value for record in found if record.key == b"k"] == [b"new"]
-        finally:
-            disk.remove()
+        with empty_disk() as disk:
+            _supersede(disk.root, is_transaction)
+            cleaning = Cleaning(RealFiles(), disk.root, now_ms=1000)
+            assert cleaning.choose()
+            cleaning.index()
+            cleaning.stage()
+            cleaning.commit()
+            disk.power_cut(random.Random(seed))
+            found = read_records(f"{disk.root}/t-0", isolation="read_committed")
+            assert [record.value for record in found if record.key == b"k"] == [b"new"]
 
 
 def test_a_log_never_ends_below_its_first_dirty_offset_where_the_writer_syncs_nothing() -> None:
     """It would grow past it, and tombstones that no cleaning has seen would count as clean: nothing had to be removed."""
     for seed in range(12):
-        disk = Disk(disk_path(), Tick(START_NS))
-        try:
-            with disk.installed():
-                writer = LogWriter(disk.root, "t", 0, segment_bytes=10_000)
-                Producer(writer).put(b"k", b"value", 1)
-                writer.roll()
-                cleaning = Cleaning(RealFiles(), disk.root, now_ms=1000)
-                assert cleaning.choose()
-                cleaning.index()
-                cleaning.stage()
-                assert (cleaning.staged, cleaning.commit()) == (0, 1)
-                disk.power_cut(random.Random(seed))
-                options = WriterOptions(repair=True)
-                assert LogWriter(disk.root, "t", 0, segment_bytes=10_000, options=options).log_end_offset == 1
-        finally:
-            disk.remove()
+        with empty_disk() as disk:
+            writer = LogWriter(disk.root, "t", 0, segment_bytes=10_000)
+            Producer(writer).put(b"k", b"value", 1)
+            writer.roll()
+            cleaning = Cleaning(RealFiles(), disk.root, now_ms=1000)
+            assert cleaning.choose()
+            cleaning.index()
+            cleaning.stage()
+            assert (cleaning.staged, cleaning.commit()) == (0, 1)
+            disk.power_cut(random.Random(seed))
+            options = WriterOptions(repair=True)
+            assert LogWriter(disk.root, "t", 0, segment_bytes=10_000, options=options).log_end_offset == 1
 
 
 def _supersede(log_dir: str, is_transaction: bool) -> None:

@@ -1,11 +1,15 @@
 """One seed from beginning to end."""
 
+import contextlib
 import itertools
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from tests.simulation.disk import Disk
 from tests.simulation.rules import Violation
+from tests.simulation.stage import START_NS
+from tests.simulation.tick import Tick
 from tests.simulation.world import World
 
 _NUMBER = itertools.count()
@@ -17,6 +21,17 @@ def disk_path() -> str:
     """Where no other run has its files: in memory, if there is such a place."""
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
     return os.path.join(place, f"cleanerd-simulation-{os.getpid()}-{next(_NUMBER)}")
+
+
+@contextlib.contextmanager
+def empty_disk() -> Iterator[Disk]:
+    """One without a world, whose root is a log directory: it is installed, and goes at the end."""
+    disk = Disk(disk_path(), Tick(START_NS))
+    try:
+        with disk.installed():
+            yield disk
+    finally:
+        disk.remove()
 
 
 def play(seed: int, steps: int, change: Callable[[World], object] = lambda _: None) -> World:

@@ -224,10 +224,12 @@ class Scanner:
         parts, configuration = self._parts, self._parts.configuration()
         for log in parts.jobs.logs():
             is_compacted = configuration.topic(log.topic_partition.topic).compact
-            target = parts.inventory.moving_to(log)
-            why = parts.obstacles.barred(log) or (None if is_compacted else NOT_COMPACTED)
-            if why := why or (None if target is None else f"its broker moves it to {target}"):
-                parts.states.stop(log, why)
+            if barred := parts.obstacles.barred(log):
+                parts.states.stop(log, barred)
+            elif not is_compacted:
+                parts.states.stop(log, NOT_COMPACTED)
+            elif target := parts.inventory.moving_to(log):
+                parts.states.stop(log, f"its broker moves it to {target}")
 
     def _tell_offline(self, offline: Mapping[str, str]) -> None:
         """Once when a log directory goes, once when it is back."""

@@ -231,8 +231,9 @@ def _reported(parts: Parts, log: LogId) -> tuple[Checkpoints | None, Fact | None
         return parts.brokers.checkpoints(parts.ownership.at(log.log_dir), (log.topic_partition,))
 
     answers: SimpleQueue[Checkpoints | CleanerdError | None] = SimpleQueue()
-    ask = lambda: answers.put(attempt(checkpoints, log.log_dir))  # noqa: E731
-    threading.Thread(target=ask, name="cleanerd-explain", daemon=True).start()
+    threading.Thread(
+        target=lambda: answers.put(attempt(checkpoints, log.log_dir)), name="cleanerd-explain", daemon=True
+    ).start()
     try:
         found = answers.get(timeout=_BROKER_S)
     except Empty:

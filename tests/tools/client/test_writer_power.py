@@ -1,10 +1,8 @@
 """A writer with `fsync` on a machine that loses power: what it said was written is there, and says the same."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-
-import pytest
 
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import FileKind, segment_path
@@ -13,27 +11,9 @@ from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter, WriterOptions
 from tests.sim.disk import SwitchedOff
 from tests.simulation.disk import Disk
-from tests.simulation.play import disk_path
-from tests.simulation.stage import START_NS
-from tests.simulation.tick import Tick
+from tests.simulation.play import empty_disk
 
 SEEDS = range(20)
-
-
-@pytest.fixture
-def make_disk() -> Iterator[Callable[[], Disk]]:
-    """Makes a disk with an empty log directory, in the place of the one before."""
-    made: list[Disk] = []
-
-    def make() -> Disk:
-        for disk in made:
-            disk.remove()
-        made[:] = [Disk(disk_path(), Tick(START_NS))]
-        return made[0]
-
-    yield make
-    for disk in made:
-        disk.remove()
 
 
 def opened(disk: Disk) -> LogWriter:
@@ -54,23 +34,19 @@ def committed(disk: Disk) -> list[bytes | None]:
     return [record.value for record in found if record.key == b"k"]
 
 
-def test_what_was_appended_to_a_new_log_outlives_a_power_cut(make_disk: Callable[[], Disk]) -> None:
+def test_what_was_appended_to_a_new_log_outlives_a_power_cut() -> None:
     for seed in SEEDS:
-        disk = make_disk()
-        with disk.installed():
+        with empty_disk() as disk:
             Producer(opened(disk)).put(b"k", b"good")
             disk.power_cut(random.Random(seed))
             opened(disk)
             assert committed(disk) == [b"good"]
 
 
-def test_a_transaction_index_that_was_rebuilt_is_on_stable_storage_when_its_segment_is_closed(
-    make_disk: Callable[[], Disk],
-) -> None:
+def test_a_transaction_index_that_was_rebuilt_is_on_stable_storage_when_its_segment_is_closed() -> None:
     """The second power cut is the one that hurts: nobody looks at a closed segment again."""
     for seed in SEEDS:
-        disk = make_disk()
-        with disk.installed():
+        with empty_disk() as disk:
             write_aborted(opened(disk))
             path = segment_path(f"{disk.root}/t-0", 0, FileKind.TXN_INDEX)
             RealFiles().truncate(path, 7)
@@ -81,13 +57,10 @@ def test_a_transaction_index_that_was_rebuilt_is_on_stable_storage_when_its_segm
             assert committed(disk) == [b"good"]
 
 
-def test_a_closed_segment_has_its_transaction_index_wherever_the_power_fails_in_a_roll(
-    make_disk: Callable[[], Disk],
-) -> None:
+def test_a_closed_segment_has_its_transaction_index_wherever_the_power_fails_in_a_roll() -> None:
     for operations in range(26):
         for seed in SEEDS[:4]:
-            disk = make_disk()
-            with disk.installed():
+            with empty_disk() as disk:
                 writer = opened(disk)
                 write_aborted(writer)
                 left = iter(range(operations))
