@@ -27,7 +27,6 @@ from cleanerd.daemon.work.failures import Failures
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.daemon.work.jobs import Jobs
 from cleanerd.daemon.work.ownership import Ownership
-from cleanerd.daemon.work.recoveries import Recoveries
 from cleanerd.daemon.work.retention import RetentionPasses
 from cleanerd.daemon.work.schedule import Schedule
 from cleanerd.daemon.work.states import PartitionStates
@@ -84,8 +83,9 @@ class Parts:
         self.jobs = Jobs(clock)
         # Also those that are configured and not cleaned here: a replica may be on its way to one of them.
         brokers_dirs = tuple(dict.fromkeys((*log_dirs, *configuration().broker.log_dirs)))
-        recoveries = Recoveries(self.events, self.deletions, self.metrics, recovering)
-        self.ownership = Ownership(files, clock, brokers_dirs, recoveries, self.jobs, self.brokers)
+        self.ownership = Ownership(
+            files, clock, brokers_dirs, self.events, self.deletions, self.metrics, self.jobs, self.brokers, recovering
+        )  # fmt: skip
         self.leases = CleanerLeases(self.brokers, self.inventory, files, clock)
         self.brokers_cleaner = BrokersCleaner(files)
         self.conditions = Conditions(

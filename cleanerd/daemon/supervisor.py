@@ -26,7 +26,7 @@ import structlog
 
 from cleanerd.config.reload import ReloadPlan
 from cleanerd.daemon.configuration.reload import ReloadOutcome, ReloadStatus, ReloadTrigger
-from cleanerd.daemon.loops.cleaners import Cleaners
+from cleanerd.daemon.loops.cleanings import Cleaners
 from cleanerd.daemon.loops.committer import Committer
 from cleanerd.daemon.loops.housekeeper import Housekeeper
 from cleanerd.daemon.loops.left_installs import LeftInstalls

@@ -13,9 +13,8 @@ import pytest
 from cleanerd.cleaning.slices import SliceSize, Weighed
 from cleanerd.daemon.inventory.listed_log import Contents, ListedLog, Offsets, StagedResult
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.work import ownership
 from cleanerd.daemon.work.commits import weighed
-from cleanerd.daemon.work.recoveries import Recoveries
+from cleanerd.daemon.work.deletions import PendingDeletions
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import LockHeld
 from cleanerd.format import names
@@ -172,7 +171,7 @@ def test_without_leases_a_slice_ends_in_time_and_three_times_as_long_is_left_to_
         paused_s.append(seconds)
         last_s = world.clock.monotonic_s()
 
-    monkeypatch.setattr(world.parts.ownership, "_files", SlowFiles(world.clock))
+    monkeypatch.setattr(world.parts.ownership, "files", SlowFiles(world.clock))
     commits = replace(world.parts.commits, pause=pause)
     with without_leases(world.a / names.LOCK):
         views = commits.try_all(map(world.log, TOPICS), lambda _: True)
@@ -217,18 +216,15 @@ def test_a_recovery_that_a_broker_interrupts_goes_on_where_it_was(
             yield Recovered(asked[-1][0], None, ())
             raise LockHeld("a broker has come", 7)
 
+    adopted: list[str] = []
     monkeypatch.setattr(LogDir, "recover", one_at_a_time)
-    told: list[str] = []
-    parts = world.parts
-    recoveries = Recoveries(parts.events, parts.deletions, parts.metrics, lambda: None)
-    monkeypatch.setattr(recoveries, "record", lambda _, one: told.append(one.name))
-    ours = ownership.Ownership(RealFiles(), world.clock, (), recoveries, parts.jobs, parts.brokers)
-    world.parts.ownership.release()
+    monkeypatch.setattr(PendingDeletions, "adopt", lambda _, path: adopted.append(os.path.basename(path)))
+    ours = world.parts.ownership
+    ours.release()
     ours.take([str(world.a)])
     assert [ours.recover(str(world.a)) for _ in range(5)] == [False, False, False, True, True]
     assert asked == [["one-0", "three-0", "two-0"], ["three-0", "two-0"], ["two-0"], []]
-    assert told == ["one-0", "three-0", "two-0"]
-    ours.release()
+    assert adopted == ["one-0", "three-0", "two-0"]
 
 
 def test_a_recovery_leaves_what_is_being_cleaned_for_the_next_time(world: World) -> None:

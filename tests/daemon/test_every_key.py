@@ -215,7 +215,7 @@ def failed(running: Running) -> tuple[bool, int]:
     running.supervisor.cleaners.cleanings._note_failed(running.t, BAD)
     found = running.parts.failures.of(running.t)
     assert found is not None
-    running.parts.failures.retry([running.t])
+    running.parts.failures.forget(running.t)
     return found.is_uncleanable, 0 if found.retry_at_ms is None else found.retry_at_ms - found.failed_ms
 
 

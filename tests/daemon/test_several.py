@@ -5,17 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.broker_agent.brokers import LiveBrokers
-from cleanerd.config.model import CleanerdConfig
-from cleanerd.daemon.store import Store
-from cleanerd.daemon.telemetry.event_log import EventLog
-from cleanerd.daemon.telemetry.metrics import Metrics
-from cleanerd.daemon.work.deletions import PendingDeletions
-from cleanerd.daemon.work.jobs import Jobs
-from cleanerd.daemon.work.ownership import Ownership
-from cleanerd.daemon.work.recoveries import Recoveries
-from cleanerd.env.clock import SystemClock
-from cleanerd.env.files import RealFiles
 from cleanerd.errors import Fatal
 from cleanerd.format import names
 from cleanerd.storage.lock import probe
@@ -26,6 +15,7 @@ from tests.daemon.test_at_work import log_dir as big
 from tests.daemon.test_faults import clean, results
 from tests.daemon.test_process import committed
 from tests.daemon.tracing import PATIENCE_S
+from tests.operate.world import World
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 __all__ = ["big"]
@@ -33,23 +23,14 @@ __all__ = ["big"]
 REFUSED_S = 60
 
 
-def test_the_lock_of_a_second_directory_is_not_taken_while_the_first_is_refused(tmp_path: Path) -> None:
+def test_the_lock_of_a_second_directory_is_not_taken_while_the_first_is_refused(world: World) -> None:
     """Whatever their order in the configuration: else two daemons that name them differently would refuse each other."""
-    for name in "ab":
-        (tmp_path / name / "t-0").mkdir(parents=True)
-        (tmp_path / name / "t-0" / f"{0:020}.log").touch()
-    clock = SystemClock()
-    events = EventLog(Store(str(tmp_path / "store")), clock)
-    deletions, metrics = PendingDeletions(RealFiles(), clock), Metrics([], clock)
-    recoveries = Recoveries(events, deletions, metrics, lambda: None)
-    brokers = LiveBrokers(RealFiles(), clock, CleanerdConfig.of)
-    ownership = Ownership(RealFiles(), clock, (), recoveries, Jobs(clock), brokers)
-    with (
-        lock_of_another(tmp_path / "a" / names.CLEANERD_LOCK) as pid,
-        pytest.raises(Fatal, match=f"process {pid}"),
-    ):
-        ownership.take_at_start([str(tmp_path / "b"), str(tmp_path / "a")])
-    assert probe(str(tmp_path / "b"), names.CLEANERD_LOCK) is None
+    ownership, is_refused = world.parts.ownership, pytest.raises(Fatal, match="another cleanerd works in")
+    ownership.release()
+    with lock_of_another(world.a / names.CLEANERD_LOCK) as pid, is_refused as caught:
+        ownership.take_at_start([str(world.b), str(world.a)])
+    assert f"process {pid}" in str(caught.value)
+    assert probe(str(world.b), names.CLEANERD_LOCK) is None
 
 
 def test_of_three_daemons_that_start_at_once_one_works(tmp_path: Path) -> None:

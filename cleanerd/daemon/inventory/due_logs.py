@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import TopicConfig
-from cleanerd.daemon.inventory.entry import Entry, Visits
-from cleanerd.daemon.inventory.inventory import Inventory
+from cleanerd.daemon.inventory.inventory import Entry, Inventory, Visits
 from cleanerd.daemon.inventory.listed_log import ClosedSegment, ListedLog
 from cleanerd.daemon.inventory.urgency import FOREVER_MS, DirtyEstimate, Due, DueReason, estimate
 from cleanerd.daemon.values.log_id import LogId
@@ -200,7 +199,8 @@ class DueLogs:
         That is when the last one that the cleaning stamped expires, whoever cleaned: so a log that is cleaned more often is
         never looked at, and one that is quiet is once. Retention, which only takes segments away, is no cleaning.
         """
-        visits, section = entry.visits, found.clean_section
+        visits, end = entry.visits, found.range.first_dirty_offset
+        section = frozenset(one for one in found.known.contents.closed if one.facts.base_offset < end)
         if visits.clean_section is None:
             visits.horizon_ms = now_ms
         elif not section <= visits.clean_section:

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.broker_agent.live_logs import LiveLog, live_checkpoints
-from cleanerd.daemon.inventory.entry import Entry
 from cleanerd.daemon.inventory.listed_log import (
+    ClosedSegment,
     Contents,
     ListedLog,
     offsets_of,
@@ -26,13 +26,14 @@ from cleanerd.daemon.inventory.listed_log import (
     read_contents,
     with_active_size,
 )
+from cleanerd.daemon.inventory.urgency import FOREVER_MS, DirtyEstimate
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files, FileStat
 from cleanerd.errors import CleanerdError, CorruptFile, guarded
-from cleanerd.format import names
 from cleanerd.format.names import (
     CLEANER_OFFSET_CHECKPOINT,
+    CLUSTER_METADATA_TOPIC,
     DirKind,
     TopicPartition,
     parse_partition_dir,
@@ -62,6 +63,34 @@ class ScanReport:
 
 
 @dataclass(slots=True)
+class Visits:
+    """What `due_logs` remembers about a log as long as its directory exists."""
+
+    estimate: DirtyEstimate | None = None
+    first_batches_ms: dict[ClosedSegment, int | None] = field(default_factory=dict)
+    due_since_s: float | None = None
+    offered: object = None  # what the last `Due` was based on
+    examined: object = None  # what the last examination that found nothing to do was based on ...
+    examined_until_ms: int = FOREVER_MS  # ... and until when it counts
+    unrecorded: object = None  # the same of one with nothing to remove that no checkpoint has
+    clean_section: frozenset[ClosedSegment] | None = None  # when it was last known; None: never
+    horizon_ms: int = FOREVER_MS  # when to look there for delete horizons that have expired
+
+
+@dataclass(slots=True)
+class Entry:
+    """A partition directory; `known` is None as long as no segment was seen in it. Only scans change it, and `visits`."""
+
+    log: LogId
+    identity: FileStat | None = None
+    is_settled: bool = False  # listed when its times were old enough to show the next change
+    checkpoints_read: int = -1  # those of its log directory that `known` was made with
+    known: ListedLog | None = None
+    error: str | None = None
+    visits: Visits = field(default_factory=Visits)
+
+
+@dataclass(slots=True)
 class _LogDir:
     """A log directory."""
 
@@ -72,7 +101,7 @@ class _LogDir:
     offsets: dict[str, Mapping[TopicPartition, int]] = field(default_factory=dict)
     checkpoints_read: int = 0  # how often the files above, or what follows, were found to be others
     live: dict[str, LiveLog] | None = (
-        None  # what its broker reports about its logs, by name; None where none can be asked
+        None  # by name, as its broker reports them; None where none can be asked
     )
     entries: dict[str, Entry] = field(default_factory=dict)
     futures: frozenset[TopicPartition] = frozenset()  # replicas on their way here
@@ -397,7 +426,7 @@ def _in_order(log: LogId) -> tuple[str, str, int]:
 def _new_entry(log_dir: str, name: str) -> Entry | None:
     """For the name of a directory that may be a log's (spec disk A5), else None."""
     parsed = parse_partition_dir(name)
-    if parsed is None or parsed[1] is not DirKind.CURRENT or parsed[0].topic == names.CLUSTER_METADATA_TOPIC:
+    if parsed is None or parsed[1] is not DirKind.CURRENT or parsed[0].topic == CLUSTER_METADATA_TOPIC:
         return None
     return Entry(LogId(log_dir, parsed[0]))
 

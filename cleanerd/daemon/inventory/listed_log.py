@@ -146,14 +146,9 @@ class ListedLog:
             offsets.checkpoint, offsets.log_start, offsets.log_end
         )
 
-    def upper_bound(
-        self, config: TopicConfig, now_ms: int, first_batches_ms: Mapping[int, int | None] | None = None
-    ) -> CleanableRange:
-        """The most that can be cleanable: dirty ratio, cleanable bytes and delay are never below the true ones.
-
-        Without the first batch timestamps the delay is 0.
-        """
-        return cleanable_range(self.facts(first_batches_ms or {}), compaction_config(config), now_ms)
+    def upper_bound(self, config: TopicConfig, now_ms: int) -> CleanableRange:
+        """The most that can be cleanable: dirty ratio and cleanable bytes are never below the true ones. Its delay is 0."""
+        return cleanable_range(self.facts({}), compaction_config(config), now_ms)
 
 
 def stamp_of(known: ListedLog | None, config: TopicConfig) -> str:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from cleanerd.config.model import TopicConfig
-from cleanerd.daemon.inventory.listed_log import ClosedSegment, ListedLog
+from cleanerd.daemon.inventory.listed_log import ListedLog, compaction_config
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.policy.cleanable import CleanableRange, clean_section_only, non_active_from
+from cleanerd.policy.cleanable import CleanableRange, clean_section_only, cleanable_range, non_active_from
 
 FOREVER_MS = 2**63 - 1
 """As a lag: none. As an instant: never."""
@@ -37,12 +37,6 @@ class DirtyEstimate:
     from_ms: int
     until_ms: int
 
-    @property
-    def clean_section(self) -> frozenset[ClosedSegment]:
-        """The segments below the first dirty offset."""
-        end = self.range.first_dirty_offset
-        return frozenset(one for one in self.known.contents.closed if one.facts.base_offset < end)
-
     def holds(self, known: ListedLog, config: TopicConfig, now_ms: int) -> bool:
         """Whether a new one would be the same."""
         return self.known == known and self.from_ms <= now_ms < self.until_ms and self.config == config
@@ -65,8 +59,8 @@ def estimate(
     known: ListedLog, config: TopicConfig, now_ms: int, first_batches_ms: Mapping[int, int | None]
 ) -> DirtyEstimate:
     """The upper bound at `now_ms`. `first_batches_ms`: by base offset, needed only with max.compaction.lag.ms."""
-    found = known.upper_bound(config, now_ms, first_batches_ms)
     facts = known.facts(first_batches_ms)
+    found = cleanable_range(facts, compaction_config(config), now_ms)
     dirty = non_active_from(facts.segments, found.first_dirty_offset)
     stamped = [s.first_batch_timestamp_ms for s in dirty if (s.first_batch_timestamp_ms or 0) > 0]
     oldest_ms = min((at for at in stamped if at is not None), default=FOREVER_MS)

@@ -1,4 +1,4 @@
-"""One cleaning job of the daemon: the engine stages, the daemon commits, and notifies all that have to know.
+"""Cleaning jobs of the daemon: the engine stages, the daemon commits, and notifies all that have to know.
 
 The logs of a job are in progress (`PartitionStates.try_start_all`) when `run` is called, and given back when it returns,
 whatever happened (2.13).
@@ -8,7 +8,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from structlog.contextvars import bound_contextvars
+from structlog.contextvars import bind_contextvars, bound_contextvars, unbind_contextvars
 
 from cleanerd.cleaning.batching import one_by_one
 from cleanerd.cleaning.committer import Committer, in_rounds
@@ -19,11 +19,13 @@ from cleanerd.cleaning.slices import OF_A_JOB, SliceSize
 from cleanerd.config.model import CleanerdConfig
 from cleanerd.daemon.engine.calls import CleanCall, PlannedBytes, StepDone
 from cleanerd.daemon.engine.client import CallHost, Engine
+from cleanerd.daemon.loops.scanner import Scanner
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.telemetry.event_log import log_step
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.commits import UNREAD, JobHost
+from cleanerd.daemon.workers import Workers
 from cleanerd.errors import Aborted, CleanerdError, JobFailed, attempt, guarded
 from cleanerd.format.names import TopicPartition
 from cleanerd.spark_runtime.channel import Channel, driver_host
@@ -144,7 +146,7 @@ class Cleanings:
         if result.outcome == "failed":
             self._note_failed(log, result)
         elif result.outcome not in ("aborted", SUPERSEDED):
-            parts.failures.succeeded(log)
+            parts.failures.forget(log)
         self._note_examined(job, log, result)
 
     def _note_failed(self, log: LogId, result: LogResult) -> None:
@@ -193,16 +195,14 @@ class Cleanings:
         """
         if not job.roll:
             return job.logs, []
-        errors = {log: attempt(functools.partial(self._roll, log), log.directory) for log in job.logs}
-        failed = [
-            replace(_failed(log, error), outcome="aborted")
-            for log, error in errors.items()
-            if error is not None
-        ]
-        return [log for log, error in errors.items() if error is None], failed
 
-    def _roll(self, log: LogId) -> None:
-        roll(self.parts.ownership.at(log.log_dir), log.topic_partition, self.parts.brokers)
+        def roll_one(log: LogId) -> None:
+            roll(self.parts.ownership.at(log.log_dir), log.topic_partition, self.parts.brokers)
+
+        errors = {log: attempt(functools.partial(roll_one, log), log.directory) for log in job.logs}
+        failed = {log: error for log, error in errors.items() if error is not None}
+        stay = [replace(_failed(log, error), outcome="aborted") for log, error in failed.items()]
+        return [log for log in job.logs if log not in failed], stay
 
     def _clean_again(self, job: Job, log: LogId) -> LogResult:
         """A log of which only some groups could be cleaned, whatever its dirty ratio is now."""
@@ -223,9 +223,7 @@ class Cleanings:
                 partitions=partitions,
                 checkpoints=self._checkpoints(log_dir, partitions),
                 config=configuration.broker,
-                topic_configs={
-                    log.topic_partition.topic: configuration.topic(log.topic_partition.topic) for log in logs
-                },
+                topic_configs={tp.topic: configuration.topic(tp.topic) for tp in partitions},
                 force=job.force or force,
                 horizons=job.trigger in ("horizon", "request"),
                 reporter=channel.reporter,
@@ -266,17 +264,48 @@ class Cleanings:
         log_dir = attempt(functools.partial(parts.ownership.at, path), path)
         if isinstance(log_dir, CleanerdError):
             return [one.failed(log_dir) for one in waiting]
-        return Committer(log_dir, JobHost(log_dir, parts.commits), SliceSize(OF_A_JOB), parts.brokers).settle(
-            waiting
-        )
+        host = JobHost(log_dir, parts.commits)
+        return Committer(log_dir, host, SliceSize(OF_A_JOB), parts.brokers).settle(waiting)
 
     def _discard(self, logs: Sequence[LogId]) -> None:
         """An engine that died may have staged some groups of a log and not others."""
         for log in logs:
-            attempt(
-                functools.partial(discard_staged, PartitionDir(self.parts.files, log.directory)),
-                log.directory,
-            )
+            discard = functools.partial(discard_staged, PartitionDir(self.parts.files, log.directory))
+            attempt(discard, log.directory)
+
+
+class Cleaners:
+    """As many workers as log.cleaner.threads, and the express one."""
+
+    def __init__(self, parts: Parts, scanner: Scanner) -> None:
+        self._parts = parts
+        self._scanner = scanner
+        self.cleanings = Cleanings(parts, parts.engine)
+        self._express_cleanings = Cleanings(parts, parts.express_engine, is_urgent=True)
+        self.workers = Workers(self._step, self._express_step, parts.work_bell, parts.clock)
+
+    def _step(self) -> float:
+        return self.work(*self._parts.schedule.next(), self.cleanings)
+
+    def _express_step(self) -> float:
+        pause_s = self._parts.configuration().broker.round_pause_s
+        return self.work(self._parts.schedule.next_express(), pause_s, self._express_cleanings)
+
+    def work(self, job: Job | None, pause_s: float, cleanings: Cleanings) -> float:
+        """Do a job, after which the next one may begin at once; `pause_s` where there is none."""
+        if job is None:
+            return pause_s
+        parts, job.worker = self._parts, self.workers.current()
+        for log in job.logs:
+            parts.metrics.wasted(log.log_dir, parts.inventory.staged_bytes(log))
+        bind_contextvars(**job.fields())
+        try:
+            cleanings.run(job)
+        finally:
+            job.worker = None
+        unbind_contextvars(*job.fields())  # not after an error: the line about the dead thread names its job
+        self._scanner.refresh()
+        return parts.configuration().broker.round_pause_s if parts.life.stopping.is_set() else 0.0
 
 
 def _with_examination(results: list[LogResult], seconds: float) -> list[LogResult]:

@@ -16,7 +16,6 @@ import contextlib
 import math
 import re
 from dataclasses import dataclass
-from typing import Self
 
 import structlog
 
@@ -46,25 +45,6 @@ class _Counters:
     waited_us: dict[str, int]
     queues: dict[str, RequestQueue]
     paid_bytes: float
-
-    def percents_since(self, before: Self) -> dict[str, float]:
-        """Share of the time in which some task waited."""
-        us = (self.at_s - before.at_s) * 1e6
-        return {
-            name: min(100 * (waited - before.waited_us[name]) / us, 100.0)
-            for name, waited in self.waited_us.items()
-        }
-
-    def queue_ms_since(self, before: Self) -> float | None:
-        """How long a request waited on average, in the broker where that was longest; None where none was asked twice."""
-        return max(
-            (
-                now.mean_ms_since(before.queues[path])
-                for path, now in self.queues.items()
-                if path in before.queues
-            ),
-            default=None,
-        )
 
 
 class Pacer:
@@ -117,11 +97,17 @@ class Pacer:
 
     def _follow(self, before: _Counters, now: _Counters, config: CleanerdConfig) -> None:
         """What is not known holds nothing back."""
-        percents = now.percents_since(before) if before.waited_us else {}
-        queue_ms = now.queue_ms_since(before)
+        passed_s, waited_us = now.at_s - before.at_s, now.waited_us if before.waited_us else {}
+        percents = {
+            name: min(100 * (waited - before.waited_us[name]) / (passed_s * 1e6), 100.0)
+            for name, waited in waited_us.items()
+        }
+        asked_twice = now.queues.keys() & before.queues.keys()
+        waits_ms = (now.queues[path].mean_ms_since(before.queues[path]) for path in asked_twice)
+        queue_ms = max(waits_ms, default=None)  # in the broker where it is longest
         max_percent, max_ms = config.throttle_pressure_max_percent, config.throttle_request_queue_max_ms
         is_over = max(percents.values(), default=0.0) > max_percent or (queue_ms or 0.0) > max_ms
-        moved_bytes_per_s = (now.paid_bytes - before.paid_bytes) / (now.at_s - before.at_s)
+        moved_bytes_per_s = (now.paid_bytes - before.paid_bytes) / passed_s
         self._pace = self._pace.after(moved_bytes_per_s, is_over=is_over)
         reasons = []
         if percents:

@@ -211,7 +211,7 @@ class Scanner:
     def _forget(self, log: LogId) -> None:
         parts = self._parts
         parts.states.forget(log)
-        parts.failures.succeeded(log)
+        parts.failures.forget(log)
         parts.obstacles.ignored.pop(log, None)
         parts.events.forget(log)
         parts.metrics.forget(log)

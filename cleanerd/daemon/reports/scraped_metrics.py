@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 from cleanerd import __version__
 from cleanerd.daemon.configuration.reload import Reloader, ReloadStatus
-from cleanerd.daemon.inventory.entry import Entry
+from cleanerd.daemon.inventory.inventory import Entry
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.reports import forecast
 from cleanerd.daemon.supervisor import Supervisor

@@ -52,7 +52,7 @@ class Failures:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         self._failures = {
             failure.log: failure for failure in store.all(KIND, TypeAdapter(Failure).validate_python).values()
         }
@@ -82,23 +82,20 @@ class Failures:
             self._store.put(KIND, log.directory, asdict(failure))
             return failure
 
-    def succeeded(self, log: LogId) -> None:
-        """The log is fine."""
+    def forget(self, log: LogId) -> bool:
+        """The log is fine, gone, or to be tried again; whether it had failed."""
         with self._mutex:
-            self._forget(log)
-
-    def retry(self, logs: list[LogId]) -> list[LogId]:
-        """Forget the failures of these; returns those that had any."""
-        with self._mutex:
-            return [log for log in logs if self._forget(log)]
+            if self._failures.pop(log, None) is None:
+                return False
+            self._store.delete(KIND, log.directory)
+            return True
 
     def changed(self, log: LogId, stamp: str) -> bool:
         """Forget an uncleanable log whose files or configuration have changed; whether it was one."""
         with self._mutex:
             failure = self._failures.get(log)
-            if failure is None or not failure.is_uncleanable or failure.stamp == stamp:
-                return False
-            return self._forget(log)
+            is_other = failure is not None and failure.is_uncleanable and failure.stamp != stamp
+            return is_other and self.forget(log)
 
     def of(self, log: LogId) -> Failure | None:
         """The failures of a log in a row, None if its last cleaning did not fail."""
@@ -115,9 +112,3 @@ class Failures:
         if failure is None or failure.retry_at_ms is None:
             return failure is not None
         return failure.failed_ms <= now_ms < failure.retry_at_ms
-
-    def _forget(self, log: LogId) -> bool:
-        if self._failures.pop(log, None) is None:
-            return False
-        self._store.delete(KIND, log.directory)
-        return True

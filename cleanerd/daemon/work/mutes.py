@@ -137,12 +137,11 @@ class Mutes:
     def _unmute_in_cluster(self, found: Mapping[str, Mute]) -> None:
         with KafkaAdmin.of(self._configuration().broker) as admin:
             now = admin.own_values(found, KEY)
-            ours = {topic: found[topic].prior for topic, value in now.items() if _is_muted(value)}
+            muted = (
+                topic for topic, value in now.items() if value is not None and float(value) == float(_MUTED)
+            )
+            ours = {topic: found[topic].prior for topic in muted}
             if ours:
                 admin.set_own_values(ours, KEY)
             for topic in found:
                 self._history.delete(MUTE, topic)
-
-
-def _is_muted(value: str | None) -> bool:
-    return value is not None and float(value) == float(_MUTED)

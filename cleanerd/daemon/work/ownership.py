@@ -8,23 +8,25 @@ import functools
 import math
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import structlog
 
 from cleanerd.broker_agent.brokers import LiveBrokers
+from cleanerd.daemon.telemetry.event_log import EventLog
+from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.work.deletions import PendingDeletions
 from cleanerd.daemon.work.jobs import Jobs
-from cleanerd.daemon.work.recoveries import Recoveries
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError, DirOffline, Fatal, LockHeld, guarded
 from cleanerd.format import names
 from cleanerd.format.names import DirKind, parse_partition_dir
 from cleanerd.storage.lock import LogDirLock, may_lease, other_holder
-from cleanerd.storage.log_dir import LogDir, Owner
+from cleanerd.storage.log_dir import LogDir, Owner, Recovered
 from cleanerd.storage.no_log_dir import why_no_log_dir
 
 BROKER_START_S = 60.0
@@ -55,33 +57,33 @@ class Way:
         return f"it waits until {process} stops ({self.reason})"
 
 
+@dataclass
 class Ownership:
-    """The directories of one daemon; thread-safe."""
+    """The directories of one daemon; thread-safe.
 
-    def __init__(
-        self,
-        files: Files,
-        clock: Clock,
-        log_dirs: Sequence[str],
-        recoveries: Recoveries,
-        jobs: Jobs,
-        brokers: LiveBrokers,
-    ) -> None:
-        self._brokers = brokers
-        self._files = files
-        self._clock = clock
-        self._log_dirs = log_dirs
+    `recovering` is called after each partition directory, so that a slow start can report progress.
+    """
+
+    files: Files
+    clock: Clock
+    log_dirs: Sequence[str]
+    events: EventLog
+    deletions: PendingDeletions
+    metrics: Metrics
+    jobs: Jobs
+    brokers: LiveBrokers
+    recovering: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self._yielding: dict[str, float] = {}  # until when, by log directory
         self._owned: set[str] = set()  # log directories that another process had at the last look
-        self._recoveries = recoveries
-        self._jobs = jobs
         self._mutex = threading.Lock()
         self._locks: dict[str, LogDirLock] = {}
         self._unrecovered: dict[str, set[str]] = {}  # log directories, with what was recovered there so far
 
     def at(self, path: str) -> LogDir:
         """One of the directories as it is now. Raises OSError."""
-        return LogDir.at(self._files, path, self._clock, self._log_dirs)
+        return LogDir.at(self.files, path, self.clock, self.log_dirs)
 
     def owner(self, path: str) -> Owner:
         """Whose it is now, for those who look and touch nothing: one that fails is nobody's."""
@@ -98,7 +100,7 @@ class Ownership:
         pid = self.owner_of(path)
         if self.owner(path) is not Owner.LIVE_BROKER:
             return Way("lock", pid)
-        reason = self._brokers.known_refusal(path)
+        reason = self.brokers.known_refusal(path)
         return Way("swap" if reason is None else "restart", pid, reason)
 
     def take(self, log_dirs: Sequence[str]) -> dict[str, str]:
@@ -163,12 +165,12 @@ class Ownership:
 
     def yield_to_broker(self, log_dir: str, seconds: float = BROKER_START_S) -> None:
         """A broker is about to start: until it has `.lock`, or for so long, nothing of ours begins there."""
-        self._yielding[log_dir] = self._clock.monotonic_s() + seconds
+        self._yielding[log_dir] = self.clock.monotonic_s() + seconds
 
     def is_yielding(self, log_dir: str) -> bool:
         """Whether a broker is expected to take `.lock`, and has not."""
         self.owner_of(log_dir)
-        return self._yielding.get(log_dir, -math.inf) > self._clock.monotonic_s()
+        return self._yielding.get(log_dir, -math.inf) > self.clock.monotonic_s()
 
     def _let_restart(self, log_dir: str) -> None:
         """A broker has ended. Where its restart would not wait for our lock, it gets the time for one."""
@@ -193,7 +195,7 @@ class Ownership:
         except DirOffline as error:
             self._unrecovered[log_dir] = set()  # whatever was under way there has failed
             return error
-        why = guarded(functools.partial(why_no_log_dir, self._files, log_dir), log_dir)
+        why = guarded(functools.partial(why_no_log_dir, self.files, log_dir), log_dir)
         if why is not None:
             return DirOffline(str(why))
         lock = LogDirLock(log_dir, names.CLEANERD_LOCK)
@@ -216,10 +218,10 @@ class Ownership:
 
         def is_under_way(name: str) -> bool:  # asked for each directory anew: a job may begin meanwhile
             log = logs[name]
-            return any(log in job.logs for job in self._jobs.running())
+            return any(log in job.logs for job in self.jobs.running())
 
         done = self._unrecovered.get(log_dir.path, set())
-        listed = [name for name in self._files.list_names(log_dir.path) if name not in done]
+        listed = [name for name in self.files.list_names(log_dir.path) if name not in done]
         found = [(name, parse_partition_dir(name)) for name in listed]
         logs = {
             name: LogId(log_dir.path, parsed[0])
@@ -228,5 +230,18 @@ class Ownership:
         }
         for one in log_dir.recover(list(logs), is_under_way):
             done.add(one.name)
-            self._recoveries.record(log_dir.path, one)
+            self._record(log_dir.path, one)
         return done >= logs.keys()
+
+    def _record(self, log_dir: str, one: Recovered) -> None:
+        """A partition directory was recovered, or for a reason was not."""
+        for action in one.actions:
+            self.metrics.recovered(log_dir, action)
+        self.recovering()
+        directory = os.path.join(log_dir, one.name)
+        if one.reason is not None:
+            self.events.record("recovery", "failed", f"{directory}: {one.reason}")
+        try:
+            self.deletions.adopt(directory)
+        except (CleanerdError, OSError) as error:
+            _log.warning("leftovers_not_read", directory=directory, reason=str(error))

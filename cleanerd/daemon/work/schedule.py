@@ -98,23 +98,15 @@ class Schedule:
         return 0 if known is None else known.contents.size_bytes
 
     def _due(self, due: list[Due]) -> Job | None:
+        """Of the first, and what fits beside it into one job: of its log directory, due for a reason of its kind."""
         if not due:
             return None
-        group = self._together(due)
+        kind = (due[0].log.log_dir, due[0].reason is DueReason.HORIZON)
+        alike = (one for one in due if (one.log.log_dir, one.reason is DueReason.HORIZON) == kind)
+        group = next(in_jobs(alike, lambda one: one.range.size_bytes))
         taken = set(self.states.try_start_all([one.log for one in group]))
         logs = [one.log for one in group if one.log in taken]
         return self.jobs.start(_TRIGGERS[group[0].reason], logs) if logs else None
-
-    def _together(self, due: list[Due]) -> list[Due]:
-        """The first, and what fits beside it into one job: of its log directory, due for a reason of its kind."""
-        first = due[0]
-        alike = (
-            one
-            for one in due
-            if one.log.log_dir == first.log.log_dir
-            and (one.reason is DueReason.HORIZON) == (first.reason is DueReason.HORIZON)
-        )
-        return next(in_jobs(alike, lambda one: one.range.size_bytes))
 
     def _is_free(self) -> Callable[[LogId], bool]:
         """What answers for one look at all logs: it asks once who owns a log directory."""

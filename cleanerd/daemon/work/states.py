@@ -162,18 +162,26 @@ class PartitionStates:
         LogVanished; Aborted when the daemon stops. After an error the caller owes nothing.
         """
         with self._changed:
-            self._pause(log, timeout_s)
+            is_unclaimed = self._own(log) is ABORTED and log not in self._claims
+            if not is_unclaimed:
+                self._move(log, Call.ABORT_AND_PAUSE)
+            if self._own(log) is ABORTED:
+                assert log not in self._claims, "the table refuses a second claimant (D12)"
+                self._claims[log] = claim = _Claim()
+                self._wait_for(log, claim, timeout_s)
 
     def abort(self, log: LogId, timeout_s: float | None = None) -> None:
         """Stop the work on a log, which leaves none and paused(n) as they are (2.2). Raises as `abort_and_pause`."""
         with self._changed:
-            self._pause(log, timeout_s)
+            self.abort_and_pause(log, timeout_s)
             self._move(log, Call.RESUME)
 
     def stop(self, log: LogId, why: str) -> None:
         """Ask the worker of a log to stop, and wait for nothing (C)."""
         with self._changed:
-            self._stop(log, why)
+            if self._own(log) is IN_PROGRESS:
+                self._move(log, Call.ABORT_AND_PAUSE)
+                self._why_stopped[log] = why
 
     def resume(self, log: LogId) -> None:
         """Undo one pause of a client. Raises IllegalTransition when no client paused it (D13)."""
@@ -201,7 +209,7 @@ class PartitionStates:
                 log for log, s in self._states.items() if _is_busy(s) and hold.matches(log.topic_partition)
             }
             for log in busy:
-                self._stop(log, f"{hold.owner} paused {hold.pattern} (hold {hold.id})")
+                self.stop(log, f"{hold.owner} paused {hold.pattern} (hold {hold.id})")
 
             def still_running() -> list[LogId]:
                 return sorted(log for log in busy if self._own(log) is ABORTED)
@@ -230,7 +238,7 @@ class PartitionStates:
     def forget(self, log: LogId) -> None:
         """The log has vanished: drop its pauses and send its waiters away; a worker is asked to stop (D)."""
         with self._changed:
-            self._stop(log, f"it vanished from {log.log_dir}: its topic was deleted, or it was moved away")
+            self.stop(log, f"it vanished from {log.log_dir}: its topic was deleted, or it was moved away")
             self._send_away(log, LogVanished(f"{log}: vanished from {log.log_dir}"))
             if not _is_busy(self._own(log)):
                 self._states.pop(log, None)
@@ -240,7 +248,7 @@ class PartitionStates:
         with self._changed:
             self._is_closed = True
             for log in list(self._states):
-                self._stop(log, "the daemon is stopping")
+                self.stop(log, "the daemon is stopping")
                 self._send_away(log, Aborted("the daemon is stopping"))
             self._changed.notify_all()
 
@@ -270,7 +278,6 @@ class PartitionStates:
         return own if _is_busy(own) else paused(own.pauses + self._held(log.topic_partition))
 
     def _held(self, topic_partition: TopicPartition) -> int:
-        """How many holds match a partition."""
         return sum(hold.matches(topic_partition) for hold in self._holds.values())
 
     def _move(self, log: LogId, call: Call) -> bool:
@@ -306,15 +313,6 @@ class PartitionStates:
         assert log not in self._claims, "only an aborted log is claimed"
         return not was_aborted
 
-    def _pause(self, log: LogId, timeout_s: float | None) -> None:
-        is_unclaimed = self._own(log) is ABORTED and log not in self._claims
-        if not is_unclaimed:
-            self._move(log, Call.ABORT_AND_PAUSE)
-        if self._own(log) is ABORTED:
-            assert log not in self._claims, "the table refuses a second claimant (D12)"
-            self._claims[log] = claim = _Claim()
-            self._wait_for(log, claim, timeout_s)
-
     def _wait_for(self, log: LogId, claim: _Claim, timeout_s: float | None) -> None:
         """Until the claim is decided. Whatever ends the wait, the log does not stay paused for a caller that left."""
         if self._is_closed:
@@ -341,12 +339,6 @@ class PartitionStates:
                 return False
             self._changed.wait(left)
         return True
-
-    def _stop(self, log: LogId, why: str) -> None:
-        """Abort without a claim (C)."""
-        if self._own(log) is IN_PROGRESS:
-            self._move(log, Call.ABORT_AND_PAUSE)
-            self._why_stopped[log] = why
 
     def _send_away(self, log: LogId, error: CleanerdError) -> None:
         claim = self._claims.pop(log, None)

@@ -28,7 +28,7 @@ def clean(
         elif condition.obstacle is not None and not condition.yields_to_requests:
             refusals.append(f"{log}: {condition.obstacle}")
         else:
-            parts.failures.retry([log])  # to ask for a log again is to try it again
+            parts.failures.forget(log)  # to ask for a log again is to try it again
             found.append(parts.jobs.request([log], force=force, roll=roll).id)
     if not found:
         raise Conflict("; ".join(refusals[:5]))

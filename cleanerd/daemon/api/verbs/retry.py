@@ -8,7 +8,7 @@ from cleanerd.daemon.api.verb import Endpoint, Verb, daemon
 
 def retry(control: daemon.Control, pattern: daemon.Pattern) -> tuple[daemon.LogRef, ...]:
     """Forget the failures of what matches; returns the logs that were uncleanable or backed off."""
-    freed = control.parts.failures.retry(control.some(pattern))
+    freed = [log for log in control.some(pattern) if control.parts.failures.forget(log)]
     control.parts.work_bell.ring()
     return daemon.refs(freed)
 
