@@ -39,6 +39,7 @@ from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.env import files as env_files
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import Aborted
+from cleanerd.format import names
 from cleanerd.pipeline import small_log
 from cleanerd.spark_runtime.messages import Moved, Phase, ReportAnswer
 from cleanerd.storage import lock as storage_lock
@@ -248,17 +249,23 @@ class Cleanerd:
         self.supervisor.start()
 
     def held_locks(self) -> list[str]:
-        """Names of the lock files that this process holds."""
-        return [name for (_, _, name), slot in storage_lock._slots.items() if slot.fd is not None]
+        """Names of the lock files of log directories that this process holds."""
+        return [name for name, _ in held_slots()]
 
     def close(self) -> None:
         """The end of the process, however it came."""
         self.parts.store.close()
-        for slot in storage_lock._slots.values():
-            if slot.fd is not None:
-                with contextlib.suppress(OSError):
-                    REAL.close(slot.fd)
-                slot.fd = None
+        for _, slot in held_slots():
+            assert slot.fd is not None
+            with contextlib.suppress(OSError):
+                REAL.close(slot.fd)
+            slot.fd = None
+
+
+def held_slots() -> list[tuple[str, storage_lock._Slot]]:
+    """Of log directories: a daemon that another test runs in this process keeps the lock of its state directory for good."""
+    slots = [(name, slot) for (_, _, name), slot in storage_lock._slots.items() if slot.fd is not None]
+    return [(name, slot) for name, slot in slots if name in (names.LOCK, names.CLEANERD_LOCK)]
 
 
 def without_waiting(clock: Tick) -> SimpleNamespace:
