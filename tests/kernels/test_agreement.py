@@ -7,8 +7,6 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from numba import types
 from numba.core.dispatcher import Dispatcher
 
@@ -131,28 +129,6 @@ def test_no_kernel_returns_an_array(tmp_path: Path) -> None:
     for answer in returned:
         parts = answer.types if isinstance(answer, types.BaseTuple) else (answer,)  # type: ignore[attr-defined]
         assert not any(isinstance(part, types.Array) for part in parts)
-
-
-KINDS = ("plain", "idempotent", "transactional", "marker", "wrapper")
-
-
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    rng=st.randoms(use_true_random=False),
-    steps=st.integers(1, 8),
-    kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=3, unique=True),
-    segments=st.integers(1, 3),
-    buckets=st.sampled_from([1, 4]),
-)
-def test_small_logs(
-    rng: random.Random, steps: int, kinds: list[str], segments: int, buckets: int, tmp_path: Path
-) -> None:
-    """The same with logs that hypothesis can shrink."""
-    log = RandomLog(rng, kinds=kinds, keys=KEYS[:4]).append(steps)
-    cut = cut_segments(rng, log.batches, segments)
-    facts = random_facts(rng, log)
-    layout = Layout(chunk_bytes=200, buckets=buckets, slice_bytes=100)
-    assert_agree(RealPath(tmp_path, cut, facts, layout).clean(), twin_of(cut, facts))
 
 
 @pytest.mark.parametrize("map_side", [False, True])

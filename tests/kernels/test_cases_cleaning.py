@@ -92,14 +92,6 @@ def test_c054_statistics(log: SmallLog) -> None:
     assert cleaned.counts == Counter({RecordVerdict.SUPERSEDED: 3, RecordVerdict.KEEP: 2})
 
 
-def test_records_of_the_clean_section_do_not_supersede(log: SmallLog) -> None:
-    """Rule 3.9: duplicates below the first dirty offset stay until a dirty record of their key comes."""
-    log.append(0, 1, 0, 1)
-    log.append(0)
-    log.clean(4)
-    assert log.offsets == [1, 3, 4]
-
-
 def test_c056_what_lies_from_the_bound_on_is_as_it_was(log: SmallLog) -> None:
     """The bound lies inside the third segment: the first two shrink, those from the third on keep every byte."""
     log.append_each([0, 0, 1, 1, 0, 1, 2, 3, 2, 3], per_segment=2)
@@ -199,18 +191,6 @@ def test_d07_tombstone_kept_until_its_horizon(codec: Codec, log: SmallLog) -> No
     ):
         assert log.clean(0, now_ms).counts == Counter(counts)
         assert next(log.batches()).delete_horizon_ms == NOW_MS + DAY_MS
-
-
-def test_no_horizon_when_the_sum_overflows(log: SmallLog) -> None:
-    """Rule 4.29, and ours: no batch is rebuilt for nothing."""
-    log.add(encode_batch([Record(0, 5, b"0", None)], base_offset=0))
-    log.append(9)
-    before = [batch.data for batch in log.batches()]
-    log.clean(0, LARGE_MS + 1)
-    assert [batch.delete_horizon_ms for batch in log.batches()] == [2**63 - 1, None]
-    log.segments = [LogSegment(0, b"".join(before)), LogSegment(2, b"")]
-    log.clean(0, LARGE_MS + 2)
-    assert [batch.data for batch in log.batches()] == before
 
 
 @pytest.mark.parametrize("retain", [True, False])

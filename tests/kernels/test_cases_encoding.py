@@ -293,48 +293,6 @@ def test_unknown_legacy_attribute_bits_are_cleared(tmp_path: Path) -> None:
     assert [header.attributes for header in headers_of(batches)] == [Codec.GZIP, 0]
 
 
-@pytest.mark.parametrize("magic", [0, 1])
-@pytest.mark.parametrize("codec", [Codec.NONE, *WRAPPING])
-def test_legacy_batches_become_magic_2(codec: Codec, magic: int, tmp_path: Path) -> None:
-    """Rule 4.33, also where no record goes: a batch as a producer without an id would have sent it; then it is settled."""
-    records = [Record(o, 10 + o if magic else -1, b"k%d" % o, b"v" * 70 * o) for o in (3, 4, 7)]
-    if codec is Codec.NONE:
-        data = b"".join(encode_message(record, magic=magic) for record in records)
-        expected = [encode_batch([r], base_offset=r.offset, leader_epoch=-1) for r in records]
-    else:
-        data = encode_wrapper(records, magic=magic, codec=codec)
-        expected = [encode_batch(records, base_offset=3, leader_epoch=-1, codec=codec)]
-    assert [batch.data for batch in clean(tmp_path, data)] == expected
-    path = RealPath(tmp_path, [LogSegment(0, b"".join(expected))], FACTS)
-    path.clean()
-    assert path.indexed.changed_groups == frozenset()
-
-
-@pytest.mark.parametrize("magic", [0, 1])
-def test_a_legacy_tombstone_gets_a_horizon(magic: int, tmp_path: Path) -> None:
-    """Rules 4.25, 4.33: from then on it goes by its horizon and not by the age of its segment."""
-    data = encode_message(Record(3, 5 if magic else -1, b"k", None), magic=magic)
-    path = RealPath(tmp_path, [LogSegment(0, data, retain_legacy_deletes=True)], FACTS)
-    cleaned = path.clean()
-    assert cleaned == reference.clean([Segment(data, retain_legacy_deletes=True)], FACTS)
-    (batch,) = reference.read_batches(cleaned.segments[0])
-    assert (batch.magic, batch.delete_horizon_ms) == (2, NOW_MS + 1000)
-    assert batch.records == (Record(3, 5 if magic else -1, b"k", None),)
-    later = replace(FACTS, now_ms=NOW_MS + 1000)
-    assert clean(tmp_path, cleaned.segments[0], later) == []
-
-
-def test_timestamps_of_magic_1_in_wrappers_of_magic_0_are_kept(tmp_path: Path) -> None:
-    """KAFKA-4298: a consumer saw them before the cleaning, and does afterwards (rule 4.34)."""
-    inner = b"".join(encode_message(record, magic=1) for record in keyed(3, 4))
-    data = wrap_messages(
-        inner, magic=0, codec=Codec.GZIP, last_offset=4, timestamp_ms=-1, log_append_time=False
-    )
-    (batch,) = clean(tmp_path, data)
-    assert batch.records == tuple(keyed(3, 4))
-    assert [header.max_timestamp_ms for header in headers_of([batch])] == [14]
-
-
 @pytest.mark.parametrize("delta", [0, 1])
 def test_d09_wrong_crc_is_refused(delta: int, tmp_path: Path) -> None:
     """Whether the batch would be copied or rebuilt: a position is named, nothing is written."""

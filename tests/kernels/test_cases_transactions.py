@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cleanerd.format.txn_index import AbortedTxn
-from tests.kernels.small_log import DAY_MS, LARGE_MS, SmallLog
+from tests.kernels.small_log import LARGE_MS, SmallLog
 
 MAX_MS = 2**63 - 1
 
@@ -293,13 +293,3 @@ def test_d18_producer_whose_last_batch_is_active(log: SmallLog) -> None:
     log.append(5, pid=1)
     log.clean(0, segments=1)
     assert log.batch_ends == [1, 2]
-
-
-def test_a_new_epoch_forgets_the_last_data_offset(log: SmallLog) -> None:
-    """Rule 4.17: then every marker of that epoch is kept, and no data batch."""
-    log.produce(1, 1)
-    log.append(1)
-    log.commit(1, epoch=1)
-    assert log.facts(0, 3, 0).producers[1].last_data_offset is None
-    log.clean_twice(0, DAY_MS)
-    assert (log.batch_ends, log.keys) == ([1, 2], [1])

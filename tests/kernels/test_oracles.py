@@ -1,7 +1,6 @@
 """Each small kernel against its oracle: a library, a published vector, or a loop that anybody can read."""
 
 import random
-import zlib
 from pathlib import Path
 
 import crc32c as crc32c_package
@@ -26,7 +25,6 @@ from cleanerd.kernels.fingerprint import (
 )
 from cleanerd.kernels.index_marks import index_marks
 from cleanerd.kernels.judge import Context, all_stay, judge
-from cleanerd.kernels.native import be16, be32, be64
 from cleanerd.kernels.newest import (
     answer_rest,
     key_set,
@@ -38,7 +36,6 @@ from cleanerd.kernels.newest import (
 )
 from cleanerd.kernels.rebuild import varint_size, write_varint
 from cleanerd.kernels.records import read_varint
-from cleanerd.kernels.scan import IEEE_TABLE, crc32_ieee
 from cleanerd.kernels.tables import BATCH, RECORD, WRITTEN, Bytes, Producers
 from cleanerd.pipeline.chunks import read_pieces, slices
 from cleanerd.pipeline.values import Source
@@ -212,25 +209,6 @@ def test_crc32c_against_the_package(data: bytes, start: int) -> None:
     assert int(crc) ^ 0xFFFFFFFF == expected
 
 
-@given(data=st.binary(max_size=100), start=st.integers(0, 20))
-@settings(max_examples=60, deadline=None)
-def test_crc32_ieee_against_zlib(data: bytes, start: int) -> None:
-    """The CRC of magic 0 and 1."""
-    start = min(start, len(data))
-    assert int(crc32_ieee(IEEE_TABLE, array(data), start, len(data))) == zlib.crc32(data[start:])
-
-
-@given(data=st.binary(min_size=8, max_size=24))
-@settings(max_examples=60, deadline=None)
-def test_big_endian_loads(data: bytes) -> None:
-    """Signed, at every alignment, up to the last byte."""
-    buffer = array(data)
-    for at in range(len(data) - 7):
-        assert be64(buffer, at) == int.from_bytes(data[at : at + 8], "big", signed=True)
-    assert be32(buffer, len(data) - 4) == int.from_bytes(data[-4:], "big", signed=True)
-    assert be16(buffer, len(data) - 2) == int.from_bytes(data[-2:], "big", signed=True)
-
-
 EDGES = sorted(
     {s * (2**n + d) for n in range(63) for d in (-1, 0, 1) for s in (-1, 1)} | {2**63 - 1, -(2**63)}
 )
@@ -347,16 +325,6 @@ def test_split_keeps_the_order_in_every_bucket(numbers: list[int], data: st.Data
     expected[~gone] = answers
     answer_rest(gone, answers)
     assert gone.tolist() == expected.tolist()
-
-
-def test_looking_up_too_few_answers_stays_in_bounds() -> None:
-    """It moves the cursor on, so that the caller can tell."""
-    batches, records, cursors = np.zeros(1, BATCH), np.zeros(3, RECORD), np.zeros(1, np.int64)
-    records["key_length"] = 1
-    raw, aborted = array(b"k"), np.zeros(1, np.bool_)
-    found = look_up_answers(raw, raw, batches, records, aborted, (1, 2), np.array([True]), cursors)
-    assert found.tolist() == [True, False, False]
-    assert cursors.tolist() == [3]
 
 
 @given(sizes=st.lists(st.integers(61, 3000), max_size=60), interval=st.integers(0, 5000))

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cleanerd.format.batch import Record, encode_batch, parse_header
+from cleanerd.format.batch import Record, encode_batch
 from cleanerd.format.codecs import Codec
 from cleanerd.format.control import ControlType, encode_end_txn_marker
 from cleanerd.format.legacy import encode_message, encode_wrapper, wrap_messages
 from cleanerd.format.record import encode_varint
 from cleanerd.kernels.records import count_records, walk_records
 from cleanerd.kernels.scan import first_bad_crc, first_bad_order, first_with_more, is_plain, scan_batches
-from cleanerd.kernels.tables import BATCH, Bytes, ReadStatus, Table, joined
+from cleanerd.kernels.tables import BATCH, Bytes, ReadStatus, Table
 from tests.kernels.damage import guarded, sealed
 
 NOTHING = np.empty(0, np.uint8)
@@ -57,62 +57,11 @@ def walk_wrapper(
     return batches, records, status
 
 
-def test_headers_of_all_magics() -> None:
-    """Every field of a row."""
-    _, batches, stop, status = scan(V2 + V1 + V0)
-    assert (stop, status) == (len(V2 + V1 + V0), ReadStatus.OK)
-    header = parse_header(V2)
-    row = batches[0]
-    assert (row["base_offset"], row["last_offset"], row["leader_epoch"]) == (4, 11, 0)
-    assert (row["base_timestamp"], row["max_timestamp"]) == (
-        header.base_timestamp_ms,
-        header.max_timestamp_ms,
-    )
-    assert (row["producer_id"], row["producer_epoch"], row["base_sequence"], row["count"]) == (3, 2, 8, 3)
-    assert (row["payload_start"], row["payload_end"], row["size"]) == (61, len(V2), len(V2))
-    assert batches["position"].tolist() == [0, len(V2), len(V2 + V1)]
-    assert batches["last_offset"].tolist() == [11, 12, 13]
-    assert batches["max_timestamp"].tolist() == [1000, 77, -1]
-    assert batches["magic"].tolist() == [2, 1, 0]
-    assert batches["producer_id"].tolist() == [3, -1, -1]
-
-
 @pytest.mark.parametrize(("data", "known"), [(V1, 0x0F), (V0, 0x07)], ids=["v1", "v0"])
 def test_legacy_attributes_that_mean_nothing(data: bytes, known: int) -> None:
     """Spec disk C3: a codec, in magic 1 a timestamp type, and neither control nor transactional."""
     _, batches, _, _ = scan(sealed(data[:17] + b"\xff" + data[18:]))
     assert batches["attributes"].tolist() == [known]
-
-
-def test_records_of_all_magics() -> None:
-    """Every field of a row; a header in the tail does not show."""
-    records, status, _ = walk(V2 + V1 + V0)
-    assert status is ReadStatus.OK
-    assert records["offset"].tolist() == [5, 7, 9, 12, 13]
-    assert records["timestamp"].tolist() == [1000, 900, -1, 77, -1]
-    assert records["key_length"].tolist() == [1, -1, 0, 1, -1]
-    assert records["value_is_null"].tolist() == [0, 1, 0, 1, 0]
-    assert records["batch"].tolist() == [0, 0, 0, 1, 2]
-    assert records["magic"].tolist() == [2, 2, 2, 1, 0]
-    assert records["end"][[2, 3, 4]].tolist() == [len(V2), len(V2 + V1), len(V2 + V1 + V0)]
-    assert [(V2 + V1 + V0)[r["key_start"] :][: max(r["key_length"], 0)] for r in records] == [
-        b"a",
-        b"",
-        b"",
-        b"k",
-        b"",
-    ]
-
-
-def test_log_append_time_is_the_time_of_every_record() -> None:
-    """Rule 0.6 and C3: the batch's max timestamp, the wrapper's timestamp."""
-    data = encode_batch(RECORDS, base_offset=5, log_append_time=True, max_timestamp_ms=4711)
-    assert walk(data)[0]["timestamp"].tolist() == [4711] * 3
-    message = encode_message(Record(0, 5, b"k", b"v"), magic=1)
-    wrapper = wrap_messages(
-        message, magic=1, codec=Codec.GZIP, last_offset=9, timestamp_ms=99, log_append_time=True
-    )
-    assert walk_wrapper(message, wrapper)[1]["timestamp"].tolist() == [99]
 
 
 def test_c102_next_batch_size() -> None:
@@ -125,13 +74,6 @@ def test_c102_next_batch_size() -> None:
         assert scan(V2[:8] + struct.pack(">i", size) + V2[12:17])[3] is ReadStatus.BAD_SIZE
     assert scan(V2[:8] + struct.pack(">i", 48) + V2[12:])[3] is ReadStatus.BAD_SIZE  # 60 bytes with magic 2
     assert scan(V2[:8] + struct.pack(">i", 2**31 - 1) + V2[12:])[3] is ReadStatus.TORN
-
-
-@pytest.mark.parametrize("end", range(1, len(V1)))
-def test_torn_tails(end: int) -> None:
-    """Whole batches before it are returned, and where the torn one begins."""
-    _, batches, stop, status = scan(V2 + V1[:end])
-    assert (len(batches), stop, status) == (1, len(V2), ReadStatus.TORN)
 
 
 def test_c103_checksum() -> None:
@@ -374,19 +316,6 @@ def test_messages_of_magic_1_have_a_timestamp_in_any_wrapper() -> None:
     assert records["magic"].tolist() == [1, 1]
 
 
-def test_a_part_of_the_batches() -> None:
-    """Rows count from the start of the table whatever the first batch of a slice is."""
-    data = V2 + V1 + V0
-    raw, batches, _, _ = scan(data)
-    records, status, stopped, _ = walk_records(raw, NOTHING, batches, 1, 3, 2, -1)
-    assert (status, stopped) == (ReadStatus.OK, 3)
-    assert records["batch"].tolist() == [1, 2]
-    torn = sealed(V0[:-1])
-    raw, batches, _, _ = scan(V2 + V1 + torn)
-    records, status, stopped, position = walk_records(raw, NOTHING, batches, 1, 3, 2, -1)
-    assert (status, stopped, position) == (ReadStatus.BAD_RECORD, 2, len(V2 + V1))
-
-
 @pytest.mark.parametrize("bad", range(8))
 def test_the_first_wrong_crc_is_named_wherever_it_is(bad: int) -> None:
     """Batches of magic 2 are checked three at a time, others one by one."""
@@ -427,13 +356,3 @@ def test_what_batches_ask_for(codecs: list[int], counts: list[int], begin: int) 
     table["count"] = counts
     more = [row for row in range(begin, len(counts)) if counts[row] > 6]
     assert first_with_more(table, min(begin, len(counts)), 6) == (more[0] if more else len(counts))
-
-
-@pytest.mark.parametrize("cut", [0, 1, 2])
-def test_joined_rows_are_those_of_all_tables(cut: int) -> None:
-    """Of none, too, and of rows that are only a part of their array."""
-    rows, _, _ = scan_batches(np.frombuffer(V2 + V1, np.uint8), 0, len(V2 + V1))
-    together = joined([rows[:cut], rows[cut:2]], BATCH)
-    assert together.dtype == BATCH
-    assert together.tobytes() == rows.tobytes()
-    assert len(joined([], BATCH)) == 0

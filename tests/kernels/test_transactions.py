@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cleanerd.format.batch import Record, decode_batch, encode_batch, encode_empty_batch, parse_header
+from cleanerd.format.batch import Record, decode_batch, encode_batch
 from cleanerd.format.codecs import Codec
 from cleanerd.format.control import ControlType, encode_end_txn_marker
 from cleanerd.kernels.judge import Context, mark_aborted
@@ -163,35 +163,16 @@ def test_replay_against_the_twin(seed: int) -> None:
     assert state.aborts.tolist() == twin.aborts
 
 
-def test_replay_case_by_case() -> None:
-    """A.3, A.4: what opens, ends and forgets a transaction, and what contributes nothing."""
-
-    def data(offset: int, *, epoch: int = 0, transactional: bool = True) -> bytes:
-        return encode_batch(
-            [Record(offset, NOW_MS, b"k", b"v")],
-            base_offset=offset,
-            producer_id=1,
-            producer_epoch=epoch,
-            base_sequence=0,
-            transactional=transactional,
-        )
-
-    empty_marker = encode_empty_batch(parse_header(marker(ControlType.COMMIT, 9, epoch=5)))
-    cases = [
-        (b"", {}, -1),
-        (data(3, transactional=False), {1: (0, 3, NOW_MS, -1)}, -1),
-        (data(3) + data(4), {1: (0, 4, NOW_MS, 3)}, -1),
-        (data(3) + marker(ControlType.COMMIT, 4), {1: (0, 3, NOW_MS, -1)}, -1),
-        (data(3) + marker(ControlType.COMMIT, 7), {1: (0, 3, NOW_MS, -1)}, 3),  # not below the high watermark
-        (data(3) + marker(ControlType.ABORT, 4, epoch=1), {1: (1, -1, NOW_MS, -1)}, -1),
-        (data(3) + empty_marker, {1: (0, 3, NOW_MS, 3)}, -1),
-        (data(3) + data(4, epoch=1), {1: (1, 4, NOW_MS, 3)}, -1),
-        (marker(ControlType.COMMIT, 4), {1: (0, -1, NOW_MS, -1)}, -1),
-    ]
-    for log, producers, unstable in cases:
-        state = replay(NO_PRODUCERS, *table_of(log), 0, 7) if log else NO_PRODUCERS
-        assert as_dict(state) == producers
-        assert state.first_unstable_offset == unstable
+@pytest.mark.parametrize(("high_watermark", "first_unstable_offset"), [(7, 3), (8, -1)])
+def test_a_marker_at_the_high_watermark_is_not_replicated_yet(
+    high_watermark: int, first_unstable_offset: int
+) -> None:
+    """A.3: the transaction that it ends is still undecided."""
+    data = encode_batch(
+        [Record(3, NOW_MS, b"k", b"v")], base_offset=3, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True
+    )  # fmt: skip
+    state = replay(NO_PRODUCERS, *table_of(data + marker(ControlType.COMMIT, 7)), 0, high_watermark)
+    assert state.first_unstable_offset == first_unstable_offset
 
 
 def test_many_producers(tmp_path: Path) -> None:
