@@ -14,7 +14,7 @@ import pytest
 
 from cleanerd.env.files import FileStat
 from cleanerd.env.turns import machine_turn
-from cleanerd.errors import Aborted, CorruptFile, SourceChanged
+from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format.batch import Record, encode_batch
 from cleanerd.format.codecs import Codec, compress
 from cleanerd.format.errors import FormatError
@@ -61,19 +61,6 @@ def read_all(source: Source) -> list[int]:
         for part in slices(piece)
         for offset in part.records["offset"].tolist()
     ]
-
-
-@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-@pytest.mark.parametrize("piece_bytes", [17, 61, 150, 1000])
-@pytest.mark.parametrize("slice_bytes", [1, 150, 1000])
-def test_pieces_and_slices_cover_the_source_once(
-    codec: Codec, piece_bytes: int, slice_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever their sizes, down to the head of a batch; plain and compressed batches may take turns."""
-    monkeypatch.setattr(chunks, "PIECE_BYTES", piece_bytes)
-    monkeypatch.setattr(chunks, "SLICE_BYTES", slice_bytes)
-    data = b"".join(batch(n, codec=codec if n % 3 else Codec.NONE) for n in range(20))
-    assert read_all(source_of(tmp_path / "0.log", data)) == list(range(20))
 
 
 def test_only_what_is_not_in_the_page_cache_is_asked_for(
@@ -299,14 +286,6 @@ def test_what_a_rewrite_reports(write: bool, tmp_path: Path) -> None:
     read_bytes = indexed.chunk.source.size_bytes
     assert np.sum(rewritten, 0).tolist() == [read_bytes, part.size_bytes * write, part.records_read]
     assert np.sum(verified, 0).tolist() == [part.size_bytes * write, 0, part.records_kept * write]
-
-
-def test_an_abort_during_verification(tmp_path: Path) -> None:
-    def stop(*_: int) -> None:
-        raise Aborted("told to stop")
-
-    with pytest.raises(Aborted):
-        Indexed(tmp_path).rewrite(verified=stop)
 
 
 class Turn:

@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,12 +22,9 @@ from cleanerd.pipeline.job import Budget, Pipeline
 from cleanerd.pipeline.values import IndexedLog, LogWork, RewrittenLog, Source
 from cleanerd.policy.cleanable import CompactionConfig, LogFacts, cleanable_range
 from cleanerd.policy.winner import KEY_BYTES
-from cleanerd.spark_runtime import executor
 from cleanerd.spark_runtime.channel import Channel
-from cleanerd.spark_runtime.executor import Local
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.messages import GO_ON, STOP, Moved, ReportAnswer
-from cleanerd.spark_runtime.resident_job import TaskStep
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints, scan_partition
 from cleanerd.storage.stability import read_stability
@@ -195,27 +191,6 @@ def test_logs_share_a_job_and_a_damaged_one_harms_nobody(
         assert_newest(log, keys[name])
 
 
-def test_dry_run_writes_nothing_and_counts_the_same(spark: LazySpark, tmp_path: Path) -> None:
-    """`--dry-run` reports exactly what a run would do."""
-    write_log(tmp_path / "dry-0", 20_000, SMALL)
-    before = sorted(os.listdir(tmp_path / "dry-0"))
-    work = plan(tmp_path, "dry")
-
-    _, (counted,) = run(spark, [work], AMPLE, write=False)
-    listed = sorted(os.listdir(tmp_path / "dry-0"))
-    _, (written,) = run(spark, [work], AMPLE)
-
-    assert listed == before
-    sizes = [
-        {
-            group: [(part.size_bytes, part.records_kept) for part in parts]
-            for group, parts in log.parts.items()
-        }
-        for log in (counted, written)
-    ]
-    assert sizes[0] == sizes[1]
-
-
 def test_nothing_is_left_among_the_scratch_files(spark: LazySpark, tmp_path: Path) -> None:
     """With either plan: the files of blocks end with their step, those of a step with its job."""
     write_log(tmp_path / "scratch-0", 20_000, SMALL)
@@ -262,28 +237,6 @@ def test_a_jvm_that_dies_between_two_steps_costs_one_retry(spark: LazySpark, tmp
 
     _, (rewritten,) = run(spark, [plan(tmp_path, "between")], AMPLE, between=kill)
 
-    assert_newest(rewritten, keys)
-
-
-def test_blocks_that_went_with_their_session_are_made_again(
-    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A JVM that ends takes the scratch files of its session along, and with them what the index step left there."""
-    keys = write_log(tmp_path / "gone-0", 20_000, SMALL)
-    gone: set[str] = set()
-    run_step = Local.run
-
-    def losing(self: Local, step: TaskStep) -> list[Any]:
-        if not gone and isinstance(step.tasks[0], executor._MergeTask):
-            gone.update(block.fingerprints.path for task in step.tasks for block in task.values)
-            for path in gone:
-                os.unlink(path)
-        return run_step(self, step)
-
-    monkeypatch.setattr(Local, "run", losing)
-    _, (rewritten,) = run(spark, [plan(tmp_path, "gone")], TIGHT)
-
-    assert gone
     assert_newest(rewritten, keys)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cleanerd.errors import Aborted, CorruptFile, SourceChanged
+from cleanerd.errors import Aborted, CorruptFile
 from cleanerd.format.names import without_attempt
 from cleanerd.pipeline.job import Budget, Pipeline
 from cleanerd.pipeline.small_log import SMALL_LOG_BYTES, is_small
@@ -119,15 +119,6 @@ def test_a_log_in_which_nothing_changes_goes_back_to_the_driver(spark: LazySpark
     assert (indexed.error, rewritten, indexed.changed_groups) == (None, None, frozenset())
     assert len(indexed.verdicts) == len(work.chunks)
     assert sorted(p.name for p in (tmp_path / "same-0").glob("*cleanerd")) == []
-
-
-def test_a_source_that_changes_is_told_and_nothing_stays(spark: LazySpark, tmp_path: Path) -> None:
-    write_log(tmp_path / "gone-0", 20_000, SMALL)
-    work = plan(tmp_path, "gone")
-    (tmp_path / "gone-0" / f"{0:020d}.log").write_bytes(b"")
-    ((indexed, rewritten),) = clean_small(spark, [work])
-    assert isinstance(indexed.error, SourceChanged)
-    assert rewritten is None
 
 
 def test_it_stops_when_it_is_told_to(spark: LazySpark, tmp_path: Path) -> None:

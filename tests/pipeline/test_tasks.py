@@ -27,7 +27,7 @@ from cleanerd.pipeline.tasks import (
     index_together,
     loaded,
 )
-from cleanerd.pipeline.values import ChunkSummary, ChunkWork, IndexedLog, PackedBits, Part
+from cleanerd.pipeline.values import ChunkSummary, IndexedLog, PackedBits, Part
 from cleanerd.spark_runtime.channel import Channel, Reporter
 from cleanerd.spark_runtime.messages import GO_ON, STOP, Message, Moved, Phase, ReportAnswer
 from tests.kernels.random_log import LogSegment, RandomLog, random_facts
@@ -117,19 +117,6 @@ def test_duplicates_are_looked_for_where_there_are_many() -> None:
     tasks._combine([(0, (cast(ChunkSummary, None), chunks))])
     assert {bucket: len(one.fingerprints) for bucket, one in chunks.items()} == {0: 1, 1: 3, 2: 200, 3: 199}
     assert chunks[3].superseded is None, "the bucket before it was not worth it"
-
-
-def test_a_damaged_chunk_is_an_answer_among_the_others(tmp_path: Path) -> None:
-    """Its log fails; the chunks around it, of this log and of the other, are indexed."""
-    work, contexts = logs(tmp_path)
-    broken: ChunkWork = work[2].work
-    with open(broken.source.path, "r+b") as file:
-        file.seek(broken.source.start + 16)
-        file.write(b"\x07")
-    os.utime(broken.source.path, ns=(broken.source.identity.mtime_ns, broken.source.identity.mtime_ns))
-    found = run(work, contexts)
-    assert [number for number, answer in enumerate(found) if isinstance(answer, CorruptFile)] == [2]
-    assert bits(work, found, 1) == bits(work, [task.run(contexts, SILENT) for task in work], 1)
 
 
 @given(

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cleanerd.spark_runtime.block_store import StoredBytes, block_file, load, scratch_directory, travelling
-from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.spark_runtime.block_store import StoredBytes, block_file, load, travelling
 
 SIZES = st.lists(st.integers(0, 300), max_size=8)
 
@@ -58,21 +57,3 @@ def test_a_file_that_ends_inside_a_block_is_an_error(tmp_path: Path) -> None:
     os.truncate(shipped.path, 100)
     with pytest.raises(EOFError, match="60 bytes before the end of a block"):
         shipped.load()
-
-
-def test_the_directory_lasts_as_long_as_its_job(spark: LazySpark) -> None:
-    """For this user alone, and nothing is left of it, whatever happens inside."""
-    context = spark.context()
-
-    def job() -> None:
-        with scratch_directory(context) as directory:
-            seen.append(directory)
-            assert os.stat(directory).st_mode & 0o077 == 0
-            with block_file(directory) as put:
-                put(blocks([5])[0])
-            raise KeyError
-
-    seen: list[str] = []
-    with pytest.raises(KeyError):
-        job()
-    assert not os.path.exists(seen[0])

@@ -86,17 +86,6 @@ def plan_spread(directory: Path, step: int) -> LogWork:
     return plan(directory.parent, directory.name.removesuffix("-0"))
 
 
-@pytest.mark.parametrize("budget", [Budget(300), AMPLE], ids=["through-files", "map-side"])
-def test_eight_records_over_2_59_offsets(spark: LazySpark, tmp_path: Path, budget: Budget) -> None:
-    """They end at once, and right."""
-    expected = write_spread(tmp_path / "eight-0", 8, 2**59 // 8, segments=4)
-    (indexed,), (rewritten,) = run(spark, [plan(tmp_path, "eight")], budget)
-    assert indexed.buckets <= 2
-    assert rewritten.error is None
-    assert not rewritten.parts
-    assert len(expected) == indexed.records_read == 8
-
-
 def test_a_bucket_without_records_costs_nothing(spark: LazySpark, tmp_path: Path) -> None:
     """More buckets than records, and twenty chunks that know of hardly any: no object stands for the rest."""
     expected = write_spread(tmp_path / "many-0", RECORDS, 5)

@@ -152,22 +152,6 @@ def test_steps_that_are_closed_let_processes_go() -> None:
         assert waiting.driver.receive() is None, "no other step"
 
 
-def test_what_a_lost_process_had_taken_is_done_by_others() -> None:
-    """In the old order."""
-    with steps(repeated=True) as (hands_out, process, pool):
-        found = pool.submit(hands_out.do, b"step", ["a", "b", "c"], lambda: None)
-        lost = process()
-        lost.driver.receive()
-        assert [lost.take(), lost.take()] == [(0, "a"), (1, "b")]
-        lost.hang_up()
-        lost.thread.join(_LIMIT_S)
-        other = process()
-        assert other.driver.receive() == b"step"
-        assert [other.take() for _ in range(4)] == [(0, "a"), (1, "b"), (2, "c"), None]
-        other.driver.send([(0, "A"), (1, "B"), (2, "C")])
-        assert found.result(_LIMIT_S) == [(0, "A"), (1, "B"), (2, "C")]
-
-
 def test_a_task_that_ends_its_process_again_and_again_is_given_up() -> None:
     """It would end those of all executors; a job of its own shows why."""
     with steps(repeated=True) as (hands_out, process, pool):

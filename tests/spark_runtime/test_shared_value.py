@@ -39,10 +39,6 @@ def test_a_value_comes_out_as_it_was(tmp_path: Path) -> None:
         assert found[key].flags.aligned
 
 
-def test_what_has_no_array_is_shared_too(tmp_path: Path) -> None:
-    assert SharedFile.of(str(tmp_path), ([], None)).value == ([], None)
-
-
 def test_a_worker_changes_its_own_copy_only(tmp_path: Path) -> None:
     shared = SharedFile.of(str(tmp_path), np.arange(5))
     mine = shared.value

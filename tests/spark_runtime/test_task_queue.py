@@ -1,8 +1,6 @@
 """Each task of a job is done once, in order, by a process that is free, and others have their turn (architecture 4)."""
 
 import multiprocessing
-import os
-import signal
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,15 +48,6 @@ def test_processes_share_the_tasks(tmp_path: Path) -> None:
     assert sorted(number for own in taken for number, _ in own) == list(range(TASKS))
 
 
-def test_tasks_come_as_they_were_put(tmp_path: Path) -> None:
-    """Whatever their size when pickled; an empty queue has none."""
-    tasks = sized(50)
-    assert list(TaskQueue.of(str(tmp_path), tasks).take(ENDLESS)) == list(enumerate(tasks))
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    assert list(TaskQueue.of(str(empty), []).take(ENDLESS)) == []
-
-
 def test_a_turn_ends_with_the_task_that_fills_it(tmp_path: Path) -> None:
     """So as many turns as have been counted on get through all tasks."""
     queue = TaskQueue.of(str(tmp_path), sized(10, size_bytes=10))
@@ -76,28 +65,6 @@ def test_a_task_is_taken_when_it_is_asked_for(tmp_path: Path) -> None:
     assert next(slow)[0] == 0
     assert [number for number, _ in queue.take(ENDLESS)] == [1, 2]
     assert list(slow) == []
-
-
-def hold_the_lock(queue: TaskQueue, connection: object) -> None:
-    import fcntl
-
-    fd = os.open(queue.path, os.O_RDWR)
-    fcntl.flock(fd, fcntl.LOCK_EX)
-    connection.send(None)  # type: ignore[attr-defined]
-    signal.pause()
-
-
-def test_a_killed_process_keeps_nobody_waiting(tmp_path: Path) -> None:
-    """kill -9 in the middle of taking: the kernel gives the lock back."""
-    queue = TaskQueue.of(str(tmp_path), sized(3))
-    receiving, sending = FORK.Pipe(duplex=False)
-    holder = FORK.Process(target=hold_the_lock, args=(queue, sending))
-    holder.start()
-    receiving.recv()
-    assert holder.pid is not None
-    os.kill(holder.pid, signal.SIGKILL)
-    assert [number for number, _ in queue.take(ENDLESS)] == [0, 1, 2]
-    holder.join()
 
 
 def test_answers_carry_the_numbers_of_their_tasks() -> None:
