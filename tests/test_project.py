@@ -1,7 +1,6 @@
 """What a stranger gets: the wheel and its files, one version, dependencies that are needed, checks that run."""
 
 import ast
-import email
 import importlib.metadata
 import re
 import subprocess
@@ -67,16 +66,6 @@ def test_every_file_beside_the_code_is_in_the_wheel(wheel: zipfile.ZipFile) -> N
     assert not [name for name in missing if not name.startswith(PACKAGING)]
 
 
-@pytest.mark.soak
-def test_metadata_of_the_wheel(wheel: zipfile.ZipFile) -> None:
-    (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
-    metadata = email.message_from_bytes(wheel.read(name))
-    assert metadata["Version"] == cleanerd.__version__
-    assert metadata["License-Expression"] == "Apache-2.0"
-    assert "Typing :: Typed" in metadata.get_all("Classifier", [])
-    assert metadata["Requires-Python"] == ">=3.11"
-
-
 def test_version_stands_in_one_place() -> None:
     """Others take it from there, or are compared with it here."""
     assert "version" in PROJECT["dynamic"]
@@ -105,30 +94,8 @@ def test_every_dependency_is_imported() -> None:
 
 def test_every_dependency_has_a_version_that_is_tested() -> None:
     pinned = {normal(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
-    wanted = [
-        *PROJECT["dependencies"],
-        *(r for extra in PROJECT["optional-dependencies"].values() for r in extra),
-    ]
+    wanted = sum(PROJECT["optional-dependencies"].values(), PROJECT["dependencies"])
     assert {normal(requirement) for requirement in wanted} <= pinned
-
-
-def test_pre_commit_runs_the_static_checks_of_contributing() -> None:
-    yaml = pytest.importorskip("yaml")  # comes with the extra `lint`
-    (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
-    assert repository["repo"] == "local"
-    commands = (ROOT / "CONTRIBUTING.md").read_text()
-    for hook in repository["hooks"]:
-        assert hook["language"] == "system"
-        program = hook["entry"].split(" --")[0]
-        assert program in commands
-        assert hook["entry"].startswith(".venv/bin/")
-    assert {hook["id"] for hook in repository["hooks"]} == {
-        "ruff",
-        "ruff-format",
-        "mypy",
-        "lint-imports",
-        "vulture",
-    }
 
 
 def test_links_of_the_project_files_lead_somewhere() -> None:
@@ -141,14 +108,11 @@ def test_removal_leaves_nothing_of_cleanerd_in_a_log_directory(tmp_path: Path) -
     log = tmp_path / "orders-0"
     log.mkdir()
     kept = {tmp_path / names.LOCK, log / f"{0:020}.log"}
-    ours = {tmp_path / name for name in (names.CLEANERD_LOCK, _JAR, _SOCKET)} | {
-        log / f"{0:020}.log.cleanerd"
-    }
-    for path in kept | ours:
+    ours = {tmp_path / name for name in (names.CLEANERD_LOCK, _JAR, _SOCKET)}
+    for path in kept | ours | {log / f"{0:020}.log.cleanerd"}:
         path.touch()
-    (line,) = re.findall(
-        r"^find /var/lib/kafka .*", (ROOT / "etc/reference/operating.md").read_text(), re.MULTILINE
-    )
+    manual = (ROOT / "etc/reference/operating.md").read_text()
+    (line,) = re.findall(r"^find /var/lib/kafka .*", manual, re.MULTILINE)
     subprocess.run(["sh", "-c", line.replace("/var/lib/kafka", str(tmp_path))], check=True)
     assert {path for path in tmp_path.rglob("*") if path.is_file()} == kept
 

@@ -188,13 +188,6 @@ def test_a_hold_waits_for_all_that_it_aborts(states: PartitionStates) -> None:
     assert states.done_cleaning(THIRD)
 
 
-def test_a_hold_stays_in_force_after_its_time_limit(states: PartitionStates) -> None:
-    assert states.try_start_all([LOG, THIRD]) == [LOG, THIRD]
-    assert states.hold(hold("1", "*"), 0.03) == [LOG, THIRD]
-    assert not states.done_cleaning(LOG)
-    assert states.state(LOG) == paused(1)
-
-
 def test_holds_of_an_earlier_life_are_in_force_from_the_first_moment() -> None:
     states = PartitionStates(SystemClock(), [hold("1", "orders-*")])
     assert states.try_start_all([LOG, THIRD]) == [THIRD]
