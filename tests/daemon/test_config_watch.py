@@ -10,11 +10,9 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from unittest import mock
 
 import pytest
-from watchdog.observers.api import BaseObserver
 
 from cleanerd.daemon.configuration import watch
 from cleanerd.daemon.configuration.reload import ReloadTrigger
@@ -70,8 +68,7 @@ def watcher_of(
 ) -> ConfigWatcher:
     """One that follows the metadata log in these log directories."""
     tail = MetadataTail(RealFiles(), [f"{log_dir}/{CLUSTER_METADATA_TOPIC}-0" for log_dir in log_dirs])
-    current: Any = SimpleNamespace(has_metadata_log=True)
-    nobody: Any = None
+    nobody, current = mock.Mock(), mock.Mock(has_metadata_log=True)
     news = ClusterNews(tail, nobody, nobody, lambda: current, partial(reload, ReloadTrigger.METADATA))
     return ConfigWatcher(
         str(config_file) if config_file else None,
@@ -105,8 +102,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def rename_over(path: Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}.swp")
-    beside.write_text(text)
+    (beside := path.with_name(f".{path.name}.swp")).write_text(text)
     beside.replace(path)
 
 
@@ -214,12 +210,8 @@ def test_a_change_since_the_configuration_was_read_is_seen(
     """Nobody knows of one: the first look is a reload, of files and of a metadata log."""
     log_dir = tmp_path / "logs"
     append(log_dir, NO_OP)
-    watcher = watcher_of(reloads, config, Path("/nowhere"), log_dir)
-    watcher.start()
-    try:
-        assert [reloads.next()[0], reloads.next()[0]] == [ReloadTrigger.FILES, ReloadTrigger.METADATA]
-    finally:
-        watcher.stop()
+    with watching(reloads, config, Path("/nowhere"), log_dir):
+        assert reloads.next()[0] is ReloadTrigger.METADATA
     assert reloads.none_left()
 
 
@@ -239,13 +231,10 @@ def test_a_file_is_believed_when_it_stands_still(
     assert reloads.none_left()
 
 
-def no_inotify() -> BaseObserver:
-    raise OSError(errno.EMFILE, "inotify instance limit reached")
-
-
 def test_without_inotify_changes_are_still_seen(config: Path, reloads: Reloads) -> None:
     """All instances of the user are taken: looking more often takes its place."""
-    with watching(reloads, config, observer=no_inotify):
+    none_left = OSError(errno.EMFILE, "inotify instance limit reached")
+    with watching(reloads, config, observer=mock.Mock(side_effect=none_left)):
         config.write_text("a=22\n")
         assert reloads.next()[0] is ReloadTrigger.FILES
         (config.parent / "topics.d" / "t.properties").write_text("retention.ms=1\n")
@@ -276,9 +265,7 @@ def test_the_metadata_log_is_followed(tmp_path: Path, reloads: Reloads) -> None:
     """Records that matter, not those that a controller writes all the time."""
     append(tmp_path, POLICY)
     with watching(reloads, None, tmp_path, poll_s=0.02):
-        assert (
-            reloads.next()[0] is ReloadTrigger.METADATA
-        )  # what came since the configuration was read is not known
+        assert reloads.next()[0] is ReloadTrigger.METADATA, "what came before the watcher is not known"
         for _ in range(5):
             append(tmp_path, NO_OP)
         append(tmp_path, POLICY)

@@ -30,13 +30,11 @@ def test_who_may_change(peer: Peer, socket_gid: int | None, allowed: bool) -> No
 
 def test_groups_of_a_peer_come_from_the_kernel(tmp_path: Path) -> None:
     """SO_PEERCRED and SO_PEERGROUPS of a real connection."""
-    listening = bind(str(tmp_path / "s"))
-    with listening, socket.socket(socket.AF_UNIX) as client:
+    me = Peer(os.getpid(), os.geteuid(), os.getegid(), frozenset(os.getgroups()))
+    with bind(str(tmp_path / "s")) as listening, socket.socket(socket.AF_UNIX) as client:
         client.connect(str(tmp_path / "s"))
-        server_side, _ = listening.accept()
-        with server_side:
-            found = peer_of(server_side)
-    assert found == Peer(os.getpid(), os.geteuid(), os.getegid(), frozenset(os.getgroups()))
+        with listening.accept()[0] as server_side:
+            assert peer_of(server_side) == me
 
 
 def test_mode_is_0660_whatever_the_umask(tmp_path: Path) -> None:
@@ -93,13 +91,13 @@ def test_socket_activation(tmp_path: Path, is_meant: bool) -> None:
             stdout=subprocess.PIPE,
             text=True,
         )
-        expected = passed_path if is_meant else own_path
         if is_meant:
             with socket.socket(socket.AF_UNIX) as client:
                 client.settimeout(20)
                 client.connect(passed_path)
                 assert client.recv(10) == b"hello"
         out, _ = child.communicate(timeout=30)
+    expected = passed_path if is_meant else own_path
     assert (child.returncode, out) == (0, f"{expected} {is_meant} [] False\n")
     assert Path(passed_path).exists()
     assert not Path(own_path).exists()

@@ -9,6 +9,7 @@ import math
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -93,16 +94,24 @@ class Running:
     def scan(self) -> None:
         self.supervisor.scanner.scan()
 
-    def fresh(self) -> LogId:
-        """One more dirty log, which no cleaning has seen."""
+    @contextmanager
+    def written(self) -> Iterator[tuple[LogId, LogWriter]]:
+        """One more log, which no cleaning has seen, and its writer."""
         self._written += 1
         log = self.log(f"t{self._written}")
         with LogWriter(log.log_dir, log.topic_partition.topic, 0, segment_bytes=1 << 20) as writer:
-            for _ in range(6):
+            yield log, writer
+            writer.roll()
+
+    def fresh(self) -> LogId:
+        """One more dirty log."""
+        with self.written() as (log, writer):
+            for number in range(6):
+                if number:
+                    writer.roll()
                 for _ in range(5):
                     again = ProducerRecord(b"again", b"", 1000)
                     Producer(writer).send([again, *(self._row() for _ in range(100))])
-                writer.roll()
         return log
 
     def _row(self) -> ProducerRecord:
@@ -275,12 +284,8 @@ def budget(running: Running) -> int:
     running.cleaned(running.fresh(), Recorder())
     (call,) = calls
     assert not call.is_owned, "no broker lives there"
-    request = CleanRequest(
-        config=call.config,
-        topic_config=call.topic_configs.__getitem__,
-        log_dirs=(),
-        jobs_at_once=call.jobs_at_once,
-    )
+    topic_config, jobs = call.topic_configs.__getitem__, call.jobs_at_once
+    request = CleanRequest(config=call.config, topic_config=topic_config, log_dirs=(), jobs_at_once=jobs)
     return budget_of(request).bytes
 
 
@@ -289,8 +294,9 @@ def files(running: Running) -> int:
     return len(list(running.cleaned(running.fresh()).glob("*.log")))
 
 
-def index_bytes(running: Running) -> int:
-    return sum(path.stat().st_size for path in running.cleaned(running.fresh()).glob("*.index"))
+def bytes_of(names: str) -> Callable[[Running], int]:
+    """What files have after a cleaning."""
+    return lambda running: sum(path.stat().st_size for path in running.cleaned(running.fresh()).glob(names))
 
 
 def codec(running: Running) -> int:
@@ -299,31 +305,21 @@ def codec(running: Running) -> int:
     return path.read_bytes()[22] & 7
 
 
-def log_bytes(running: Running) -> int:
-    return sum(path.stat().st_size for path in running.cleaned(running.fresh()).glob("*.log"))
-
-
 def remembers(running: Running) -> bool:
     """Whether the last batch of a producer that was there a minute ago stays, although its record goes."""
-    log, now_ms, producer_id = (
-        running.log(f"{running.fresh().topic_partition.topic}x"),
-        SystemClock().now_ms(),
-        1 << 60 | 7,
-    )
-    with LogWriter(log.log_dir, log.topic_partition.topic, 0, segment_bytes=1 << 20) as writer:
+    now_ms, producer_id = SystemClock().now_ms(), 1 << 60 | 7
+    with running.written() as (log, writer):
         Producer(writer, producer_id=producer_id).put(b"key", b"old", now_ms - 60_000)
         Producer(writer).put(b"key", b"new", now_ms - 50_000)
-        writer.roll()
     found = b"".join(path.read_bytes() for path in running.cleaned(log).glob("*.log"))
     return producer_id.to_bytes(8, "big") in found
 
 
 def horizon_days(running: Running) -> int:
     """How long a tombstone stays after its first cleaning: the delete horizon in the header of its batch."""
-    log, now_ms = running.log(f"{running.fresh().topic_partition.topic}x"), SystemClock().now_ms()
-    with LogWriter(log.log_dir, log.topic_partition.topic, 0, segment_bytes=1 << 20) as writer:
+    now_ms = SystemClock().now_ms()
+    with running.written() as (log, writer):
         Producer(writer).put(b"key", None, 1000)
-        writer.roll()
     header = min(running.cleaned(log).glob("*.log")).read_bytes()
     assert header[22] & 0x40, "the batch has a horizon"
     return round((int.from_bytes(header[27:35], "big") - now_ms) / DAY_MS)
@@ -387,12 +383,12 @@ EFFECTS: dict[str, Effect] = {
     # what becomes of them
     "log.segment.bytes": Effect(files, "30000", 2),
     "log.index.size.max.bytes": Effect(files, "50", 2),
-    "log.index.interval.bytes": Effect(index_bytes, "1000000000"),
+    "log.index.interval.bytes": Effect(bytes_of("*.index"), "1000000000"),
     "cleanerd.compression": Effect(codec, "topic", 0, 4, {"compression.type": "zstd"}),
     "compression.type": Effect(codec, "lz4", 0, 3, {"cleanerd.compression": "topic"}),
-    "compression.gzip.level": Effect(log_bytes, "1", given=codec_of("gzip")),
-    "compression.lz4.level": Effect(log_bytes, "1", given=codec_of("lz4")),
-    "compression.zstd.level": Effect(log_bytes, "19", given=codec_of("zstd")),
+    "compression.gzip.level": Effect(bytes_of("*.log"), "1", given=codec_of("gzip")),
+    "compression.lz4.level": Effect(bytes_of("*.log"), "1", given=codec_of("lz4")),
+    "compression.zstd.level": Effect(bytes_of("*.log"), "19", given=codec_of("zstd")),
     "log.cleaner.delete.retention.ms": Effect(horizon_days, str(3 * DAY_MS), 1, 3),
     "log.retention.ms": Effect(breaches, "-1", ("retention.ms",), (), {"log.cleanup.policy": "delete"}),
     "log.retention.bytes": Effect(

@@ -21,15 +21,8 @@ def test_dirty_ratio_is_a_stair() -> None:
 
 
 def test_reclaimed_bytes_are_summed_in_columns() -> None:
-    events = [
-        event(),
-        event(),
-        event(outcome="staged"),
-        event(outcome="failed"),
-        event(kind="commit"),
-        event(bytes_after=9000),
-    ]
-    plot = plots.reclaimed(events, SPAN)
+    others = [{"outcome": "staged"}, {"outcome": "failed"}, {"kind": "commit"}, {"bytes_after": 9000}]
+    plot = plots.reclaimed([event(), event(), *(event(**fields) for fields in others)], SPAN)
     assert plot is not None
     assert plot.summary == "12.0 kB in all"
     assert [mark.kind for mark in plot.marks] == ["committed", "staged"]

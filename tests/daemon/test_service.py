@@ -8,8 +8,9 @@ import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.processors import format_exc_info
@@ -17,14 +18,18 @@ from structlog.testing import capture_logs
 
 from cleanerd.daemon.api.control import Control
 from cleanerd.daemon.api.control_socket import Peer, SocketUnusable, bind
-from cleanerd.daemon.api.http import Answer, RequestLimits
+from cleanerd.daemon.api.http import Answer, Request, RequestLimits
 from cleanerd.daemon.api.openapi import document
 from cleanerd.daemon.api.refusals import MAX_WAIT_MS
 from cleanerd.daemon.api.routes import routes_of
 from cleanerd.daemon.api.verb import Endpoint, Verb
 from cleanerd.daemon.api.verbs import VERBS, clean, pause
 from cleanerd.daemon.values.models import ThrottleChange, ThrottleLimits
+from tests.daemon.clients import until
 from tests.daemon.served import Served
+
+BEGUN = b"POST /v1/clean HTTP/1.1\r\nContent-Length: 9\r\n\r\n{"
+"""A request that does not come in whole."""
 
 
 def bug(control: Control) -> None:
@@ -32,17 +37,17 @@ def bug(control: Control) -> None:
     raise ZeroDivisionError("secret detail")
 
 
+def page(request: Request) -> Answer:
+    return Answer(f"for {request.accept}?{request.query}".encode(), content_type="text/plain")
+
+
 class Api(Served):
     """A served daemon and a plain client."""
 
-    def __init__(self, root: Path, own: Verb | None = None, limits: RequestLimits | None = None) -> None:
-        page = {
-            "/metrics": lambda request: Answer(
-                f"for {request.accept}?{request.query}".encode(), content_type="text/plain"
-            )
-        }
-        verb = own or Verb("bug", "", (Endpoint("POST", "/v1/bug", "bug", bug),))
-        super().__init__(root, own=[verb], limits=limits, pages=page)
+    def __init__(self, root: Path, run: Callable[[Control], object] = bug, **options: Any) -> None:
+        """`run`: what the verb `own` does."""
+        own = Verb("own", "", (Endpoint("POST", "/v1/own", "own", run),))
+        super().__init__(root, own=[own], pages={"/metrics": page}, **options)
 
     def connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX)
@@ -71,11 +76,9 @@ class Api(Served):
 
 def read_answer(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:
     received = b""
-    try:
+    with contextlib.suppress(ConnectionResetError):
         while data := connection.recv(65_536):
             received += data
-    except ConnectionResetError:
-        pass
     head, _, body = received.partition(b"\r\n\r\n")
     lines = head.decode().split("\r\n")
     headers = dict(line.split(": ", 1) for line in lines[1:])
@@ -91,7 +94,7 @@ def api(tmp_path: Path) -> Iterator[Api]:
 
 
 def test_every_change_is_audited_with_credentials_and_outcome(api: Api) -> None:
-    """Done, refused by the daemon, not understood: each leaves one entry; looking leaves none."""
+    """Done, refused by the daemon, not understood; looking leaves no entry."""
     with capture_logs() as told:
         api.ask("POST", "/v1/clean", b'{"pattern": "orders-3", "force": true}')
         api.ask("POST", "/v1/clean", b'{"pattern": "nothing-here"}')
@@ -109,7 +112,6 @@ def test_every_change_is_audited_with_credentials_and_outcome(api: Api) -> None:
 
 
 def test_errors_have_a_code_and_a_message(api: Api) -> None:
-    """Each `OperationError` by its status; paths and methods that do not exist."""
     assert api.error("GET", "/v1/jobs/j9")[:2] == (404, "not_found")
     (queued,) = clean.clean(api.control, "orders-0")
     pause.pause(api.control, "orders-3", "me")
@@ -132,11 +134,7 @@ def test_errors_have_a_code_and_a_message(api: Api) -> None:
         ("/v1/clean", b'{"pattern": ""}', "pattern: "),
         ("/v1/clean", b"[" * 60_000, "parameters: Invalid JSON"),
         ("/v1/abort", b'{"pattern": "a", "timeout_ms": %d}' % (MAX_WAIT_MS + 1), "timeout_ms: "),
-        (
-            "/v1/delete-records",
-            b'{"topic_partition": "orders", "offset": 1}',
-            "topic_partition: not the name",
-        ),
+        ("/v1/delete-records", b'{"topic_partition": "orders", "offset": 1}', "topic_partition: not the"),
         ("/v1/delete-records", b'{"topic_partition": "orders-1", "offset": -1}', "offset: "),
         ("/v1/delete-records", b'{"topic_partition": "orders-1", "offset": 9223372036854775808}', "offset: "),
         ("/v1/logs?state=green", None, "state: "),
@@ -156,11 +154,11 @@ def test_parameters_that_make_no_sense(api: Api, target: str, body: bytes | None
 def test_a_bug_shows_nothing_of_the_inside(api: Api) -> None:
     """500 without a traceback; it is in the log, and audited."""
     with capture_logs([format_exc_info]) as told:
-        status, code, message = api.error("POST", "/v1/bug")
+        status, code, message = api.error("POST", "/v1/own")
     assert (status, code) == (500, "internal")
     assert "secret" not in message
-    (bug,) = (one for one in told if one["event"] == "request_failed")
-    assert "secret detail" in bug["exception"]
+    (failed,) = (one for one in told if one["event"] == "request_failed")
+    assert "secret detail" in failed["exception"]
     assert api.audit() == [("internal", "bug: ZeroDivisionError")]
     assert api.ask("GET", "/v1/status")[0] == 200
 
@@ -175,13 +173,8 @@ def test_requests_that_are_too_large(api: Api) -> None:
 
 def test_requests_that_are_not_http(api: Api) -> None:
     """Answered in JSON with a status of the 400s, or 505."""
-    for request in (
-        b"\x16\x03\x01\r\n\r\n",
-        b"GET\r\n\r\n",
-        b"GET / HTTP/9.9\r\n\r\n",
-        b"GET / FTP/1.0\r\n\r\n",
-    ):
-        status, _, body = api.raw(request)
+    for line in (b"\x16\x03\x01", b"GET", b"GET / HTTP/9.9", b"GET / FTP/1.0"):
+        status, _, body = api.raw(line + b"\r\n\r\n")
         assert status in {400, 505}
         assert json.loads(body)["error"]["code"]
     assert api.ask("POST", "/v1/reload", headers="Transfer-Encoding: chunked\r\n")[0] == 411
@@ -198,11 +191,9 @@ def test_slow_client_is_cut_off_in_total(tmp_path: Path) -> None:
         stop = threading.Event()
 
         def drip() -> None:
-            try:
+            with contextlib.suppress(OSError):
                 while not stop.wait(0.02):
                     connection.send(b"X")
-            except OSError:
-                pass
 
         dripping = threading.Thread(target=drip)
         dripping.start()
@@ -210,9 +201,7 @@ def test_slow_client_is_cut_off_in_total(tmp_path: Path) -> None:
         stop.set()
         dripping.join()
     assert (status, json.loads(body)["error"]["code"]) == (408, "request_timeout")
-    with served.connect() as connection:
-        connection.sendall(b"POST /v1/clean HTTP/1.1\r\nContent-Length: 9\r\n\r\n{")
-        assert read_answer(connection)[0] == 408
+    assert served.raw(BEGUN)[0] == 408
     assert [outcome for outcome, _ in served.audit()] == ["unreadable"]
     served.close()
 
@@ -222,22 +211,17 @@ def test_more_connections_than_allowed_are_turned_away(tmp_path: Path) -> None:
     served = Api(tmp_path, limits=RequestLimits(max_connections=2, request_s=5))
     first, second = served.connect(), served.connect()
     for connection in (first, second):
-        connection.sendall(b"POST /v1/clean HTTP/1.1\r\nContent-Length: 9\r\n\r\n{")
+        connection.sendall(BEGUN)
     threading.Event().wait(0.2)
     assert served.error("GET", "/v1/status")[:2] == (503, "busy")
     first.close()
-    for _ in range(100):
-        if served.ask("GET", "/v1/status")[0] == 200:
-            break
-        threading.Event().wait(0.01)
-    else:
-        pytest.fail("the place is never free again")
+    until(lambda: served.ask("GET", "/v1/status")[0] == 200)
     second.close()
     served.close()
 
 
 def test_a_client_that_vanishes_costs_nothing(api: Api) -> None:
-    """Before its request, in the middle of it, and before the answer: nothing is told, and others are served."""
+    """Before its request, in the middle, and before the answer: nothing is logged, and others are served."""
     request = b"POST /v1/clean HTTP/1.1\r\nContent-Length: 20\r\n\r\n" + b'{"pattern": "orders"}'
     with capture_logs() as told:
         for cut in [*range(0, len(request), 3), len(request)]:  # fewer than may wait to be accepted
@@ -300,9 +284,9 @@ def test_stop_waits_for_a_request_in_progress(tmp_path: Path) -> None:
         begun.set()
         return may_end.wait(5)
 
-    api = Api(tmp_path, Verb("slow", "", (Endpoint("POST", "/v1/slow", "slow", slow),)))
+    api = Api(tmp_path, slow)
     with api.connect() as client:
-        client.sendall(b"POST /v1/slow HTTP/1.1\r\n\r\n")
+        client.sendall(b"POST /v1/own HTTP/1.1\r\n\r\n")
         assert begun.wait(5)
         stopping = threading.Thread(target=api.server.stop, args=(5.0,))
         stopping.start()
@@ -324,13 +308,9 @@ def test_openapi_document_is_whole(api: Api) -> None:
     for route in routes:
         operation = found["paths"][route.path][route.method.lower()]
         assert operation["summary"]
-        in_path = {each["name"] for each in operation.get("parameters", ()) if each["in"] == "path"}
-        assert in_path == {part.strip("{}") for part in route.path.split("/") if part.startswith("{")}
-        assert all(
-            each["required"] and each["schema"]
-            for each in operation.get("parameters", ())
-            if each["in"] == "path"
-        )
+        in_path = [each for each in operation.get("parameters", ()) if each["in"] == "path"]
+        assert [each["name"] for each in in_path] == re.findall(r"{(\w+)}", route.path)
+        assert all(each["required"] and each["schema"] for each in in_path)
         assert ("requestBody" in operation) == route.changes
         schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
         assert schema["required"] == ["apiVersion", route.key]

@@ -81,13 +81,11 @@ def busy(world: World) -> None:
 def broken(world: World) -> None:
     """A log that was given up, a directory that has gone, a configuration that was refused."""
     parts, log = world.parts, world.log("one")
+    reason = f"{log.directory}/0.log: at byte 61: <b>bad CRC</b>"
+    result = LogResult("one", 0, str(world.a), "failed", reason=reason)
     for _ in range(3):
-        result = LogResult(
-            "one", 0, str(world.a), "failed", reason=f"{log.directory}/0.log: at byte 61: <b>bad CRC</b>"
-        )
-        parts.failures.failed(
-            log, result, parts.stamp(log), parts.configuration().broker, parts.clock.now_ms()
-        )
+        stamp, now_ms = parts.stamp(log), parts.clock.now_ms()
+        parts.failures.failed(log, result, stamp, parts.configuration().broker, now_ms)
         cleaned(world, log, result)
     shutil.rmtree(world.b)
     world.configure(cleanerd_retry_max=-1)
@@ -95,14 +93,9 @@ def broken(world: World) -> None:
 
 
 def test_every_page_is_served_with_its_policy_and_starts_no_engine(world: World) -> None:
+    paths = ("/", "/logs", "/logs?q=o&sort=-size&page=7", "/log?name=one-0", "/history?range=30d&q=one")
     with served(world) as address:
-        for path in (
-            "/",
-            "/logs",
-            "/logs?q=o&sort=-size&page=7",
-            "/log?name=one-0",
-            "/history?range=30d&q=one",
-        ):
+        for path in paths:
             with urlopen(f"http://{address}{path}", timeout=20) as answer:
                 assert (answer.status, answer.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
                 assert headers().items() <= dict(answer.headers).items()

@@ -16,27 +16,19 @@ from structlog.testing import capture_logs
 from cleanerd.daemon import store
 from cleanerd.daemon.store import HOLD, HistoryUnreadable, Store
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.values.models import HistoryEvent, HistoryEventKind
+from cleanerd.daemon.values.models import HistoryEvent
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.errors import Fatal
 from cleanerd.format.names import TopicPartition
 from cleanerd.policy.backtest import SizeSample
+from tests.daemon import views
 
 SIZE = 1 << 20
 ORDERS = TopicPartition("orders", 0)
 
 
-def event(
-    time_ms: int = 1,
-    topic: str | None = "orders",
-    partition: int | None = 0,
-    *,
-    kind: HistoryEventKind = "cleaning",
-    reason: str | None = None,
-) -> HistoryEvent:
-    return HistoryEvent(
-        time_ms=time_ms, kind=kind, outcome="committed", topic=topic, partition=partition, reason=reason
-    )
+def event(time_ms: int = 1, **fields: object) -> HistoryEvent:
+    return views.event(time_ms=time_ms, **fields)
 
 
 @pytest.fixture
@@ -63,22 +55,8 @@ def times(
 
 def test_events_come_back_whole_and_the_last_one_first(path: str) -> None:
     """Also in another process, that is, after opening the file again."""
-    history = Store(path)
-    first = HistoryEvent(
-        time_ms=5,
-        kind="retention",
-        outcome="deleted",
-        reason="retention.ms",
-        log_dir="/logs",
-        topic="orders",
-        partition=3,
-        job_id="j1",
-        seconds=0.5,
-        bytes_before=10,
-        bytes_after=4,
-        removed={"expired": 2},
-    )
-    second = event(6, None, None, kind="reload")
+    history, first = Store(path), event(5, partition=3, job_id="j1", removed={"expired": 2})
+    second = HistoryEvent(time_ms=6, kind="reload", outcome="accepted")
     history.record(first)
     history.record(second)
     assert history.events(None, 10, None) == (second, first)
@@ -89,13 +67,9 @@ def test_events_come_back_whole_and_the_last_one_first(path: str) -> None:
 def test_events_are_chosen_by_pattern_time_and_number(path: str) -> None:
     """Patterns as everywhere; an event of the daemon belongs to no log."""
     history = Store(path)
-    for time_ms, topic, partition in (
-        (1, "orders", 0),
-        (2, "orders", 1),
-        (3, "orders-1", 0),
-        (4, None, None),
-    ):
-        history.record(event(time_ms, topic, partition))
+    logs = (("orders", 0), ("orders", 1), ("orders-1", 0), (None, None))
+    for time_ms, (topic, partition) in enumerate(logs, 1):
+        history.record(event(time_ms, topic=topic, partition=partition))
     assert times(history) == [4, 3, 2, 1]
     assert times(history, limit=2) == [4, 3]
     assert times(history, since_ms=2) == [4, 3, 2]
@@ -109,15 +83,13 @@ def test_state_survives_a_restart(path: str) -> None:
     """Put, put again, delete; kinds do not mix."""
     history = Store(path)
     assert history.put(HOLD, "h1", {"pattern": "orders"})
-    assert history.put("log", "h1", {"failures": 1})
-    assert history.put("log", "h1", {"failures": 2})
-    assert history.put("log", "h2", {})
+    for key, value in (("h1", {"failures": 1}), ("h1", {"failures": 2}), ("h2", {})):
+        assert history.put("log", key, value)
     assert history.delete("log", "h2")
     assert history.delete("log", "never-there")
     for found in (history, Store(path)):
         assert found.all(HOLD, dict) == {"h1": {"pattern": "orders"}}
-        assert found.all("log", dict)["h1"] == {"failures": 2}
-        assert "h2" not in found.all("log", dict)
+        assert found.all("log", dict) == {"h1": {"failures": 2}}
 
 
 def test_a_hold_survives_kill_9_at_once(path: str) -> None:
@@ -400,22 +372,31 @@ def test_a_locked_file_costs_the_row_only(path: str, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    "rows",
+    ("rows", "found"),
     [
+        pytest.param(
+            "INSERT INTO events (time_ms, topic, partition, event) VALUES (2, 'a', 0, "
+            '\'{"time_ms": 2, "kind": "install", "outcome": "running", "topic": "a", "partition": 0}\');'
+            "INSERT INTO state VALUES ('installed', '/d/a-0', '{\"inode\": 1, \"offset\": 2}')",
+            [2, 1],
+            id="of a version that installed",
+        ),
         pytest.param(
             'INSERT INTO events (time_ms, event) VALUES (2, \'{"kind": "unheard of"}\');'
             "INSERT INTO state VALUES ('log', 'x', '[1]'), ('log', 'y', '{')",
+            [1],
             id="of another version",
         ),
-        pytest.param(f"INSERT INTO state VALUES ('log', 'z', '{'[' * 100_000}')", id="without an end"),
+        pytest.param(f"INSERT INTO state VALUES ('log', 'z', '{'[' * 100_000}')", [1], id="without an end"),
         pytest.param(
             "ALTER TABLE state RENAME TO old; CREATE TABLE state AS SELECT * FROM old; DROP TABLE old;"
             "INSERT INTO state VALUES ('log', 'b', NULL), ('log', 'c', 5), ('log', 'd', x'ff'), (1, 2, 3)",
+            [1],
             id="of another type",
         ),
     ],
 )
-def test_rows_that_are_none_of_this_version_are_passed_over(path: str, rows: str) -> None:
+def test_rows_that_are_none_of_this_version_are_passed_over(path: str, rows: str, found: list[int]) -> None:
     """They hide no others. SQLite keeps no column to its type, and a page that is damaged may hold any."""
     history = Store(path)
     history.record(event(1))
@@ -425,20 +406,7 @@ def test_rows_that_are_none_of_this_version_are_passed_over(path: str, rows: str
         other.executescript(rows)
     other.close()
     again = Store(path)
-    assert (times(again), again.all("log", dict)) == ([1], {"a": {"x": 1}})
-
-
-def test_a_file_of_a_version_that_installed_opens_with_all_its_rows(path: str) -> None:
-    history = Store(path)
-    history.record(event(1))
-    history.close()
-    row = '{"time_ms":2,"kind":"install","outcome":"running","log_dir":"/d","topic":"a","partition":0}'
-    with sqlite3.connect(path) as other:
-        other.execute("INSERT INTO events (time_ms, topic, partition, event) VALUES (2, 'a', 0, ?)", (row,))
-        other.execute("INSERT INTO state VALUES ('installed', '/d/a-0', '{\"inode\": 1, \"offset\": 2}')")
-    other.close()
-    again = Store(path)
-    assert times(again) == [2, 1]
+    assert (times(again), again.all("log", dict)) == (found, {"a": {"x": 1}})
     assert again.put(HOLD, "h", {"pattern": "a"})
 
 
@@ -464,7 +432,7 @@ def test_many_threads_write_and_read(path: str) -> None:
 
     def work(partition: int) -> None:
         for time_ms in range(50):
-            history.record(event(time_ms, "t", partition))
+            history.record(event(time_ms, topic="t", partition=partition))
             history.put("log", f"t-{partition}", {"at": time_ms})
             history.events(f"t-{partition}", 5, None)
 
