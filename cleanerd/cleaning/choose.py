@@ -21,7 +21,6 @@ from cleanerd.policy.cleanable import (
     clean_section_only,
     cleanable_range,
     is_filthy,
-    urgency,
 )
 from cleanerd.storage.changed import changed_while_read, stamps
 from cleanerd.storage.checkpoints import read_leader_epochs
@@ -107,15 +106,14 @@ def partitions(log_dir: LogDir, request: CleanRequest) -> list[TopicPartition]:
     """Partition directories of a log directory that the request is about; anything else there is left alone."""
     parsed = map(parse_partition_dir, log_dir.files.list_names(log_dir.path))
     current = (tp for tp, kind in filter(None, parsed) if kind is DirKind.CURRENT)
-    return [tp for tp in current if _is_asked_for(tp, request) and os.path.isdir(log_dir.partition(tp).path)]
-
-
-def _is_asked_for(tp: TopicPartition, request: CleanRequest) -> bool:
-    return (
-        tp.topic != names.CLUSTER_METADATA_TOPIC
+    return [
+        tp
+        for tp in current
+        if tp.topic != names.CLUSTER_METADATA_TOPIC
         and (request.topics is None or tp.topic in request.topics)
         and (request.partitions is None or tp.partition in request.partitions)
-    )
+        and os.path.isdir(log_dir.partition(tp).path)
+    ]
 
 
 def examine(
@@ -131,7 +129,9 @@ def examine(
     config = request.topic_config(tp.topic)
     if not config.compact:
         policy = ",".join(config.cleanup_policy) or "empty"
-        by = " by default" if _is_default(request, tp.topic) else ""
+        configuration = request.configuration
+        origin = configuration and configuration.topic_settings(tp.topic)["cleanup.policy"].origin
+        by = " by default" if origin == DEFAULT else ""
         return LogResult.of(tp, log_dir.path, "skipped", f"cleanup.policy is {policy}{by}, without compact")
     directory, files = log_dir.partition(tp).path, log_dir.files
     look = partial(_examine, log_dir, tp, checkpoints, request, config, pace, staged)
@@ -142,14 +142,6 @@ def examine(
         if isinstance(found, CorruptFile) and stamps(files, found.path) != before:
             found = changed_while_read(found)
     return failed_on_disk(log_dir, tp, found) if isinstance(found, CleanerdError) else found
-
-
-def _is_default(request: CleanRequest, topic: str) -> bool:
-    """Whether nobody has set its cleanup.policy."""
-    configuration = request.configuration
-    return (
-        configuration is not None and configuration.topic_settings(topic)["cleanup.policy"].origin == DEFAULT
-    )
 
 
 def failed_on_disk(log_dir: LogDir, tp: TopicPartition, error: CleanerdError) -> LogResult:
@@ -197,11 +189,9 @@ def _expiration_ms(log_dir: LogDir, config: CleanerdConfig) -> int:
     """How long an idle producer is remembered; the longer of two times where the broker's release is not known and may be
     before 3.4 (rule 4.17).
     """
-    expiration_ms = config.producer_id_expiration_ms
-    if config.transactional_id_expiration_ms <= expiration_ms:
-        return expiration_ms
-    may_be_old = log_dir.is_kafka and log_dir.is_zookeepers()
-    return config.transactional_id_expiration_ms if may_be_old else expiration_ms
+    new_ms, old_ms = config.producer_id_expiration_ms, config.transactional_id_expiration_ms
+    may_be_old = old_ms > new_ms and log_dir.is_kafka and log_dir.is_zookeepers()
+    return old_ms if may_be_old else new_ms
 
 
 def _examine(
@@ -254,8 +244,3 @@ def _unless_expired(skipped: LogResult, visit: Candidate, now_ms: int, pace: Pac
     following = "" if horizons.next_ms is None else f"; the next one passes at {utc(horizons.next_ms)}"
     reason = f"{skipped.reason}; no tombstone has passed its delete horizon{following}"
     return replace(skipped, reason=reason, next_horizon_ms=horizons.next_ms)
-
-
-def in_order(candidates: list[Candidate]) -> list[Candidate]:
-    """Most urgent first."""
-    return sorted(candidates, key=lambda c: urgency(c.range), reverse=True)

@@ -8,17 +8,13 @@ from functools import partial
 from secrets import randbits
 from typing import Any
 
-import numpy as np
-
 from cleanerd.cleaning import steps
+from cleanerd.cleaning.batching import Ending
 from cleanerd.cleaning.choose import Candidate, PaceOf
-from cleanerd.cleaning.merge import merge_neighbours
-from cleanerd.cleaning.overlap import Ending
 from cleanerd.cleaning.phases import Stopwatch
-from cleanerd.cleaning.plan import CleaningPlan, plan_cleaning
-from cleanerd.cleaning.reservations import Reservations
+from cleanerd.cleaning.plan import CleaningPlan, merge_neighbours, plan_cleaning
 from cleanerd.cleaning.result import CleaningOutcome, CleanRequest, LogResult, Progress
-from cleanerd.cleaning.room import ForeseenSpace, Room, no_space
+from cleanerd.cleaning.room import ForeseenSpace, Reservations, Room, no_space
 from cleanerd.cleaning.stage import stage_log
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.env.clock import Clock
@@ -27,7 +23,7 @@ from cleanerd.env.space import floor_bytes, space_of
 from cleanerd.errors import Aborted, CleanerdError, CorruptFile, Fatal, JobFailed, NoSpace, attempt
 from cleanerd.pipeline.job import Budget, Pipeline
 from cleanerd.pipeline.values import IndexedLog, LogWork, RewrittenLog
-from cleanerd.policy.verdicts import REMOVED_VERDICTS, RecordVerdict
+from cleanerd.policy.verdicts import REMOVED_VERDICTS
 from cleanerd.spark_runtime.channel import Channel, Reporter, driver_host
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.messages import GO_ON, Moved, Phase, ReportAnswer
@@ -416,15 +412,15 @@ def _result(log: _Log, rewritten: RewrittenLog, outcome: CleaningOutcome, watch:
     changed = [plan.groups[number] for number in log.indexed.changed_groups]
     parts = [part for found in rewritten.parts.values() for part in found]
     replaced = sum(segment.size_bytes for group in changed for segment in group.sources)
-    removed, extra = _removed(rewritten), Room.counted(plan, rewritten)
-    records_read = log.indexed.records_read
+    counts = {v.reason: sum(int(part.removed[v]) for part in parts) for v in REMOVED_VERDICTS}
+    records_read, extra = log.indexed.records_read, Room.counted(plan, rewritten)
     return replace(
         log.candidate.result(outcome, None).measured(watch),
         bytes_read=sum(summary.bytes for summary in log.indexed.summaries),
         bytes_after=snapshot.size_bytes - replaced + sum(part.size_bytes for part in parts),
         records_read=records_read,
-        records_kept=records_read - int(removed.sum()),
-        removed={v.reason: int(removed[v]) for v in REMOVED_VERDICTS if removed[v]},
+        records_kept=records_read - sum(counts.values()),
+        removed={reason: count for reason, count in counts.items() if count},
         segments_after=len(snapshot.segments) - sum(len(group.sources) - 1 for group in changed),
         reason=_partial(log),
         peak_extra_bytes=extra.peak_bytes,
@@ -445,13 +441,3 @@ def _partial(log: _Log) -> str | None:
         return None
     done = len(log.indexed.changed_groups)
     return f"{done} of {done + log.groups_left} groups: there is no room for more of them beside the old segments"
-
-
-def _removed(log: RewrittenLog) -> np.ndarray:
-    """Records removed per verdict; KEEP counts as none."""
-    total = np.zeros(len(RecordVerdict), np.int64)
-    for parts in log.parts.values():
-        for part in parts:
-            total += part.removed
-    total[RecordVerdict.KEEP] = 0
-    return total

@@ -124,7 +124,10 @@ class Committer:
             try:
                 lock = stack.enter_context(self._log_dir.lock())
             except LockHeld as held:
-                return self._swap_all(logs, self._live_brokers(held)), 0.0
+                if self._brokers is None:
+                    raise
+                self._brokers.check(held, self._log_dir)
+                return self._swap_all(logs, self._brokers), 0.0
             self.ways |= dict.fromkeys(logs, "lock")
             began_s = self._clock.monotonic_s()
             done = self.under(lock, logs)
@@ -137,13 +140,6 @@ class Committer:
             if isinstance(found, CleanerdError) and not isinstance(found, _IN_ORDER):
                 recovered[tp] = self._log_dir.recover_log(tp)
         return Turn(logs, done, seconds, is_wanted, recovered), pause_s
-
-    def _live_brokers(self, held: LockHeld) -> LiveBrokers:
-        """Those who can ask the holder of the lock. Raises `held`, with the reason why it cannot be asked."""
-        if self._brokers is None:
-            raise held
-        self._brokers.check(held, self._log_dir)
-        return self._brokers
 
     def _swap_all(self, logs: Sequence[TopicPartition], brokers: LiveBrokers) -> Turn:
         """By the live broker: log by log, for no other process has to be let in between."""

@@ -66,7 +66,9 @@ def _cut_by_index(uncut: Uncut, marks: _Marks, chunk_bytes: int, first_dirty_off
     segment, size_bytes = uncut.segment, uncut.segment.size_bytes
     if uncut.end_offset - segment.base_offset > size_bytes // _BYTES_PER_OFFSET_MIN:
         return None
-    starts, last_offsets = _indexed_starts(uncut, marks)
+    rows = _first_from(uncut.index.positions, marks)  # what the index names first from each mark on
+    starts = [0, *uncut.index.positions[rows].tolist()]
+    last_offsets = [uncut.end_offset - 1, *uncut.index.offsets[rows].tolist()]
     if np.diff([*starts, size_bytes]).max() > 2 * chunk_bytes:
         return None
     lows = []
@@ -103,15 +105,6 @@ def _first_from(positions: npt.NDArray[Any], marks: _Marks) -> npt.NDArray[np.in
     """Rows of the first position from each mark on; none where there is no more."""
     rows = np.unique(np.searchsorted(positions, marks))
     return rows[rows < len(positions)]
-
-
-def _indexed_starts(uncut: Uncut, marks: _Marks) -> tuple[list[int], list[int]]:
-    """The first position that the index names from each mark on, and the last offset of the batch there."""
-    positions, offsets = [0], [uncut.end_offset - 1]
-    rows = _first_from(uncut.index.positions, marks)
-    positions += uncut.index.positions[rows].tolist()
-    offsets += uncut.index.offsets[rows].tolist()
-    return positions, offsets
 
 
 def _walk_all(

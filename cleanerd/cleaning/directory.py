@@ -4,14 +4,14 @@ Whatever happens to one log becomes its result; the others go on.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
 from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.cleaning.batching import in_jobs, one_by_one
-from cleanerd.cleaning.choose import Candidate, examine_all, failed_on_disk, in_order, log_size
+from cleanerd.cleaning.choose import Candidate, examine_all, failed_on_disk, log_size
 from cleanerd.cleaning.clean import Cleaner
 from cleanerd.cleaning.commit_host import CommitHost
 from cleanerd.cleaning.committer import Committer, has_result, in_rounds
@@ -24,6 +24,7 @@ from cleanerd.cleaning.slices import OF_A_JOB, SliceSize, Weighed
 from cleanerd.cleaning.wanted import ConfiguredNow, check_wanted
 from cleanerd.errors import CleanerdError, JobFailed, LockHeld, LogUncleanable, attempt, guarded
 from cleanerd.format.names import FileKind, TopicPartition
+from cleanerd.policy.cleanable import urgency
 from cleanerd.storage.log_dir import LogDir, Owner, why_two_copies
 from cleanerd.storage.scan import PartitionSnapshot
 from cleanerd.storage.staged import StagedGroup, staged_bytes
@@ -121,7 +122,7 @@ class Directory(CommitHost):
     def _leave_alone(self) -> None:
         """Leave out logs that nothing allows us to touch."""
         request = self._request
-        alone = left_alone(self._log_dir, self._found, request.configuration, request.topics or frozenset())
+        alone = left_alone(self._log_dir, self._found, request.configuration, request.topics)
         for tp, reason in alone.items():
             self._add_news(LogResult.of(tp, self.path, "skipped", reason))
         self._found = [tp for tp in self._found if tp not in alone]
@@ -172,7 +173,7 @@ class Directory(CommitHost):
 
     def is_owned(self) -> bool:
         """Whether another process holds `.lock`. What is out of reach has no owner, and its logs fail one by one."""
-        owner = guarded(lambda: self._log_dir.owner, self.path)
+        owner = self._owner()
         return isinstance(owner, Owner) and owner.has_lock
 
     def take(self, settled: LogResult) -> None:
@@ -182,7 +183,7 @@ class Directory(CommitHost):
     def _clean_again(self, before: LogResult) -> LogResult:
         """A log of which only some groups could be cleaned, whatever its dirty ratio is now."""
         tp, forced = before.topic_partition, replace(self._request, force=True)
-        found = attempt(lambda: [*self._examined([tp], forced)], self.path)
+        found = attempt(lambda: [*self._examined([tp], forced, {})], self.path)
         if isinstance(found, CleanerdError):
             return before.failed(found)
         (answer,) = found
@@ -219,11 +220,10 @@ class Directory(CommitHost):
 
     def _examined(
         self,
-        found: Iterable[TopicPartition],
+        tps: Sequence[TopicPartition],
         request: CleanRequest,
-        waiting: Mapping[TopicPartition, Sequence[StagedGroup]] | None = None,
+        waiting: Mapping[TopicPartition, Sequence[StagedGroup]],
     ) -> Iterator[Candidate | LogResult]:
-        tps = list(found)
         checkpoints = self._run.brokers.checkpoints(self._log_dir, tps)
         return examine_all(self._log_dir, tps, request, self._cleaner.pace_of, waiting, checkpoints)
 
@@ -294,7 +294,7 @@ class Directory(CommitHost):
             return
         configuration = self._run.configured.for_deletion()
         topic_config = self._request.topic_config if configuration is None else configuration.for_deletion
-        alone = left_alone(self._log_dir, self._found, configuration, self._request.topics or frozenset())
+        alone = left_alone(self._log_dir, self._found, configuration, self._request.topics)
         checkpoints, dry_run = self._log_dir.checkpoints(), self._request.dry_run
         for tp in self._found:
             result = self._result_of(tp) or LogResult.of(tp, self.path)
@@ -320,16 +320,16 @@ class Directory(CommitHost):
 
     def _as_seen(self, result: LogResult) -> LogResult:
         """What a live broker changed meanwhile is no failure of ours."""
-        return result.beside_broker() if self._is_live() else result
+        return result.beside_broker() if self._owner() is Owner.LIVE_BROKER else result
 
-    def _is_live(self) -> bool:
-        """Whether a live broker owns the directory. One that is out of reach has none."""
-        return guarded(lambda: self._log_dir.owner, self.path) is Owner.LIVE_BROKER
+    def _owner(self) -> Owner | CleanerdError:
+        return guarded(lambda: self._log_dir.owner, self.path)
 
 
 def jobs_of(candidates: list[Candidate]) -> Iterator[list[Candidate]]:
     """Most urgent first, cut into jobs."""
-    return in_jobs(in_order(candidates), lambda candidate: candidate.range.size_bytes)
+    urgent_first = sorted(candidates, key=lambda candidate: urgency(candidate.range), reverse=True)
+    return in_jobs(urgent_first, lambda candidate: candidate.range.size_bytes)
 
 
 def job_failed(candidate: Candidate, error: JobFailed) -> LogResult:

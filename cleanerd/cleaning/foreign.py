@@ -97,23 +97,24 @@ def left_alone(
     log_dir: LogDir,
     found: Iterable[TopicPartition],
     configuration: Configuration | None,
-    named: frozenset[str] | None = None,
+    named: frozenset[str] | None,
 ) -> dict[TopicPartition, str]:
     """Which of these logs are left alone, and why. Raises OSError, CorruptFile.
 
-    `configuration` None: none, the host has asked. `named`: topics that a one-shot command names; None: a daemon asks.
+    `configuration` None: none, the host has asked. `named`: topics that the command line names; None for none.
     """
     if configuration is None:
         return {}
     reasons = {tp: why_foreign(log_dir, tp, configuration) for tp in found}
     foreign = {tp: reason for tp, reason in reasons.items() if reason is not None}
-    if not foreign or named is None:
-        return foreign
+    if not foreign:
+        return {}
     command_line = _CommandLine(log_dir, configuration)
     return {
         tp: f"{reason}{command_line.advice(tp)}"
         for tp, reason in foreign.items()
-        if _why_never(tp.topic, configuration) or not command_line.covers(tp, is_named=tp.topic in named)
+        if _why_never(tp.topic, configuration)
+        or not command_line.covers(tp, is_named=tp.topic in (named or ()))
     }
 
 

@@ -13,11 +13,10 @@ from functools import partial
 from typing import TypeVar
 
 from cleanerd.broker_agent.brokers import LiveBrokers
-from cleanerd.cleaning.batching import one_by_one
+from cleanerd.cleaning.batching import Ending, one_ahead, one_by_one
 from cleanerd.cleaning.choose import Candidate, partitions
 from cleanerd.cleaning.clean import Cleaner, CleaningJob
 from cleanerd.cleaning.directory import Directory, Run, job_failed, jobs_of
-from cleanerd.cleaning.overlap import Ending, one_ahead
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.result import NO_LOG, CleanRequest, LogResult, Progress
 from cleanerd.cleaning.room import ForeseenSpace

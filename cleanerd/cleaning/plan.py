@@ -2,8 +2,8 @@
 
 import mmap
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -20,6 +20,7 @@ from cleanerd.format.offset_index import OffsetIndex, parse_offset_index
 from cleanerd.pipeline.values import ChunkWork, IndexedLog, LogWork, Source, TopicCodec
 from cleanerd.policy.cleanable import range_query
 from cleanerd.policy.grouping import group_segments
+from cleanerd.policy.merging import merge_runs
 from cleanerd.policy.staging import WAIT_MS, commit_within_ms
 from cleanerd.policy.winner import may_supersede
 from cleanerd.storage.index_files import read_offset_index
@@ -235,3 +236,46 @@ def _legacy_horizon_ms(candidate: Candidate) -> int:
 def _cold_ranges(segment: SegmentOnDisk) -> Ranges:
     with open_regular(segment.path) as fd:
         return cold_ranges(fd, segment.size_bytes)
+
+
+def merge_neighbours(plan: CleaningPlan, indexed: IndexedLog) -> CleaningPlan:
+    """Step 5, second half: cut groups in which nothing changes where small neighbours are worth merging.
+
+    Each run is a group of its own then, which changes: every batch of it is copied as it is. `indexed` is brought in
+    line with the plan that is returned.
+    """
+    groups: list[Group] = []
+    changed = set()
+    for number, group in enumerate(plan.groups):
+        if number in indexed.changed_groups:
+            changed.add(len(groups))
+            groups.append(group)
+            continue
+        runs = set(merge_runs([segment.size_bytes for segment in group.sources]))
+        for part in _parts(len(group.sources), runs):
+            if part in runs:
+                changed.add(len(groups))
+            rest = group.sources[part.stop :]
+            groups.append(
+                Group(
+                    group.sources[part.start : part.stop],
+                    rest[0].base_offset if rest else group.next_base_offset,
+                )
+            )
+    # A group that is lost here would be a hole in the log; one out of order would let a tombstone go before its values.
+    assert [s for group in groups for s in group.sources] == [
+        s for group in plan.groups for s in group.sources
+    ]
+    assert all(one.next_base_offset == other.sources[0].base_offset for one, other in pairwise(groups))
+    number_of = {s.base_offset: number for number, group in enumerate(groups) for s in group.sources}
+    chunks = tuple(replace(chunk, group=number_of[chunk.source.min_offset]) for chunk in plan.work.chunks)
+    # What `renewed_groups` names is in `changed`.
+    work = replace(plan.work, chunks=chunks, groups=len(groups), renewed_groups=frozenset())
+    indexed.work, indexed.changed_groups = work, frozenset(changed)
+    return replace(plan, groups=tuple(groups), work=work)
+
+
+def _parts(count: int, runs: Iterable[range]) -> list[range]:
+    """The runs and what lies between them, in order: together the places 0 to `count`."""
+    cuts = sorted({0, count, *(run.start for run in runs), *(run.stop for run in runs)})
+    return [range(begin, end) for begin, end in pairwise(cuts)]

@@ -55,7 +55,7 @@ from cleanerd.storage.checkpoints import (
 from cleanerd.storage.delete import retire_segments, unlink_all
 from cleanerd.storage.generation import check_generation
 from cleanerd.storage.index_files import largest_timestamp_ms
-from cleanerd.storage.lock import LogDirLock, pause_after
+from cleanerd.storage.lock import pause_after
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.replay import producers_at
@@ -175,7 +175,7 @@ def retire_below_start(
 ) -> Retained:
     """Take what lies below the log start of a log and nothing else, whatever its settings (6.3). Raises as `retain`."""
     plan, _ = _plan(log_dir.files, snapshot, _LOG_START_ONLY, 0)
-    return _retire(log_dir, snapshot, plan, dispose) if plan.deletions else _retained(plan)
+    return _retire(log_dir, snapshot, plan, dispose)
 
 
 def _retire(
@@ -197,10 +197,17 @@ def _retire(
             with log_dir.lock() as lock:
                 began_s = log_dir.clock.monotonic_s()
                 left = _without(snapshot, gone)
-                paths = _retire_now(files, left, now, lock, keeps_log_start=keeps_log_start)
+                revalidate_snapshot(files, left, len(part))
+                producers = producers_at(left.directory, left.log_end_offset).entries if now.roll else ()
+                lock.check()
+                paths = carry_out(files, left, now, producers, keeps_log_start=keeps_log_start)
                 if gone:  # the files of the parts before this one have been handed over
                     paths = tuple(path for path in paths if _base_of(path) >= part[0][0].base_offset)
-                (dispose or _delete_at_once(files))(paths)
+                if dispose is not None:
+                    dispose(paths)
+                else:
+                    for error in unlink_all(files, paths).values():
+                        raise error
                 pause_s = pause_after(lock, log_dir.clock.monotonic_s() - began_s)
         except (LockHeld, SourceChanged):
             if gone == 0:
@@ -225,20 +232,6 @@ def _base_of(path: str) -> int:
     parsed = names.parse_segment_file(os.path.basename(path))
     assert parsed is not None, "a file of a segment"
     return parsed.base_offset
-
-
-def _retire_now(
-    files: Files,
-    snapshot: PartitionSnapshot,
-    plan: RetentionPlan,
-    lock: LogDirLock,
-    *,
-    keeps_log_start: bool,
-) -> tuple[str, ...]:
-    revalidate_snapshot(files, snapshot, len(plan.deletions))
-    producers = producers_at(snapshot.directory, snapshot.log_end_offset).entries if plan.roll else ()
-    lock.check()
-    return carry_out(files, snapshot, plan, producers, keeps_log_start=keeps_log_start)
 
 
 def _retained(plan: RetentionPlan) -> Retained:
@@ -325,26 +318,21 @@ def revalidate_snapshot(files: Files, snapshot: PartitionSnapshot, going: int) -
     """Raise SourceChanged unless the log still is the one of the snapshot (KAFKA-631's generation check).
 
     The segments that go must be the same files. Those behind them must be there, or the log may have become smaller than
-    it was planned for; more may have come, unless all go.
+    it was planned for; more may have come, unless all go. So must the log start: the checkpoints are read once for a
+    whole pass.
     """
     partition = PartitionDir(files, snapshot.directory)
     check_generation(partition, snapshot.generation)
-    _check_log_start(files, snapshot)
+    path = os.path.join(snapshot.log_dir, names.LOG_START_CHECKPOINT)
+    start = max(read_offsets(files, path).get(snapshot.topic_partition, 0), snapshot.segments[0].base_offset)
+    if start != snapshot.log_start_offset:
+        raise SourceChanged(f"{path}: the log start offset was {snapshot.log_start_offset}, is {start}")
     live = live_logs(partition)
     planned = [segment.base_offset for segment in snapshot.segments]
     if (live if going == len(planned) else live[: len(planned)]) != planned:
         raise SourceChanged(f"{snapshot.directory}: the segments were {planned}, are {live}")
     for segment in snapshot.segments[:going]:
         check_unchanged(segment.path, segment.identity, files.stat(segment.path))
-
-
-def _check_log_start(files: Files, snapshot: PartitionSnapshot) -> None:
-    """The checkpoints are read once for a whole pass; the log may have been truncated or created again since."""
-    path = os.path.join(snapshot.log_dir, names.LOG_START_CHECKPOINT)
-    entry = read_offsets(files, path).get(snapshot.topic_partition, 0)
-    found = max(entry, snapshot.segments[0].base_offset)
-    if found != snapshot.log_start_offset:
-        raise SourceChanged(f"{path}: the log start offset was {snapshot.log_start_offset}, is {found}")
 
 
 def carry_out(
@@ -365,12 +353,7 @@ def carry_out(
     log_start = read_offsets(files, os.path.join(snapshot.log_dir, names.LOG_START_CHECKPOINT))
     going = [segment.base_offset for segment, _ in plan.deletions]
     if plan.roll:
-        roll_segment(
-            partition,
-            snapshot.log_end_offset,
-            producers,
-            like=snapshot.segments[-1].path,
-        )
+        roll_segment(partition, snapshot.log_end_offset, producers, like=snapshot.segments[-1].path)
     paths = retire_segments(partition, going)
     first = snapshot.log_end_offset if plan.roll else snapshot.segments[len(going)].base_offset
     trimmed = epochs_from(epochs, first)
@@ -382,11 +365,3 @@ def carry_out(
             files, snapshot.log_dir, names.LOG_START_CHECKPOINT, {snapshot.topic_partition: None}
         )
     return paths
-
-
-def _delete_at_once(files: Files) -> Dispose:
-    def delete(paths: tuple[str, ...]) -> None:
-        for error in unlink_all(files, paths).values():
-            raise error
-
-    return delete

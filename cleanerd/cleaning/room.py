@@ -1,22 +1,27 @@
-"""Disk space that a cleaning needs beside the segments that it replaces: to the block, and before it writes.
+"""Disk space that a cleaning needs beside the segments that it replaces: to the block, and before it writes; and what is
+granted to cleanings that run at a time.
 
 The parts of all groups are written first. Then, group by group, each part but the first is appended to the new `.log` and
 goes, unless it has been written there, and indexes and the manifest come.
 """
 
 import os
+import threading
 from bisect import bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cleanerd.cleaning.plan import CleaningPlan
-from cleanerd.env.space import space_of
+from cleanerd.env.files import Files
+from cleanerd.env.space import Space, space_for, space_of
 from cleanerd.errors import NoSpace
 from cleanerd.format import offset_index, time_index, txn_index
 from cleanerd.format.head import HEADER_SIZE
 from cleanerd.pipeline.segment_indexes import aborted_in
 from cleanerd.pipeline.values import IndexedLog, RewrittenLog
 from cleanerd.pipeline.whole_log import foreseen
+from cleanerd.storage.partition_dir import PartitionDir
+from cleanerd.storage.staged import staged_bytes
 
 _BLOCK_BYTES = 4096  # what file systems allocate
 _MANIFEST_BYTES, _SOURCE_BYTES, _EPOCH_BYTES = 1024, 160, 40  # at most: all else, a source, a leader epoch
@@ -155,6 +160,60 @@ class ForeseenSpace:
         """So much more would have been written by now, or freed where that is less than nothing. Raises OSError."""
         device = os.stat(directory).st_dev
         self._taken[device] = self._taken.get(device, 0) + size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Grant:
+    device: int
+    granted_bytes: int
+
+
+class Reservations:
+    """Space granted to concurrent cleanings, by directory: each sees what is free, less what the others were granted.
+
+    Thread-safe. What a cleaning has staged already is no longer free, nor reserved.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._mutex = threading.Lock()
+        self._grants: dict[str, _Grant] = {}
+
+    def take(self, wanted: Mapping[str, int], least_free_bytes: int) -> int | None:
+        """Grant so many bytes to directories of one file system, or none; returns how many there were for them then.
+
+        `least_free_bytes` stay free. Raises OSError.
+        """
+        path = next(iter(wanted))
+        device, total = os.stat(path).st_dev, sum(wanted.values())
+        with self._mutex:
+            others = sum(
+                self._left(directory, grant)
+                for directory, grant in self._grants.items()
+                if grant.device == device and directory not in wanted
+            )
+
+            def available(space: Space) -> int:
+                return space.free_bytes - least_free_bytes - others
+
+            room = available(space_for(path, lambda space: available(space) >= total))
+            if room < total:
+                return max(room, 0)
+            self._grants |= {directory: _Grant(device, size) for directory, size in wanted.items()}
+            return None
+
+    def release(self, directories: Iterable[str]) -> None:
+        """What is staged there is all that there will be."""
+        with self._mutex:
+            for directory in directories:
+                self._grants.pop(directory, None)
+
+    def _left(self, directory: str, grant: _Grant) -> int:
+        try:
+            staged = staged_bytes(PartitionDir(self._files, directory))
+        except OSError:  # the log is gone, or comes and goes while we look
+            return grant.granted_bytes
+        return max(grant.granted_bytes - staged, 0)
 
 
 def _group(plan: CleaningPlan, indexed: IndexedLog, number: int, parts: Sequence[_Part]) -> _Group:

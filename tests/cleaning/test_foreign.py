@@ -41,7 +41,7 @@ def directory(
     return str(path)
 
 
-def alone(  # what is left alone
+def alone(  # what is left alone by a run that names these; None: by a daemon
     log_dir: str,
     *,
     file: str = "",
@@ -54,8 +54,9 @@ def alone(  # what is left alone
     config.write_text(file)
     configuration = resolve(read_sources(str(config), assignments, topics), metadata)
     place = LogDir.at(RealFiles(), log_dir, SystemClock())
-    topics_named = None if named is None else frozenset(named)
-    return {tp.topic for tp in left_alone(place, FOUND, configuration, topics_named)}
+    if named is None:
+        return {tp.topic for tp in FOUND if why_foreign(place, tp, configuration)}
+    return {tp.topic for tp in left_alone(place, FOUND, configuration, frozenset(named))}
 
 
 def test_a_topic_whose_value_in_the_cluster_is_not_valid_is_left_alone(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_log_waits_for_the_room_that_the_commit_before_it_frees(
     monkeypatch.setattr("cleanerd.cleaning.batching.JOB_MAX_LOGS", 1)
     monkeypatch.setattr(Cleaner, "end", ending)
     monkeypatch.setattr(Cleaner, "write", counting)
-    monkeypatch.setattr("cleanerd.cleaning.overlap.wait", waiting)
+    monkeypatch.setattr("cleanerd.cleaning.batching.wait", waiting)
     with tight(tmp_path / "small", "tu", "17m") as log_dir:
         options = [*OPTIONS, OPTIONS[0].replace("=t:", "=u:")]
         ran = clean(spark, log_dir, options=options)

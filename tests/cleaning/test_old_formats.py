@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.cleaning.reservations import Reservations
-from cleanerd.cleaning.room import _LEGACY_GROWTH_BYTES
+from cleanerd.cleaning.room import _LEGACY_GROWTH_BYTES, Reservations
 from cleanerd.format.batch import encode_batch, iterate_batches
 from cleanerd.format.codecs import Codec
 from cleanerd.format.legacy import encode_message

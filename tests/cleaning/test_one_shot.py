@@ -12,9 +12,9 @@ from uuid import UUID
 
 import pytest
 
+from cleanerd.cleaning.batching import Ending
 from cleanerd.cleaning.choose import Candidate
 from cleanerd.cleaning.clean import Cleaner, CleaningJob
-from cleanerd.cleaning.overlap import Ending
 from cleanerd.cleaning.result import LogResult
 from cleanerd.format import names
 from cleanerd.format.uuid_text import render_uuid

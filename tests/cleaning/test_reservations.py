@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.cleaning.reservations import Reservations
+from cleanerd.cleaning.room import Reservations
 from cleanerd.env.files import RealFiles
 from cleanerd.env.space import Space, floor_bytes, room, space_of
 from cleanerd.errors import NoSpace

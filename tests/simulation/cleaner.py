@@ -23,8 +23,8 @@ from typing import Any
 from unittest import mock
 
 from cleanerd.cleaning import clean, commit_host, cuts, retain
-from cleanerd.cleaning.reservations import Reservations
 from cleanerd.cleaning.result import LogResult
+from cleanerd.cleaning.room import Reservations
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.config.load import Configuration, resolve
 from cleanerd.config.sources import read_sources

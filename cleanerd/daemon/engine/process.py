@@ -19,8 +19,8 @@ from multiprocessing.connection import Connection
 
 from cleanerd.cleaning.choose import Candidate, PaceOf, examine_all
 from cleanerd.cleaning.clean import Cleaner
-from cleanerd.cleaning.reservations import Reservations
 from cleanerd.cleaning.result import CleanRequest, LogResult, Progress, Step
+from cleanerd.cleaning.room import Reservations
 from cleanerd.daemon.engine.calls import (
     CleanCall,
     EngineCall,

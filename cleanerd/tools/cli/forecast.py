@@ -67,7 +67,7 @@ def _examined(request: CleanRequest, clock: Clock) -> Iterator[Candidate | LogRe
     for path in request.log_dirs:
         log_dir = LogDir.at(RealFiles(), path, clock)
         found = partitions(log_dir, request)
-        alone = left_alone(log_dir, found, request.configuration, request.topics or frozenset())
+        alone = left_alone(log_dir, found, request.configuration, request.topics)
         known = [tp for tp in found if tp not in alone]
         yield from examine_all(log_dir, known, request, lambda _: unpaced)
 

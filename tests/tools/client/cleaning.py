@@ -9,8 +9,7 @@ from typing import Any
 from cleanerd.cleaning.choose import Candidate, examine
 from cleanerd.cleaning.commit_host import CommitHost
 from cleanerd.cleaning.committer import Committer, Unchanged
-from cleanerd.cleaning.merge import merge_neighbours
-from cleanerd.cleaning.plan import CleaningPlan, plan_cleaning
+from cleanerd.cleaning.plan import CleaningPlan, merge_neighbours, plan_cleaning
 from cleanerd.cleaning.result import CleanRequest
 from cleanerd.cleaning.slices import Weighed
 from cleanerd.cleaning.stage import stage_log
@@ -166,6 +165,13 @@ class Cleaning:
         if self.staged:
             return committed(log_dir)
         return committed(log_dir, unchanged=Unchanged(self.plan.work.round_end, self.plan.candidate.basis))
+
+    def run(self) -> int | None:
+        """All steps, one after the other."""
+        assert self.choose()
+        self.index()
+        self.stage()
+        return self.commit()
 
     def _pipeline(self) -> Pipeline:
         session: Any = InProcess()
