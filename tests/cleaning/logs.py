@@ -156,7 +156,6 @@ def holder(*paths: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that has locked these files as a broker does, until the block ends."""
     arguments = [sys.executable, "-S", "-c", HOLDER, *map(str, paths)]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "locked\n"
         yield process
 

@@ -56,11 +56,9 @@ def stop_broker(log_dir: Path, end: int, *, high_watermark: int | None = None, i
         (log_dir / names.CLEAN_SHUTDOWN).write_text('{"version":0,"brokerEpoch":7}')
 
 
-def snapshot_of(log_dir: Path) -> PartitionSnapshot:
+def snapshot_of(log_dir: Path, tp: TopicPartition = TP) -> PartitionSnapshot:
     place = LogDir.at(FILES, str(log_dir), FixedNow(NOW_MS))
-    found = place.scan(TP, place.checkpoints())
-    assert found is not None
-    return found
+    return place.scan(tp, place.checkpoints())
 
 
 def run_pass(

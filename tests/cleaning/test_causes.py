@@ -18,6 +18,7 @@ from cleanerd.storage.log_dir import LogDir
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import META_PROPERTIES, segment
+from tests.cleaning.retained import snapshot_of
 from tests.cleaning.silent import request_of
 
 TP = TopicPartition("held", 0)
@@ -57,13 +58,8 @@ def skipped(log_dir: Path, **settings: object) -> LogResult:
 
 def kept(log_dir: Path, **settings: object) -> Cause:
     """Why retention leaves the oldest segment."""
-    place = LogDir.at(RealFiles(), str(log_dir), FixedNow(NOW_MS))
-    snapshot = place.scan(TP, place.checkpoints())
-    assert snapshot is not None
     config = request_of(log_dir, TP.topic, settings).topic_config(TP.topic)
-    found = preview(RealFiles(), snapshot, config, NOW_MS)
-    assert found.cause is not None
-    return found.cause
+    return preview(RealFiles(), snapshot_of(log_dir, TP), config, NOW_MS).cause
 
 
 def test_a_record_in_the_future_is_named_by_segment_offset_and_time(tmp_path: Path) -> None:

@@ -14,23 +14,21 @@ from cleanerd.config.sources import read_sources
 from cleanerd.env.clock import FixedNow
 from cleanerd.env.files import RealFiles
 from cleanerd.env.pace import unpaced
-from cleanerd.format.names import (
-    META_PROPERTIES,
-    RECOVERY_POINT_CHECKPOINT,
-    REPLICATION_CHECKPOINT,
-    TopicPartition,
-)
+from cleanerd.format import names
+from cleanerd.format.names import TopicPartition
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter
+from tests.cleaning.logs import META_PROPERTIES as KRAFT
+from tests.cleaning.logs import newest
 from tests.cleaning.silent import clean_at
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 T0_MS = 1_700_000_000_000
 KEYS = 20
-KRAFT, ZOOKEEPER = "version=1\ncluster.id=c\nnode.id=1\n", "version=0\nbroker.id=1\n"
+ZOOKEEPER = "version=0\nbroker.id=1\n"
 Clean = Callable[[int], LogResult]
 
 
@@ -53,10 +51,6 @@ def records(log_dir: Path) -> int:
     return len(list(read_records(str(log_dir / "lagging-0"))))
 
 
-def newest(log_dir: Path) -> dict[bytes | None, bytes | None]:
-    return {record.key: record.value for record in read_records(str(log_dir / "lagging-0"))}
-
-
 def test_c144_max_lag_cleans_what_the_ratio_would_not(tmp_path: Path, spark: LazySpark) -> None:
     """Ratio 1.0, min lag 1 h, max lag 6 h: the first block goes at 6 h + 1 ms, the second not before its time."""
     append_block(tmp_path, T0_MS, 0)
@@ -74,7 +68,7 @@ def test_c144_max_lag_cleans_what_the_ratio_would_not(tmp_path: Path, spark: Laz
     assert clean(later).outcome == "committed"
     assert records(tmp_path) == KEYS + 3 * KEYS, "the first block has one record a key, the second all"
     assert clean(later + 6 * HOUR_MS + 1).outcome == "committed"
-    assert newest(tmp_path) == {b"key %d" % key: b"block 1 turn 2" for key in range(KEYS)}
+    assert newest(tmp_path / "lagging-0") == {b"key %d" % key: b"block 1 turn 2" for key in range(KEYS)}
     assert records(tmp_path) == KEYS
 
 
@@ -84,9 +78,9 @@ def test_c145_min_lag_protects_what_is_younger(tmp_path: Path, spark: LazySpark)
     clean = cleaner(tmp_path, spark, min_cleanable_dirty_ratio=0.0, min_compaction_lag_ms=HOUR_MS)
     assert clean(T0_MS + HOUR_MS // 2).outcome == "skipped"
     append_block(tmp_path, T0_MS + HOUR_MS // 2, 1)
-    expected = newest(tmp_path)
+    expected = newest(tmp_path / "lagging-0")
     assert clean(T0_MS + HOUR_MS + 1).outcome == "committed"
-    assert newest(tmp_path) == expected
+    assert newest(tmp_path / "lagging-0") == expected
     assert records(tmp_path) == KEYS + 3 * KEYS
 
 
@@ -111,10 +105,10 @@ def test_an_idle_producer_is_remembered_as_long_as_its_broker_does(
     with LogWriter(str(tmp_path), "t", 0, segment_bytes=1 << 20) as log:
         Producer(log, producer_id=7).put(b"key", b"value", T0_MS)
         log.roll()
-    for name in (REPLICATION_CHECKPOINT, RECOVERY_POINT_CHECKPOINT):
+    for name in (names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT):
         (tmp_path / name).write_text("0\n1\nt 0 1\n")
     if owner is not None:
-        (tmp_path / META_PROPERTIES).write_text(owner)
+        (tmp_path / names.META_PROPERTIES).write_text(owner)
     texts = {"log.cleanup.policy": "compact"} | {key: str(value) for key, value in settings.items()}
     sources = read_sources(assignments=texts.items())
     found = resolve(sources, ClusterMetadata({"t": None}, {}, {}, release=release))

@@ -76,8 +76,6 @@ def test_a_writer_that_wants_the_lock_gets_its_turn_and_the_commit_goes_on(stage
     turns: list[str] = []
 
     def roll(writer: "subprocess.Popen[str]") -> None:
-        assert writer.stdout is not None
-        assert writer.stdin is not None
         turns.append(writer.stdout.readline().split()[0])
         print(file=writer.stdin, flush=True)
 
@@ -131,7 +129,6 @@ def test_it_is_dropped_when_it_ends_above_the_high_watermark(staged: Cleaning, w
 
 
 def test_nor_is_a_log_recorded_as_clean_above_the_high_watermark(staged: Cleaning) -> None:
-    assert staged.plan is not None
     log_dir, mark = Path(staged.log_dir), staged.plan.work.round_end - 1
     (log_dir / names.META_PROPERTIES).write_text(META_PROPERTIES)
     (log_dir / names.REPLICATION_CHECKPOINT).write_bytes(render_offset_checkpoint({TP: mark}))
@@ -206,7 +203,6 @@ def check_dropped(staged: Cleaning, reason: str, log_dirs: tuple[str, ...] = ())
 
 def check_not_recorded(staged: Cleaning, reason: str, log_dirs: tuple[str, ...] = ()) -> None:
     """As a log in whose cleaned range nothing had to go."""
-    assert staged.plan is not None
     unchanged = Unchanged(staged.plan.work.round_end, staged.plan.candidate.basis)
     with pytest.raises(SourceChanged, match=reason):
         committed(at(staged, log_dirs), unchanged=unchanged)

@@ -1,6 +1,6 @@
 """What `clean` makes of damaged files beside the `.log`, next to what `verify` says of them: one rule for each format.
 
-The corpora are those of both, each damage done to a log directory of its own.
+Each damage is done to a log directory of its own.
 """
 
 import os
@@ -14,8 +14,8 @@ from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.segments import live_bases
 from cleanerd.tools.insight.findings import Finding, Severity
 from cleanerd.tools.insight.verify import verify
-from tests.cleaning import damage as of_clean
-from tests.cleaning.logs import clean, contents, segment, write_logs
+from tests.cleaning.damage import HINTS
+from tests.cleaning.logs import clean, contents, segment
 from tests.cleaning.test_merge import append, bytes_of
 from tests.tools.insight import damage, damage_beside
 from tests.tools.insight.logdirs import broker_log_dir
@@ -26,7 +26,6 @@ CODES = ("index", "time_index", "txn_index", "snapshot", "epoch", "checkpoint", 
 OF_VERIFY = [
     harm for harm, code in (damage.DAMAGES | damage_beside.DAMAGES).items() if code.startswith(CODES)
 ]
-OF_CLEAN = [harm for harm in of_clean.DAMAGES if "index" in harm.__name__] + [*of_clean.HINTS]
 VERIFY_ALONE: dict[Callable[[Path], object], str] = {
     damage.time_index_too_old: "it takes the timestamps of all batches to see it",
     damage.time_index_too_young: "the same",
@@ -45,15 +44,11 @@ def line(finding: Finding) -> str:
     return f"{finding.path}: at byte {finding.position}: expected {finding.expected}, found {finding.found}"
 
 
-@pytest.mark.parametrize("harm", [*OF_VERIFY, *OF_CLEAN], ids=lambda harm: harm.__name__)
+@pytest.mark.parametrize("harm", OF_VERIFY, ids=lambda harm: harm.__name__)
 def test_clean_and_verify_agree(harm: Callable[[Path], object], spark: LazySpark, tmp_path: Path) -> None:
     """What stops a cleaning is an error of `verify`; what it does without is a finding, in the same words, and is mended."""
-    if harm in OF_VERIFY:
-        log_dir = broker_log_dir(tmp_path / "logs")
-        harm(log_dir)
-    else:
-        log_dir = write_logs(tmp_path / "logs", "t")
-        harm(log_dir / "t-0")
+    log_dir = broker_log_dir(tmp_path / "logs")
+    harm(log_dir)
     before = findings(log_dir)
     ran = clean(spark, log_dir)
     errors = [finding for finding in before if finding.kind.severity is Severity.ERROR]
@@ -74,7 +69,7 @@ def test_clean_and_verify_agree(harm: Callable[[Path], object], spark: LazySpark
             )
 
 
-@pytest.mark.parametrize("harm", of_clean.HINTS)
+@pytest.mark.parametrize("harm", HINTS)
 def test_e2_a_damaged_index_does_not_outlive_a_cleaning_in_which_nothing_goes(
     harm: Callable[[Path], str], spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

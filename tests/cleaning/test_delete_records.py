@@ -91,7 +91,7 @@ def test_kip_1161_which_policies_allow_it(tmp_path: Path) -> None:
 
 
 def test_what_the_broker_has_still_to_recover_stays(tmp_path: Path) -> None:
-    """As in a retention pass (6.2); the log start holds all the same."""
+    """As in a retention pass (6.2): the indexes of a broker that crashed prove nothing. The log start holds all the same."""
     write_log(tmp_path)
     stop_broker(tmp_path, 7, high_watermark=15)
     deleted = delete(tmp_path, 12, UNLIMITED)

@@ -39,11 +39,7 @@ def write(log_dir: Path, *, is_marker_in_active: bool) -> None:
 
 
 def clean(log_dir: Path) -> None:
-    cleaning = Cleaning(FILES, str(log_dir), LATER_MS)
-    assert cleaning.choose()
-    cleaning.index()
-    cleaning.stage()
-    cleaning.commit()
+    Cleaning(FILES, str(log_dir), LATER_MS).run()
 
 
 def values(log_dir: Path) -> list[bytes | None]:

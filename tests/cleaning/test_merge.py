@@ -9,20 +9,18 @@ import pytest
 from cleanerd.env.files import RealFiles
 from cleanerd.format.batch import encode_batch
 from cleanerd.format.codecs import Codec
-from cleanerd.format.names import FileKind, TopicPartition
+from cleanerd.format.names import FileKind
 from cleanerd.format.record import Record
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.index_files import read_offset_index
-from cleanerd.storage.partition_dir import PartitionDir
-from cleanerd.storage.scan import PartitionSnapshot, read_aborted_txns, scan_partition
+from cleanerd.storage.scan import read_aborted_txns
 from cleanerd.storage.segments import live_bases
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import Contents, assert_settled, clean, contents, segment
+from tests.cleaning.retained import TP, snapshot_of
 
-TP = TopicPartition("t", 0)
 BIG = 400
 
 
@@ -40,17 +38,6 @@ def append(log_dir: Path, segments: Sequence[int]) -> Path:
         return Path(writer.directory)
 
 
-def snapshot(log_dir: Path) -> PartitionSnapshot:
-    found = scan_partition(
-        PartitionDir.of(RealFiles(), str(log_dir), TP),
-        TP,
-        read_checkpoints(RealFiles(), str(log_dir)),
-        is_kafka=False,
-    )
-    assert found is not None
-    return found
-
-
 def bytes_of(log: Contents) -> bytes:
     """All of the log, one segment behind the other."""
     return b"".join(content for name, (_, _, content) in log.items() if name.endswith(FileKind.LOG.value))
@@ -58,7 +45,10 @@ def bytes_of(log: Contents) -> bytes:
 
 def test_segments_of_unique_keys_become_one_batch_for_batch(tmp_path: Path, spark: LazySpark) -> None:
     directory = append(tmp_path, [5] * 40)
-    before, times = contents(directory), [s.facts.largest_timestamp_ms for s in snapshot(tmp_path).segments]
+    before, times = (
+        contents(directory),
+        [s.facts.largest_timestamp_ms for s in snapshot_of(tmp_path).segments],
+    )
     last = segment(directory, 39).stat()
     ran = clean(spark, tmp_path)
     result = ran.results[tmp_path.name, "t"]
@@ -67,7 +57,7 @@ def test_segments_of_unique_keys_become_one_batch_for_batch(tmp_path: Path, spar
     assert result["bytes_before"] == result["bytes_after"]
     assert live_bases(str(directory)) == [0, 200]
     assert bytes_of(contents(directory)) == bytes_of(before)
-    merged, _ = snapshot(tmp_path).segments
+    merged, _ = snapshot_of(tmp_path).segments
     assert merged.identity.mtime_ns == last.st_mtime_ns
     assert merged.facts.largest_timestamp_ms == max(times[:-1])
     index = read_offset_index(RealFiles(), merged.sibling(FileKind.OFFSET_INDEX), 0)
@@ -100,11 +90,11 @@ def test_c065_empty_segments_are_merged_away(tmp_path: Path, spark: LazySpark) -
         directory = Path(writer.directory)
     clean(spark, tmp_path)
     assert len(live_bases(str(directory))) == 4
-    assert [s.size_bytes == 0 for s in snapshot(tmp_path).segments] == [True, True, False, False]
+    assert [s.size_bytes == 0 for s in snapshot_of(tmp_path).segments] == [True, True, False, False]
     with LogWriter(str(tmp_path), TP.topic, TP.partition, segment_bytes=1 << 20) as writer:
         writer.roll()
     assert clean(spark, tmp_path).outcome("t", tmp_path.name) == "committed"
-    sizes = [s.size_bytes for s in snapshot(tmp_path).segments]
+    sizes = [s.size_bytes for s in snapshot_of(tmp_path).segments]
     assert (sizes[0], len(sizes)) == (0, 4)  # of five, the first two are one
     assert_settled(directory)
 
@@ -127,7 +117,7 @@ def test_transaction_index_and_compressed_batches_come_along(
             clean(spark, tmp_path)
         append(tmp_path, [1])
         unmerged = contents(directory)
-        aborted = read_aborted_txns(RealFiles(), snapshot(tmp_path))
+        aborted = read_aborted_txns(RealFiles(), snapshot_of(tmp_path))
         clean(spark, tmp_path)
         assert bytes_of(contents(directory)) == bytes_of(unmerged)
     append(tmp_path, [1])
@@ -135,7 +125,7 @@ def test_transaction_index_and_compressed_batches_come_along(
     clean(spark, tmp_path)
     assert len(live_bases(str(directory))) < sum(name.endswith(".log") for name in unmerged)
     assert bytes_of(contents(directory)) == bytes_of(unmerged)
-    assert read_aborted_txns(RealFiles(), snapshot(tmp_path)) == aborted
+    assert read_aborted_txns(RealFiles(), snapshot_of(tmp_path)) == aborted
 
 
 def test_a_dry_run_tells_what_would_be_merged(tmp_path: Path, spark: LazySpark) -> None:

@@ -67,7 +67,6 @@ def test_6_5_the_records_tell_the_age(harm: Callable[[Path], None], tmp_path: Pa
     mixed_log(tmp_path)
     harmed(tmp_path, harm, (0, 5, 10))
     retained = run_pass(tmp_path, EXPIRED)
-    assert retained is not None
     assert (retained.segments, retained.reasons) == (2, (Breach.TIME,))
     assert bases(tmp_path) == [10, 15]
 
@@ -78,7 +77,6 @@ def test_6_5_and_so_it_is_for_the_active_segment_of_a_log_that_its_broker_closed
     harmed(tmp_path, pad, (0,))
     assert run_pass(tmp_path, EXPIRED) is None
     retained = run_pass(tmp_path, EXPIRED, NOW_MS + 1001)
-    assert retained is not None
     assert retained.rolled
 
 
@@ -86,7 +84,6 @@ def test_what_stays_is_told_with_its_true_age(tmp_path: Path) -> None:
     mixed_log(tmp_path)
     harmed(tmp_path, pad, (0, 5, 10))
     kept = preview(FILES, snapshot_of(tmp_path), EXPIRED, NOW_MS).kept
-    assert kept is not None
     assert (kept.segment.base_offset, kept.keeper, kept.due_ms) == (10, Keeper.LIMITS, NOW_MS + 1001)
 
 

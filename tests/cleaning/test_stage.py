@@ -61,11 +61,7 @@ def test_what_superseded_a_record_outlives_it_where_the_writer_syncs_nothing(is_
     for seed in range(6):
         with empty_disk() as disk:
             _supersede(disk.root, is_transaction)
-            cleaning = Cleaning(RealFiles(), disk.root, now_ms=1000)
-            assert cleaning.choose()
-            cleaning.index()
-            cleaning.stage()
-            cleaning.commit()
+            Cleaning(RealFiles(), disk.root, now_ms=1000).run()
             disk.power_cut(random.Random(seed))
             found = read_records(f"{disk.root}/t-0", isolation="read_committed")
             assert [record.value for record in found if record.key == b"k"] == [b"new"]
@@ -79,10 +75,7 @@ def test_a_log_never_ends_below_its_first_dirty_offset_where_the_writer_syncs_no
             Producer(writer).put(b"k", b"value", 1)
             writer.roll()
             cleaning = Cleaning(RealFiles(), disk.root, now_ms=1000)
-            assert cleaning.choose()
-            cleaning.index()
-            cleaning.stage()
-            assert (cleaning.staged, cleaning.commit()) == (0, 1)
+            assert (cleaning.run(), cleaning.staged) == (1, 0)
             disk.power_cut(random.Random(seed))
             options = WriterOptions(repair=True)
             assert LogWriter(disk.root, "t", 0, segment_bytes=10_000, options=options).log_end_offset == 1
