@@ -251,29 +251,6 @@ def test_segments_that_are_gone_by_the_commit_fail_it(tmp_path: Path) -> None:
     assert listing(tmp_path) == []
 
 
-@pytest.mark.parametrize("fails_at", [0, 1, 2])
-def test_a_commit_that_fails(fails_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the rename of a partition: each is there as a whole or not at all."""
-    one = writer(tmp_path)
-    done = one.write(iter([batch([row("t", n, r) for n in range(3) for r in some(5)])]))
-    real, calls = os.replace, []
-
-    def replace(source: str, target: str) -> None:
-        if os.path.isdir(source):
-            calls.append(target)
-            if len(calls) > fails_at:
-                raise OSError("the disk is gone")
-        real(source, target)
-
-    monkeypatch.setattr(os, "replace", replace)
-    with pytest.raises(OSError, match="disk is gone"):
-        one.commit([done])
-    one.abort([done])
-    assert listing(tmp_path) == [f"t-{n}" for n in range(fails_at)]
-    for n in range(fails_at):
-        assert list(read_records(str(tmp_path / f"t-{n}"))) == some(5)
-
-
 def test_files_are_synced_before_they_get_their_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Power that fails after a rename finds each byte; the log directory is synced last."""
     synced: list[str] = []
