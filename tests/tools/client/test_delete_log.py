@@ -15,7 +15,6 @@ from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.lock import LogDirLock, probe
 from cleanerd.tools.client.delete_log import delete_log
 from cleanerd.tools.client.producer import Producer
-from cleanerd.tools.client.writer import LogWriter
 from tests.tools.client.cleaning import Cleaning
 from tests.tools.client.killed import KilledFiles, killed_at_every_operation
 from tests.tools.client.logs import Recording, contents, open_writer
@@ -83,11 +82,6 @@ def test_5_23_name_of_255_characters_at_most(length: int, partition: int) -> Non
     assert parsed[0].partition == partition
     assert parsed[0].topic == "x" * min(length, 255 - 40 - len(str(partition)) - 1)
     assert parsed[1] is DirKind.DELETE
-
-
-def test_longest_topic_can_be_deleted(tmp_path: Path) -> None:
-    LogWriter(str(tmp_path), "y" * 249, 12, segment_bytes=1000).close()
-    assert len(os.path.basename(delete_log(str(tmp_path), "y" * 249, 12))) == 255
 
 
 def test_no_such_log(tmp_path: Path) -> None:

@@ -132,20 +132,6 @@ def test_committed_data_after_a_removed_abort_marker_is_seen(tmp_path):
     assert offsets(directory, isolation="read_committed") == [2]
 
 
-def test_reader_takes_in_what_is_appended_and_rolled_meanwhile(tmp_path):
-    """The rest of a segment that was rolled while it was read is not skipped."""
-    with open_writer(tmp_path) as writer:
-        producer = Producer(writer)
-        producer.put(b"k", b"v")
-        reading = read_records(writer.directory)
-        assert next(reading).offset == 0
-        producer.put(b"k", b"v")
-        writer.roll()
-        producer.put(b"k", b"v")
-        assert [record.offset for record in reading] == [1, 2]
-        assert list(reading) == []
-
-
 def test_rolled_between_the_end_of_a_segment_and_the_next_listing(tmp_path, monkeypatch):
     """The writer appends and rolls at the worst moment: after the end of the file was seen."""
     with open_writer(tmp_path) as writer:

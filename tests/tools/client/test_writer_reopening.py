@@ -1,9 +1,6 @@
 """The cooperating writer after a stop, a crash, damage: what it finds, rebuilds, refuses and repairs."""
 
 import errno
-import subprocess
-import sys
-import textwrap
 
 import pytest
 
@@ -11,7 +8,6 @@ from cleanerd.env.files import RealFiles
 from cleanerd.errors import CorruptFile
 from cleanerd.format.batch import Record, encode_batch
 from cleanerd.format.errors import FormatError
-from cleanerd.format.producer_snapshot import ProducerEntry
 from cleanerd.storage.lock import probe
 from cleanerd.tools.client.producer import Producer
 from tests.tools.client.logs import busy, check_indexes, contents, open_writer
@@ -51,27 +47,6 @@ def test_everything_but_the_log_is_rebuilt(tmp_path, suffix, damage):
         good.pop(path.name)
         bad.pop(path.name, None)
     assert bad == good
-
-
-def test_killed_writer_is_reopened_at_the_last_batch(tmp_path):
-    """Nothing is buffered in the process: whoever opens the log next finds every batch and no lock."""
-    script = textwrap.dedent(
-        """
-        import os, signal, sys
-        from cleanerd.tools.client.producer import Producer
-        from cleanerd.tools.client.writer import LogWriter
-        writer = LogWriter(sys.argv[1], "t", 0, segment_bytes=1000, index_interval_bytes=150)
-        for n in range(50):
-            Producer(writer, producer_id=1, next_sequence=n).put(b"k", b"v", n)
-        os.kill(os.getpid(), signal.SIGKILL)
-        """
-    )
-    process = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
-    assert process.returncode == -9
-    with open_writer(tmp_path) as writer:
-        assert writer.log_end_offset == 50
-        assert writer.producers == (ProducerEntry(1, 0, 49, 49, 0, 49, -1, -1),)
-    check_indexes(tmp_path)
 
 
 def test_half_a_commit_of_a_cleaner_does_not_keep_the_writer_out(tmp_path):

@@ -16,7 +16,6 @@ from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.generation import read_generation
 from cleanerd.storage.lock import LogDirLock
 from cleanerd.storage.partition_dir import PartitionDir
-from cleanerd.storage.replay import snapshot_offsets
 from cleanerd.storage.scan import scan_partition
 from cleanerd.storage.segments import LogBatch, live_bases, log_batches
 from cleanerd.tools.client.producer import Producer, ProducerRecord
@@ -69,19 +68,6 @@ def test_truncated_log_is_that_of_a_writer_that_never_wrote_the_rest(tmp_path: P
     assert contents(tmp_path / "cut") == contents(tmp_path / "never")
 
 
-@pytest.mark.parametrize("number", range(0, 60, 7))
-def test_reopened_after_a_truncation_it_ends_where_it_was_cut(tmp_path: Path, number: int) -> None:
-    batches, _ = fill(tmp_path)
-    offset = batches[min(number, len(batches) - 1)].last_offset
-    with open_writer(tmp_path, segment_bytes=SEGMENT_BYTES) as writer:
-        writer.truncate(offset)
-        producers = writer.producers
-    with open_writer(tmp_path, segment_bytes=SEGMENT_BYTES) as writer:
-        assert (writer.log_end_offset, writer.producers) == (offset, producers)
-        busy(writer, range(20, 23))
-    check_indexes(tmp_path)
-
-
 @pytest.mark.parametrize("offset", range(1, 20))
 def test_batch_that_reaches_the_offset_goes_and_no_offset_is_used_twice(tmp_path: Path, offset: int) -> None:
     """Batches of five: what a consumer has read below the offset it will not read anew."""
@@ -115,35 +101,6 @@ def test_gap_that_a_cleaning_left_is_not_filled(tmp_path: Path) -> None:
     with open_writer(tmp_path) as writer:
         assert writer.log_end_offset == 7
         assert live_bases(writer.directory) == [0, 7]
-
-
-def test_nothing_happens_at_the_end_or_above(tmp_path: Path) -> None:
-    fill(tmp_path)
-    with open_writer(tmp_path, segment_bytes=SEGMENT_BYTES) as writer:
-        before = contents(tmp_path)
-        writer.truncate(writer.log_end_offset)
-        writer.truncate(writer.log_end_offset + 5)
-        assert contents(tmp_path) == before
-
-
-def test_checkpoints_are_lowered_and_leader_epochs_dropped(tmp_path: Path) -> None:
-    """2.14, spec disk A6; entries of others stay."""
-    _, bases = fill(tmp_path)
-    (tmp_path / "u-0").mkdir()
-    (tmp_path / names.CLEANER_OFFSET_CHECKPOINT).write_text(f"0\n2\nt 0 {bases[-1]}\nu 0 {bases[-1]}\n")
-    (tmp_path / names.LOG_START_CHECKPOINT).write_text(f"0\n1\nt 0 {bases[1] + 1}\n")
-    epochs = tmp_path / "t-0" / names.LEADER_EPOCH_CHECKPOINT
-    epochs.write_text(f"0\n3\n0 0\n1 {bases[1]}\n2 {bases[2]}\n")
-    with open_writer(tmp_path, segment_bytes=SEGMENT_BYTES) as writer:
-        writer.truncate(bases[2] - 1)
-        found = read_checkpoints(FILES, str(tmp_path))
-        assert found.cleaner == {TP: bases[1], TopicPartition("u", 0): bases[-1]}
-        assert found.log_start == {TP: bases[1] + 1}
-        assert epochs.read_text() == f"0\n2\n0 0\n1 {bases[1]}\n"
-        assert snapshot_offsets(writer.directory)[-1] <= bases[1]
-        writer.truncate(bases[1])
-        assert read_checkpoints(FILES, str(tmp_path)).log_start == {TP: bases[1]}
-        assert epochs.read_text() == "0\n1\n0 0\n"
 
 
 # -- what is refused -----------------------------------------------------------------------------------------
@@ -327,7 +284,10 @@ def test_2_7_the_cleaner_is_stopped_below_the_active_base_only(tmp_path: Path) -
     _, bases = fill(tmp_path)
     control = Recording()
     with open_writer(tmp_path, segment_bytes=SEGMENT_BYTES, control=control) as writer:
+        before = contents(tmp_path)
         writer.truncate(writer.log_end_offset)
+        writer.truncate(writer.log_end_offset + 5)
+        assert contents(tmp_path) == before
         writer.truncate(writer.log_end_offset - 1)
         writer.truncate(bases[-1])
         assert control.calls == []
