@@ -1,7 +1,6 @@
 """Completion scripts in real shells."""
 
 import argparse
-import os
 import shutil
 import socket
 import subprocess
@@ -93,23 +92,6 @@ def test_tab_offers_what_fits(shell: Shell, words: str, expected: list[str]) -> 
     assert set(offered) <= set(expected) if "/etc" in words else offered == expected
 
 
-def test_every_verb_and_option_is_offered(shell: Shell) -> None:
-    """Down to the verbs of verbs; nothing is forgotten when one is added."""
-    for prog, make in PARSERS.items():
-        _assert_offered(shell, make(), prog)
-
-
-def _assert_offered(shell: Shell, parser: argparse.ArgumentParser, *words: str) -> None:
-    options = {name for action in parser._actions for name in action.option_strings}
-    assert set(shell.offers(*words, "-")) == options
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            verbs = {name: verb for name, verb in action.choices.items() if not name.startswith("_")}
-            assert set(shell.offers(*words, "")) == set(verbs)
-            for name in list(verbs)[-3:]:  # the last ones stand for all
-                _assert_offered(shell, verbs[name], *words, name)
-
-
 def test_a_daemon_that_is_away_or_hangs_costs_no_more_than_a_moment(tmp_path: Path) -> None:
     """Silent, nothing to offer."""
     with socket.socket(socket.AF_UNIX) as hanging:
@@ -132,20 +114,3 @@ def test_scripts_are_printed_and_parse(prog: str, shell_name: str, tmp_path: Pat
         pytest.skip(f"no {shell_name} here")
     (tmp_path / "script").write_text(printed)
     subprocess.run([shell_name, "-n", tmp_path / "script"], check=True, capture_output=True)
-
-
-@pytest.mark.skipif(shutil.which("fish") is None, reason="no fish here")
-def test_fish_offers_what_fits(shell: Shell) -> None:
-    """With what each verb does."""
-    (shell.directory / "script.fish").write_text(script("cleanerctl", "fish"))
-    path = f"{shell.directory}:{os.environ['PATH']}"
-
-    def offers(line: str) -> list[str]:
-        command = ["fish", "--no-config", "-c", f"source {shell.directory}/script.fish; complete -C '{line}'"]
-        environment = shell.environment | {"PATH": path}
-        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        return ran.stdout.splitlines()
-
-    assert "retry\tforget the failures of uncleanable logs" in offers("cleanerctl re")
-    assert offers("cleanerctl log or") == ["orders-0", "orders-3"]
-    assert [line.split("\t")[0] for line in offers("cleanerctl logs --state un")] == ["uncleanable"]

@@ -82,17 +82,6 @@ def test_cleanerd(command: str, form: str, plain: Streams, tmp_path: Path) -> No
     assert plain.text()
 
 
-def test_every_command_with_formats_is_tried() -> None:
-    assert {name for name, verb in verbs(cleanerd_main.make_parser()) if has_formats(verb)} == {
-        *COMMANDS,
-        "broker check",  # needs a broker
-    }
-
-
-def has_formats(parser: argparse.ArgumentParser) -> bool:
-    return any("-o" in action.option_strings for action in parser._actions)
-
-
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """One whose log orders-0 is paused."""

@@ -53,15 +53,6 @@ def test_what_a_key_of_each_form_accepts(key: str) -> None:
         assert problem.endswith(f"found {text!r} (command line: --set {key})")
 
 
-@pytest.mark.parametrize("text", ["", "a b"])
-@pytest.mark.parametrize("key", [name for name in OWN if BROKER_KEYS[name].type is not ValueType.STRING])
-def test_what_is_no_value_at_all_is_refused(key: str, text: str) -> None:
-    """Nothing is bent into a value; a list may be empty."""
-    if text or BROKER_KEYS[key].type is not ValueType.LIST:
-        with pytest.raises(BadConfiguration):
-            resolve(read_sources(None, [(key, text)]))
-
-
 @pytest.mark.parametrize("key", OWN)
 def test_environment_and_file_set_each_key(key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`CLEANERD_...` beats the config file, `--set` beats both."""

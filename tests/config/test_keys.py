@@ -14,6 +14,7 @@ from cleanerd.config.keys import (
     TOPIC_KEYS,
 )
 from cleanerd.config.model import CleanerdConfig, TopicConfig
+from cleanerd.config.reference import render_reference
 from cleanerd.config.settings import Key, Scope, declared_keys
 from tests.citations import BEHAVIOUR, REFERENCE
 
@@ -77,10 +78,11 @@ def test_defaults_of_synonyms_agree_with_their_topic_key() -> None:
 
 @pytest.mark.parametrize("key", [*BROKER_KEYS.values(), *TOPIC_KEYS.values()], ids=lambda key: key.name)
 def test_every_declaration_is_sound(key: Key) -> None:
-    """The default passes the key's own check, survives its own text, and the key says what it is for."""
+    """The default passes the key's own check and survives its own text; what the key is for is in the reference."""
     assert key.default is None or key.check.accepts(key.default)
     assert key.default is None or key.type.parse(_shown(key.default)) == key.default
     assert key.doc.endswith(".")
+    assert f"`{key.name}`" in render_reference()
     assert key.name.endswith(".ms") == (key.unit == "ms")
 
 

@@ -240,19 +240,11 @@ def top(daemon: Daemon) -> Iterator[Screen]:
         yield screen
 
 
-def test_q_leaves(top: Screen) -> None:
-    top.type(b"q")
-    assert top.left() == 0
-
-
-def test_interrupting_it_is_no_failure(top: Screen) -> None:
-    top.process.send_signal(signal.SIGINT)
-    assert top.left() == 0
-
-
-def test_terminating_it_gives_the_terminal_back(top: Screen) -> None:
-    top.process.terminate()
-    assert top.left() == 128 + signal.SIGTERM
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 128 + signal.SIGTERM)])
+def test_a_signal_ends_it(top: Screen, number: signal.Signals, code: int) -> None:
+    """And gives the terminal back; to interrupt it is no failure."""
+    top.process.send_signal(number)
+    assert top.left() == code
 
 
 def test_it_draws_again_by_itself_and_when_the_size_changes(daemon: Daemon, top: Screen) -> None:
@@ -274,7 +266,7 @@ def test_it_goes_on_when_the_daemon_comes_back(daemon: Daemon, top: Screen) -> N
 
 
 def test_stopped_and_continued_it_has_the_screen_again(top: Screen) -> None:
-    """Ctrl-Z gives the terminal back; after `fg` it draws again."""
+    """Ctrl-Z gives the terminal back; after `fg` it draws again, and `q` leaves."""
     top.process.send_signal(signal.SIGTSTP)
     top.read_until("\x1b[?1049l")
     while not os.waitid(os.P_PID, top.process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT):
