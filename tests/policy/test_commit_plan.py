@@ -4,26 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cleanerd.policy.commit_plan import epochs_contradiction, segments_contradiction, uncovered_sources
+from cleanerd.policy.commit_plan import epochs_contradiction, uncovered_sources
 from cleanerd.policy.recovery_plan import Found, Leftovers, Remedy, choose_remedy, objection
 
 OLD = ((0, 0), (2, 10), (5, 40))
-
-
-@pytest.mark.parametrize(
-    "found",
-    [
-        OLD,
-        (*OLD, (6, 50)),  # a new leader appends behind the group
-        ((0, 7), (2, 10), (5, 40)),  # the log start moved inside epoch 0
-        ((2, 10), (5, 40)),  # past it
-        ((2, 25), (5, 40)),
-        ((5, 49),),
-    ],
-)
-def test_epochs_that_retention_folded_do_not_contradict(found: tuple[tuple[int, int], ...]) -> None:
-    """LogLoader.load folds entries below the log start at the front (spec disk A6)."""
-    assert epochs_contradiction(OLD, found, next_base_offset=50) is None
 
 
 @pytest.mark.parametrize(
@@ -75,15 +59,6 @@ def test_truncation_below_the_group_end_is_found(
     found = (*left, (newest + 1 + new_epoch, truncated_to))
     reason = epochs_contradiction(planned, found, next_base_offset=end)
     assert (reason is not None) == (truncated_to < end or any(truncated_to <= s < end for _, s in planned))
-
-
-def test_group_must_not_reach_the_last_segment() -> None:
-    """Spec disk D4.4: the active segment is nobody's source, so one must follow."""
-    live = [0, 10, 20, 30]
-    assert segments_contradiction([0, 10], live, base_offset=0, next_base_offset=20) is None
-    assert segments_contradiction([20, 30], live, base_offset=20, next_base_offset=40) is not None
-    assert segments_contradiction([0, 20], live, base_offset=0, next_base_offset=30) is not None
-    assert segments_contradiction([0, 10, 20], [0, 10, 30], base_offset=0, next_base_offset=30) is not None
 
 
 def test_uncovered_sources_are_those_above_the_last_batch() -> None:
