@@ -226,16 +226,6 @@ def test_all_groups_can_be_revalidated_before_the_first_is_committed() -> None:
         revalidate(PartitionDir(disk, DIRECTORY), group)
 
 
-def test_staged_again_after_a_discard_it_can_be_committed() -> None:
-    """A second cleaning does not meet anything of the first."""
-    disk, _ = staged_disk(TWO)
-    discard_staged(PartitionDir(disk, DIRECTORY))
-    for rewrite in TWO.rewrites:
-        stage(disk, rewrite)
-    commit_all(disk)
-    assert live_segments(disk) == TWO.after(2)
-
-
 @scenarios
 def test_commit_on_a_real_file_system(scenario: Scenario, tmp_path: Path) -> None:
     """The same with the operating system's files, and a group that waits through a recovery."""

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import pytest
 
 from cleanerd.errors import SourceChanged
-from cleanerd.format.names import FileKind, SegmentFileName
 from cleanerd.storage.delete import deleted_files, retire_segments, unlink_all
 from cleanerd.storage.partition_dir import PartitionDir, bases_of
 from tests.sim import kafka_startup
@@ -56,12 +55,6 @@ def assert_is_end_of_log(disk: SimDisk) -> None:
         assert disk.exists(f"{DIRECTORY}/{base:020d}.txnindex"), f"{base} lost its transaction index"
 
 
-def test_all_files_of_the_segments_are_gone_and_no_other() -> None:
-    disk = interrupted()[-1]
-    expected = {f"{base:020d}{kind}" for base, kind in itertools.product((30, 40), KINDS)}
-    assert set(disk.list_names(DIRECTORY)) == expected
-
-
 def test_a_deletion_killed_anywhere_is_ended_by_the_next_one() -> None:
     for disk in interrupted():
         disk.restart()
@@ -90,13 +83,6 @@ def test_power_cut_after_a_killed_deletion_went_on_leaves_no_hole() -> None:
             delete_segments(disk, [base for base in live(disk) if base in GOING])
         for after in switched_off(disk):
             assert_is_end_of_log(after)
-
-
-def test_files_that_are_missing_are_passed_over() -> None:
-    disk = a_log()
-    disk.unlink(f"{DIRECTORY}/{SegmentFileName(0, FileKind.TXN_INDEX)}")
-    delete_segments(disk, [0])
-    assert live(disk) == [10, 20, 30, 40]
 
 
 def test_6_7_nothing_of_a_retired_segment_is_deleted_before_its_time() -> None:

@@ -111,21 +111,6 @@ def test_1_7_the_daemon_resets_it_although_nothing_is_to_be_cleaned(
     assert not known.may_need_reset
 
 
-def test_what_the_log_grows_past_is_dirty_all_the_same(tmp_path: Path, spark: LazySpark) -> None:
-    """The reason for all this: records that no cleaning has seen must not count as clean because of where they lie."""
-    write(tmp_path, 30)
-    clean(spark, tmp_path)
-    with LogWriter(str(tmp_path), TP.topic, TP.partition, segment_bytes=1 << 20) as writer:
-        producer = Producer(writer)
-        for number in range(20):
-            producer.put(b"key %d" % number, b"newer", 5000 + number)
-        writer.roll()
-        producer.put(b"last", b"newer", 9000)
-    result = clean(spark, tmp_path).results[tmp_path.name, "t"]
-    assert (result["first_dirty_offset"], result["end_offset"]) == (0, 40)
-    assert result["removed"] == {"superseded": 20}
-
-
 def age(path: Path, by_s: float) -> None:
     """As if it had been written so much earlier."""
     modified_ns = path.stat().st_mtime_ns - int(by_s * 1e9)

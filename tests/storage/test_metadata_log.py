@@ -9,7 +9,6 @@ import pytest
 
 from cleanerd.env.files import READ_MAX_BYTES, RealFiles
 from cleanerd.errors import BadUsage, CleanerdError, CorruptFile, DirOffline, SourceChanged
-from cleanerd.format.codecs import Codec
 from cleanerd.format.control import ControlType
 from cleanerd.storage.metadata_log import by_node, find_metadata, read_metadata
 from tests.storage.metadata import (
@@ -76,13 +75,6 @@ def test_f4_metadata_transactions(tmp_path: Path, tail: list[bytes], value: str)
     begin = batch(0, [config(TOPIC, "t", "k", "old"), BEGIN])
     rest = batch(2, [config(TOPIC, "t", "k", "new"), *tail])
     assert read(log(tmp_path, log_0=begin + rest)).topic_configs == {"t": {"k": value}}
-
-
-@pytest.mark.parametrize("codec", list(Codec))
-def test_f1_attribute_bits_are_honoured(tmp_path: Path, codec: Codec) -> None:
-    """Metadata batches are uncompressed today; whatever the bits say is read."""
-    found = read(log(tmp_path, log_0=batch(0, [SAMPLE_TOPIC, SAMPLE_CONFIG], codec)))
-    assert found.topic_configs == {"m-a": {"cleanup.policy": "compact,delete"}}
 
 
 def test_f1_control_batches_are_skipped(tmp_path: Path) -> None:

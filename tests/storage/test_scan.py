@@ -11,7 +11,6 @@ from cleanerd.format.batch import Record, encode_batch, encode_empty_batch, pars
 from cleanerd.format.codecs import Codec
 from cleanerd.format.control import ControlType, encode_end_txn_marker
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix, TopicPartition
-from cleanerd.storage import scan as scan_module
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import (
     Checkpoints,
@@ -103,19 +102,6 @@ def test_a_directory_without_segments_is_no_log(tmp_path: Path) -> None:
     (tmp_path / str(TP)).mkdir()
     empty = Checkpoints({}, {}, {}, {})
     assert scan_partition(PartitionDir.of(FILES, str(tmp_path), TP), TP, empty, is_kafka=False) is None
-
-
-def test_batch_larger_than_the_read_buffer_is_found(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the first, nor the last, nor a torn one is lost by a small buffer."""
-    with LogWriter(str(log_dir), "t", 0, segment_bytes=1 << 20) as writer:
-        producer = Producer(writer)
-        for size in (2000, 10, 3000):
-            producer.put(b"large", b"x" * size)
-    monkeypatch.setattr(scan_module, "_READ_BYTES", 64)
-    monkeypatch.setattr(scan_module, "_SHORT_TAIL_BYTES", 0)  # else plain Python reads all of it
-    assert scan(log_dir).log_end_offset == 11
-    os.truncate(active(log_dir), active(log_dir).stat().st_size - 1)
-    assert scan(log_dir).log_end_offset == 10
 
 
 def test_1_10_largest_timestamp_is_that_of_the_time_index_else_the_mtime(log_dir: Path) -> None:

@@ -6,7 +6,6 @@ from uuid import UUID
 import pytest
 
 from cleanerd.env.files import RealFiles
-from cleanerd.format.uuid_text import render_uuid
 from cleanerd.storage.metadata_log import read_metadata
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.topic_id import topic_id_mismatch, why_not_of_cluster
@@ -26,13 +25,6 @@ def test_directories_of_a_real_broker_are_the_clusters(directory: Path) -> None:
     reason = why_not_of_cluster(PartitionDir(RealFiles(), str(directory)), other, METADATA)
     assert reason is not None
     assert reason.startswith(f"{directory}/partition.metadata: expected topic id ")
-
-
-def test_golden_bytes() -> None:
-    """A6: the 43 bytes that a broker wrote, without a newline at the end."""
-    data = (GOLDEN / "plain-0" / "partition.metadata").read_bytes()
-    assert data == b"version: 0\ntopic_id: " + render_uuid(PLAIN).encode()
-    assert len(data) == 43
 
 
 def test_a_topic_created_anew_is_another(tmp_path: Path) -> None:
