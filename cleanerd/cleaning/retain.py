@@ -58,7 +58,7 @@ from cleanerd.storage.index_files import largest_timestamp_ms
 from cleanerd.storage.lock import pause_after
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
-from cleanerd.storage.replay import producers_at
+from cleanerd.storage.producer_state import producers_at
 from cleanerd.storage.roll import roll_segment
 from cleanerd.storage.scan import Checkpoints, PartitionSnapshot, log_end
 from cleanerd.storage.staged import live_logs

@@ -36,7 +36,7 @@ from cleanerd.format.names import SEGMENT_KINDS, FileKind, TopicPartition
 from cleanerd.storage.index_files import walk_headers
 from cleanerd.storage.lock import is_open_elsewhere
 from cleanerd.storage.log_dir import LogDir
-from cleanerd.storage.replay import producers_at
+from cleanerd.storage.producer_state import producers_at
 from cleanerd.storage.roll import roll_segment
 from cleanerd.storage.scan import PartitionSnapshot
 

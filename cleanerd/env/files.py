@@ -108,22 +108,6 @@ def regular_file(path: str, buffering: int = -1) -> BinaryIO:
     return os.fdopen(regular_fd(path), "rb", buffering)
 
 
-def read_regular(path: str, max_bytes: int) -> bytes:
-    """Whole content. Raises as `regular_fd`, and NotRegular for a file of more than `max_bytes`."""
-    with open_regular(path) as fd:
-        size, content = os.fstat(fd).st_size, b""
-        while size <= max_bytes >= len(content):
-            wanted = max(size - len(content) + 1, _READ_BYTES)
-            more = os.read(fd, min(wanted, max_bytes + 1 - len(content)))
-            if not more:
-                break
-            content += more
-    found = max(size, len(content))
-    if found > max_bytes:
-        raise NotRegular(errno.EFBIG, f"expected at most {max_bytes} bytes, found {found}", path)
-    return content
-
-
 def read_to_hole(path: str, max_bytes: int, *, follow_links: bool = False) -> tuple[bytes, int]:
     """Content up to the first hole, and the size: a file that was allocated in advance costs what was written of it.
 
@@ -186,8 +170,19 @@ class RealFiles:
         return True
 
     def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
-        """Whole content of a regular file, as `read_regular`."""
-        return read_regular(path, max_bytes)
+        """Whole content. Raises as `regular_fd`, and NotRegular for a file of more than `max_bytes`."""
+        with open_regular(path) as fd:
+            size, content = os.fstat(fd).st_size, b""
+            while size <= max_bytes >= len(content):
+                wanted = max(size - len(content) + 1, _READ_BYTES)
+                more = os.read(fd, min(wanted, max_bytes + 1 - len(content)))
+                if not more:
+                    break
+                content += more
+        found = max(size, len(content))
+        if found > max_bytes:
+            raise NotRegular(errno.EFBIG, f"expected at most {max_bytes} bytes, found {found}", path)
+        return content
 
     def read_to_hole(self, path: str, max_bytes: int = READ_MAX_BYTES) -> tuple[bytes, int]:
         """Content of a regular file up to its first hole, and its size, as `read_to_hole`."""

@@ -18,9 +18,8 @@ cannot read, and cannot read the zstd and snappy that Kafka writes.
 import struct
 import threading
 import zlib
-from collections.abc import Callable
 from enum import IntEnum
-from typing import Protocol
+from typing import Any
 
 import cramjam
 import lz4.frame
@@ -111,7 +110,7 @@ def decompress(
         case Codec.NONE:
             return bytes(data)
         case Codec.GZIP:
-            return _decompress_members("gzip", _GzipMember, data, expanded_bytes_max)
+            return _decompress_members(codec, data, expanded_bytes_max)
         case Codec.SNAPPY:
             return _decompress_snappy(data, expanded_bytes_max)
         case Codec.LZ4:
@@ -119,7 +118,7 @@ def decompress(
         case Codec.ZSTD:
             if magic < 2:
                 raise FormatError(0, "a codec of magic 0 or 1", "zstd")
-            return _decompress_members("zstd", _ZstdMember, data, expanded_bytes_max)
+            return _decompress_members(codec, data, expanded_bytes_max)
 
 
 class _Engines(threading.local):
@@ -139,58 +138,6 @@ class _Engines(threading.local):
 
 
 _engines = _Engines()
-
-
-class _Member(Protocol):
-    """What gzip and zstd stream decompressors have in common."""
-
-    @property
-    def eof(self) -> bool: ...
-
-    @property
-    def unused_data(self) -> bytes: ...
-
-    def decompress(self, data: Data, /) -> bytes: ...
-
-
-class _GzipMember:
-    """A gzip member that stops where it gets too large."""
-
-    def __init__(self, _: memoryview, expanded_bytes_max: int) -> None:
-        self._expanded_bytes_max = expanded_bytes_max
-        self._stream = isal_zlib.decompressobj(_GZIP_WBITS)
-
-    @property
-    def eof(self) -> bool:
-        return bool(self._stream.eof)
-
-    @property
-    def unused_data(self) -> bytes:
-        return bytes(self._stream.unused_data)
-
-    def decompress(self, data: Data, /) -> bytes:
-        content = bytes(self._stream.decompress(data, self._expanded_bytes_max + 1))
-        _check_size(len(content), self._expanded_bytes_max)
-        return content
-
-
-class _ZstdMember:
-    """A zstd frame that is refused before it is expanded when it may get too large."""
-
-    def __init__(self, data: memoryview, expanded_bytes_max: int) -> None:
-        _check_zstd_blocks(data, expanded_bytes_max)
-        self._stream = _engines.zstd_decompressor.decompressobj()
-
-    @property
-    def eof(self) -> bool:
-        return self._stream.eof
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._stream.unused_data
-
-    def decompress(self, data: Data, /) -> bytes:
-        return self._stream.decompress(data)
 
 
 def _check_size(expanded_bytes: int, expanded_bytes_max: int) -> None:
@@ -220,9 +167,15 @@ def _check_zstd_blocks(data: memoryview, expanded_bytes_max: int) -> None:
     _check_size(expanded, expanded_bytes_max)
 
 
-def _decompress_members(
-    name: str, new_member: Callable[[memoryview, int], _Member], data: Data, expanded_bytes_max: int
-) -> bytes:
+def _new_member(codec: Codec, data: memoryview, expanded_bytes_max: int) -> Any:
+    """The decompressor of one gzip member or zstd frame, which is refused when it may get too large."""
+    if codec is Codec.GZIP:
+        return isal_zlib.decompressobj(_GZIP_WBITS)
+    _check_zstd_blocks(data, expanded_bytes_max)
+    return _engines.zstd_decompressor.decompressobj()
+
+
+def _decompress_members(codec: Codec, data: Data, expanded_bytes_max: int) -> bytes:
     """Decompress concatenated members until the input is used up, as the JVM's input streams do.
 
     A member that has ended copies what it was given too much. So the first, mostly the only one, is given all, a later one
@@ -230,12 +183,14 @@ def _decompress_members(
     """
     view, parts = memoryview(data), []
     position, expanded, window = 0, 0, len(data)
+    name = codec.name.lower()
     while True:
         start = position
         try:
-            member = new_member(view[start:], expanded_bytes_max)
+            member = _new_member(codec, view[start:], expanded_bytes_max)
             while not member.eof and position < len(view):
-                parts.append(member.decompress(view[position : position + window]))
+                room = [expanded_bytes_max + 1 - expanded] if codec is Codec.GZIP else []
+                parts.append(member.decompress(view[position : position + window], *room))
                 expanded += len(parts[-1])
                 _check_size(expanded, expanded_bytes_max)
                 position = min(position + window, len(view))

@@ -5,9 +5,9 @@ import os
 import uuid
 from collections.abc import Iterator, Sequence
 
+from cleanerd.env.page_cache import begin_writeback
 from cleanerd.env.space import room
 from cleanerd.env.turns import file_turn
-from cleanerd.env.writeback import begin_writeback
 from cleanerd.format.names import of_attempt
 from cleanerd.kernels.tables import Bytes
 from cleanerd.spark_runtime.place import AskedPlace, KnownPlace

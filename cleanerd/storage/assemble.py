@@ -7,8 +7,8 @@ the modification time of the last source (rule 4.12) and the owner and mode of i
 import os
 from dataclasses import dataclass
 
+from cleanerd.env.page_cache import begin_writeback
 from cleanerd.env.space import room
-from cleanerd.env.writeback import begin_writeback
 from cleanerd.errors import SourceChanged
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix
 from cleanerd.format.offset_index import OffsetIndex, render_offset_index

@@ -21,7 +21,7 @@ from cleanerd.format.errors import FormatError
 from cleanerd.format.head import HEADER_SIZE
 from cleanerd.format.metadata_records import parse_metadata_record
 from cleanerd.format.names import FileKind, segment_path
-from cleanerd.storage.metadata_seek import index_position, starts_batch
+from cleanerd.storage.metadata_log import index_position, starts_batch
 from cleanerd.storage.partition_dir import bases_of
 
 

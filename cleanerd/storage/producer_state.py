@@ -1,5 +1,7 @@
 """What a log knows of its producers: the state behind `.snapshot` and `.txnindex` (spec disk B6, B7, rule A.4).
 
+From disk: the newest usable snapshot, then the batches behind it (spec disk D2.7, G).
+
 =======================  ===================================================================================
 batch                    effect on its producer
 =======================  ===================================================================================
@@ -13,14 +15,21 @@ any, with a new epoch    first forgets the last sequence and offset
 =======================  ===================================================================================
 """
 
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 
+from cleanerd.env.files import NotRegular, RealFiles
 from cleanerd.format.batch import BatchHeader, decode_batch
 from cleanerd.format.control import ControlType, parse_control_key, parse_end_txn_value
-from cleanerd.format.producer_snapshot import ProducerEntry
+from cleanerd.format.errors import FormatError, corruption_in
+from cleanerd.format.names import FileKind, segment_path
+from cleanerd.format.producer_snapshot import ProducerEntry, parse_producer_snapshot
 from cleanerd.format.record import Record
 from cleanerd.format.txn_index import AbortedTxn
+
+from .partition_dir import bases_of
+from .segments import LogBatch, live_bases, log_batches
 
 
 class ProducerState:
@@ -109,3 +118,53 @@ class ProducerState:
         return replace(
             entry, producer_epoch=header.producer_epoch, last_sequence=-1, last_offset=-1, offset_delta=0
         )
+
+
+def producers_at(directory: str, offset: int) -> ProducerState:
+    """The state just below `offset`, which is the base offset of a segment. Raises: as `log_batches`."""
+    start, state = _newest_snapshot(directory, offset)
+    if start == offset:  # the common case, which needs no other segment
+        return state
+    for batch in log_batches(directory, start):
+        if batch.last_offset >= offset:
+            break
+        _apply(state, batch)
+    return state
+
+
+def _apply(state: ProducerState, batch: LogBatch) -> None:
+    if batch.header is not None:  # magic 0 and 1 know no producers
+        with corruption_in(batch.path, batch.position):
+            state.apply(batch.header, batch.data)
+
+
+def last_stable_offset(directory: str) -> int:
+    """First offset that a read_committed consumer cannot have yet: of an open transaction, else the log end.
+
+    Raises: `CorruptFile`.
+    """
+    bases = live_bases(directory)
+    if not bases:
+        return 0
+    state, end = producers_at(directory, bases[-1]), bases[-1]
+    for batch in log_batches(directory, end):
+        _apply(state, batch)
+        end = batch.last_offset + 1
+    return end if state.first_open_offset is None else state.first_open_offset
+
+
+def snapshot_offsets(directory: str) -> list[int]:
+    """Offsets of the producer snapshots, ascending."""
+    return bases_of(os.listdir(directory), FileKind.PRODUCER_SNAPSHOT)
+
+
+def _newest_snapshot(directory: str, limit: int) -> tuple[int, ProducerState]:
+    """The newest readable one at or below `limit`; a damaged one costs a longer replay, nothing else."""
+    for offset in reversed(snapshot_offsets(directory)):
+        path = segment_path(directory, offset, FileKind.PRODUCER_SNAPSHOT)
+        if offset <= limit:
+            try:
+                return offset, ProducerState(parse_producer_snapshot(RealFiles().read(path), offset))
+            except (FormatError, FileNotFoundError, NotRegular):
+                continue
+    return 0, ProducerState()

@@ -17,15 +17,21 @@ Idempotent, and safe to interrupt anywhere: it repeats steps of `commit` or of a
 A group that was never begun stays, and the caller may commit or discard it.
 """
 
+import os
 from collections.abc import Callable, Iterable
 
 from cleanerd.errors import CorruptFile, LogUncleanable
+from cleanerd.format.batch import checksum
+from cleanerd.format.errors import FormatError, corruption_in
+from cleanerd.format.head import CRC_AT
+from cleanerd.format.legacy import decode_entry
 from cleanerd.format.names import SEGMENT_KINDS, FileKind, SegmentFileName, Suffix, parse_segment_file
 from cleanerd.policy.recovery_plan import Found, Leftovers, Remedy, choose_remedy, objection
 
 from .commit import finish
 from .generation import end_truncation
 from .partition_dir import PartitionDir
+from .segments import LogBatch, OpenSegment
 from .staged import (
     StagedGroup,
     manifest_names,
@@ -34,9 +40,37 @@ from .staged import (
     staged_names,
     unlink_staged,
 )
-from .swap_end import swap_end
 
 Acted = Callable[[str], None]
+
+
+def swap_end(path: str) -> int:
+    """The offset after the last batch of a `<base>.log.swap`, its base if it is empty; a broker checks no CRC here (D2).
+
+    Raises CorruptFile unless the whole file is sound batches whose offsets rise from the base on; OSError.
+    """
+    directory, name = os.path.split(path)
+    end = int(name.partition(".")[0])
+    with OpenSegment(directory, end, Suffix.SWAP) as segment:
+        for batch in segment.batches():
+            with corruption_in(path, batch.position):
+                first, last = _offsets(batch)
+                if not end <= first <= last:
+                    raise FormatError(0, f"an offset of {end} or more", f"{first} to {last}")
+            end = last + 1
+        if segment.position < segment.size_bytes:
+            raise CorruptFile(path, segment.position, "a whole batch", "a torn one")
+    return end
+
+
+def _offsets(batch: LogBatch) -> tuple[int, int]:
+    """First and last offset of a batch whose CRC is right."""
+    if batch.header is None:
+        entry = decode_entry(batch.data)
+        return entry.base_offset, entry.last_offset
+    if batch.header.crc != checksum(batch.data):
+        raise FormatError(CRC_AT, f"CRC {batch.header.crc:#010x}", f"{checksum(batch.data):#010x}")
+    return batch.header.base_offset, batch.header.last_offset
 
 
 def _ignore(_: str) -> None:

@@ -23,7 +23,7 @@ from cleanerd.storage.checkpoints import read_checkpoints, read_leader_epochs, u
 from cleanerd.storage.lock import LogDirLock
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
-from cleanerd.storage.replay import producers_at
+from cleanerd.storage.producer_state import producers_at
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import contents, lock_of_another

@@ -14,8 +14,7 @@ from cleanerd.env.files import RealFiles
 from cleanerd.errors import CorruptFile
 from cleanerd.format.control import ControlType
 from cleanerd.format.offset_index import OffsetIndex, render_offset_index
-from cleanerd.storage.metadata_log import read_metadata
-from cleanerd.storage.metadata_seek import index_position
+from cleanerd.storage.metadata_log import index_position, read_metadata
 from cleanerd.storage.metadata_tail import MetadataTail
 from tests.storage.metadata import SAMPLE_CONFIG as POLICY
 from tests.storage.metadata import SAMPLE_ID, batch, control, remove, voters

@@ -16,9 +16,8 @@ from cleanerd.errors import CorruptFile
 from cleanerd.format.batch import Record, encode_batch
 from cleanerd.format.codecs import Codec
 from cleanerd.storage.partition_dir import PartitionDir
-from cleanerd.storage.recover import recover
+from cleanerd.storage.recover import recover, swap_end
 from cleanerd.storage.staged import manifest_names
-from cleanerd.storage.swap_end import swap_end
 from cleanerd.tools.client.producer import Producer, ProducerRecord
 from cleanerd.tools.client.writer import LogWriter
 from tests.sim.disk import SimDisk

@@ -19,7 +19,7 @@ from cleanerd.format.names import MAX_OFFSET, FileKind, parse_partition_dir, seg
 from cleanerd.format.txn_index import AbortedTxn, Isolation
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.index_files import read_txn_index
-from cleanerd.storage.replay import last_stable_offset
+from cleanerd.storage.producer_state import last_stable_offset
 from cleanerd.storage.segments import LIST_ATTEMPTS_MAX, LogBatch, log_batches, settled_bases
 
 _Aborted = dict[int, list[AbortedTxn]]

@@ -41,8 +41,7 @@ from cleanerd.storage.delete import retire_segments, unlink_all
 from cleanerd.storage.generation import begin_log, end_truncation
 from cleanerd.storage.lock import LogDirLock
 from cleanerd.storage.partition_dir import PartitionDir
-from cleanerd.storage.producer_state import ProducerState
-from cleanerd.storage.replay import producers_at, snapshot_offsets
+from cleanerd.storage.producer_state import ProducerState, producers_at, snapshot_offsets
 from cleanerd.storage.segments import live_bases
 from cleanerd.tools.client.active_segment import (
     ActiveSegment,

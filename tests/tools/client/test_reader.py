@@ -12,7 +12,7 @@ from cleanerd.format.codecs import Codec
 from cleanerd.format.head import RECORD_COUNT_AT
 from cleanerd.format.names import LOG_START_CHECKPOINT
 from cleanerd.storage import segments
-from cleanerd.storage.replay import last_stable_offset
+from cleanerd.storage.producer_state import last_stable_offset
 from cleanerd.tools.client.producer import Producer, ProducerRecord
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.insight.records import open_log, read_columns
