@@ -154,7 +154,7 @@ def test_exit_1_when_it_failed(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) 
     assert "cleanerd.retry.max: " in refused.stdout
     daemon.configure(cleanerd_retry_max=1)
     assert daemon.ctl("reload").returncode == 0
-    monkeypatch.setattr(type(daemon.parts.failures), "retry", lambda *_: 1 / 0)
+    monkeypatch.setattr(type(daemon.parts.failures), "forget", lambda *_: 1 / 0)
     assert daemon.ctl("retry", "orders").returncode == 1
 
 
