@@ -13,8 +13,8 @@ from cleanerd.cleaning.result import LogResult
 from cleanerd.daemon.api.refusals import Conflict
 from cleanerd.daemon.api.verbs import clean, explain, status
 from cleanerd.daemon.parts import Parts
-from cleanerd.daemon.reports.log_views import log_views
 from cleanerd.daemon.reports.status_line import StatusLine
+from cleanerd.daemon.reports.views import log_views
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.commits import JobHost
 from cleanerd.daemon.work.holds import Hold

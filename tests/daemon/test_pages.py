@@ -82,7 +82,7 @@ def all_pages(text: str) -> dict[str, bytes]:
         "overview": pages.overview(status, views, [job], [hold], samples, events, NOW_MS),
         "logs": pages.logs(views, pages.Query(sort=text), NOW_MS),
         "none": pages.logs(views, pages.Query(q=text, state=text), NOW_MS),
-        "log": pages.log(text, [pages.LogReport(views[0], told, samples)], events, NOW_MS),
+        "log": pages.log(text, [(views[0], told, samples)], events, NOW_MS),
         "history": pages.history(samples, events, "24h", text, NOW_MS, is_all=False),
         "forecast": pages.forecast(forecast, text, 9, NOW_MS),
         "problem": pages.problem(text, text),

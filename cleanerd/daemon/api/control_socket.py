@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from cleanerd.errors import Fatal
 
-BACKLOG = 64
+_BACKLOG = 64
 _UMASK = 0o117  # leaves 0660
 _FIRST_PASSED_FD = 3
 _SO_PEERGROUPS = 59  # Linux 4.13; the socket module has no name for it
@@ -61,11 +61,10 @@ class Listening:
 
 def listen(path: str, environ: MutableMapping[str, str]) -> Listening:
     """The socket that the service manager has passed, else a new one at `path`; raises `SocketUnusable`."""
-    passed = activated(environ, os.getpid())
+    passed = _activated(environ, os.getpid())
     if passed is not None:
         return Listening(passed, None)
-    listening = bind(path)
-    return Listening(listening, os.stat(path).st_ino)
+    return Listening(bind(path), os.stat(path).st_ino)
 
 
 def may_change(peer: Peer, own_uid: int, socket_gid: int | None) -> bool:
@@ -107,9 +106,12 @@ def bind(path: str) -> socket.socket:
     try:
         with _directory_lock(os.path.dirname(path) or "."):
             _remove_stale(path)
-            with _umask(_UMASK):
+            before = os.umask(_UMASK)
+            try:
                 listening.bind(path)
-            listening.listen(BACKLOG)
+            finally:
+                os.umask(before)
+            listening.listen(_BACKLOG)
     except OSError as error:
         listening.close()
         raise SocketUnusable(f"control socket {path}: {error.strerror or error}") from error
@@ -130,15 +132,6 @@ def _directory_lock(directory: str) -> Iterator[None]:
         os.close(fd)
 
 
-@contextlib.contextmanager
-def _umask(mask: int) -> Iterator[None]:
-    before = os.umask(mask)
-    try:
-        yield
-    finally:
-        os.umask(before)
-
-
 def _remove_stale(path: str) -> None:
     try:
         mode = os.lstat(path).st_mode
@@ -155,7 +148,6 @@ def _remove_stale(path: str) -> None:
 
 
 def _who_answers(path: str) -> int | None:
-    """Process that listens on a socket file, None when none does."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_PROBE_TIMEOUT_S)
         try:
@@ -165,7 +157,7 @@ def _who_answers(path: str) -> int | None:
         return peer_of(probe).pid
 
 
-def activated(environ: MutableMapping[str, str], pid: int) -> socket.socket | None:
+def _activated(environ: MutableMapping[str, str], pid: int) -> socket.socket | None:
     """The first listening unix socket that the service manager has passed to this process, or None.
 
     The variables are removed, so that no child takes them for its own.
@@ -174,11 +166,8 @@ def activated(environ: MutableMapping[str, str], pid: int) -> socket.socket | No
     environ.pop("LISTEN_FDNAMES", None)
     if owner != str(pid) or not count.isdecimal():
         return None
-    for fd in range(_FIRST_PASSED_FD, _FIRST_PASSED_FD + int(count)):
-        passed = _listening_unix_socket(fd)
-        if passed is not None:
-            return passed
-    return None
+    passed = map(_listening_unix_socket, range(_FIRST_PASSED_FD, _FIRST_PASSED_FD + int(count)))
+    return next(filter(None, passed), None)
 
 
 def _listening_unix_socket(fd: int) -> socket.socket | None:

@@ -9,8 +9,7 @@ from cleanerd.daemon.configuration.reload import *
 from cleanerd.daemon.reports import explain as explain
 from cleanerd.daemon.reports import forecast as forecast
 from cleanerd.daemon.reports import retention as retention
-from cleanerd.daemon.reports.log_views import *
-from cleanerd.daemon.reports.status_views import *
+from cleanerd.daemon.reports.views import *
 from cleanerd.daemon.store import *
 from cleanerd.daemon.values.log_id import *
 from cleanerd.daemon.values.models import *

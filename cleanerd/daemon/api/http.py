@@ -26,7 +26,7 @@ from typing import Any
 import structlog
 
 from cleanerd import __version__
-from cleanerd.env.clock import Clock, SystemClock
+from cleanerd.env.clock import Clock
 
 JSON = "application/json"
 _log = structlog.get_logger("cleanerd")
@@ -89,12 +89,10 @@ class HttpServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(
-        self, listening: socket.socket, name: str, limits: RequestLimits, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, listening: socket.socket, name: str, limits: RequestLimits, clock: Clock) -> None:
         """`name`: of its thread, and in its log."""
         socketserver.BaseServer.__init__(self, "", _Connection)
-        self.socket, self.name, self.limits, self.clock = listening, name, limits, clock or SystemClock()
+        self.socket, self.name, self.limits, self.clock = listening, name, limits, clock
         self._changed = threading.Condition()
         self._silent: dict[socket.socket, bool] = {}  # connections by age; whether they have yet to ask
         self._stop_receiver, self._stop_sender = socket.socketpair()
@@ -247,13 +245,13 @@ class _Connection(BaseHTTPRequestHandler):
 
     def finish(self) -> None:
         """Send the answer, if the client is still there."""
-        if self.answer is not None:
-            try:
-                _send(
-                    self.connection, self.answer, self.server.limits.answer_s, is_head=self.command == "HEAD"
-                )
-            except OSError as error:
-                _log.info("answer_lost", server=self.server.name, reason=str(error))
+        if self.answer is None:
+            return
+        limit_s, is_head = self.server.limits.answer_s, self.command == "HEAD"
+        try:
+            _send(self.connection, self.answer, limit_s, is_head=is_head)
+        except OSError as error:
+            _log.info("answer_lost", server=self.server.name, reason=str(error))
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
         """Answer to a request that is not even HTTP, or not within the limits."""

@@ -20,7 +20,7 @@ import structlog
 
 from cleanerd.daemon.api.http import Answer, HttpServer, Page, Request, RequestLimits
 from cleanerd.daemon.telemetry.metrics import Metrics
-from cleanerd.env.clock import Clock
+from cleanerd.env.clock import SystemClock
 from cleanerd.errors import BadConfiguration
 
 _log = structlog.get_logger("cleanerd")
@@ -39,33 +39,23 @@ def pages(
         body, content_type = metrics.page(request.accept)
         return Answer(body, content_type=content_type)
 
-    def healthz_page(_: Request) -> Answer:
-        wrong = trouble()
-        return _yes_or_no(wrong is None, "alive", wrong or "")
-
     return {
         "/metrics": metrics_page,
-        "/healthz": healthz_page,
-        "/readyz": lambda _: _yes_or_no(is_ready(), "ready", "not ready"),
+        "/healthz": lambda _: _yes_unless(trouble(), "alive"),
+        "/readyz": lambda _: _yes_unless(None if is_ready() else "not ready", "ready"),
     }
 
 
-def _yes_or_no(is_so: bool, yes: str, no: str) -> Answer:
-    return Answer(f"{yes if is_so else no}\n".encode(), 200 if is_so else 503, _TEXT)
+def _yes_unless(wrong: str | None, yes: str) -> Answer:
+    return Answer(f"{wrong or yes}\n".encode(), 503 if wrong else 200, _TEXT)
 
 
 class MetricsServer(HttpServer):
     """Serves pages at `host:port` (IPv6 in brackets; port 0: any)."""
 
-    def __init__(
-        self,
-        listen: str,
-        pages: Mapping[str, Page],
-        limits: RequestLimits | None = None,
-        clock: Clock | None = None,
-    ) -> None:
+    def __init__(self, listen: str, pages: Mapping[str, Page], limits: RequestLimits | None = None) -> None:
         """Raises BadConfiguration when the address cannot be listened on."""
-        super().__init__(_listen(listen), "metrics", limits or RequestLimits(answer_s=10.0), clock)
+        super().__init__(_listen(listen), "metrics", limits or RequestLimits(answer_s=10.0), SystemClock())
         self._pages = pages
 
     @property
@@ -103,9 +93,5 @@ def _listen(listen: str) -> socket.socket:
         family, *_, address = socket.getaddrinfo(found[1], int(found[2]), type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
     except OSError as error:
-        raise BadConfiguration(
-            [
-                f"cleanerd.metrics.listen: cannot listen on {listen}: {error.strerror}; choose another address, or "
-                f"leave it empty for none"
-            ]
-        ) from error
+        wrong = f"cleanerd.metrics.listen: cannot listen on {listen}: {error.strerror}"
+        raise BadConfiguration([f"{wrong}; choose another address, or leave it empty for none"]) from error

@@ -27,7 +27,7 @@ from cleanerd.daemon.page import pages
 from cleanerd.daemon.page.html import headers
 from cleanerd.daemon.reports.explain import explain
 from cleanerd.daemon.reports.forecast import forecast
-from cleanerd.daemon.reports.log_views import log_views
+from cleanerd.daemon.reports.views import log_views
 from cleanerd.daemon.store import HistoryUnreadable
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HistoryEvent, HistoryEventKind
@@ -53,7 +53,7 @@ def landing_page(_: Request) -> Answer:
 
 
 class StatusPage:
-    """Pages by path."""
+    """Answers with pages."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
@@ -104,7 +104,7 @@ class StatusPage:
         logs = [log for log in parts.inventory.logs() if log.topic_partition == topic_partition]
         views = log_views(parts, logs)
         return [
-            pages.LogReport(view, explain(parts, log, exact=False), parts.store.samples(log, 0))
+            (view, explain(parts, log, exact=False), parts.store.samples(log, 0))
             for log, view in zip(logs, views, strict=True)
         ]
 

@@ -15,18 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from watchdog.events import (
-    DirCreatedEvent,
-    DirDeletedEvent,
-    DirMovedEvent,
-    FileClosedEvent,
-    FileCreatedEvent,
-    FileDeletedEvent,
-    FileModifiedEvent,
-    FileMovedEvent,
-    FileSystemEvent,
-    FileSystemEventHandler,
-)
+from watchdog import events
 from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver, ObservedWatch
 
@@ -41,15 +30,9 @@ POLL_WITHOUT_INOTIFY_S = 1.0
 RETRY_MAX_S = 300.0
 """Longest pause between attempts to adopt a metadata log that was refused."""
 
-_EVENTS: list[type[FileSystemEvent]] = [  # not opening and reading: the watcher does that itself
-    FileCreatedEvent,
-    FileModifiedEvent,
-    FileClosedEvent,
-    FileMovedEvent,
-    FileDeletedEvent,
-    DirCreatedEvent,
-    DirMovedEvent,
-    DirDeletedEvent,
+_EVENTS: list[type[events.FileSystemEvent]] = [  # not opening and reading: the watcher does that itself
+    *(events.FileCreatedEvent, events.FileModifiedEvent, events.FileClosedEvent, events.FileMovedEvent),
+    *(events.FileDeletedEvent, events.DirCreatedEvent, events.DirMovedEvent, events.DirDeletedEvent),
 ]
 _LINKS_MAX = 40
 _Fingerprint = tuple[tuple[str, int, int, int, int], ...]
@@ -129,7 +112,7 @@ class ConfigWatcher:
         self._metadata_due_s = self._clock.monotonic_s() + max(self._retry_s, self._poll_s)
 
     def _fingerprint(self) -> _Fingerprint:
-        return tuple(_identity(path) for path in _files(self._config_file))
+        return tuple(map(_identity, _files(self._config_file)))
 
 
 class _Watches:
@@ -168,13 +151,13 @@ class _Watches:
             self._observer.join()
 
 
-class _Waker(FileSystemEventHandler):
+class _Waker(events.FileSystemEventHandler):
     """Any event is only a reason to look."""
 
     def __init__(self, wake: threading.Event) -> None:
         self._wake = wake
 
-    def on_any_event(self, event: FileSystemEvent) -> None:  # noqa: ARG002 - watchdog's signature
+    def on_any_event(self, event: events.FileSystemEvent) -> None:  # noqa: ARG002 - watchdog's signature
         self._wake.set()
 
 

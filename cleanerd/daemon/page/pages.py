@@ -209,13 +209,7 @@ def logs(views: Sequence[LogView], query: Query, now_ms: int) -> bytes:
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class LogReport:
-    """All about one log. `samples` of a month."""
-
-    view: LogView
-    explanation: Explanation
-    samples: Sequence[SizeSample]
+LogReport = tuple[LogView, Explanation, Sequence[SizeSample]]
 
 
 def log(name: str, reports: Sequence[LogReport], events: Sequence[HistoryEvent], now_ms: int) -> bytes:
@@ -226,7 +220,8 @@ def log(name: str, reports: Sequence[LogReport], events: Sequence[HistoryEvent],
         here="logs",
         name=name,
         reports=[
-            (report, bar_of([report.view]), plots.dirty_ratio(report.samples, span)) for report in reports
+            (view, explanation, bar_of([view]), plots.dirty_ratio(samples, span))
+            for view, explanation, samples in reports
         ],
         events=events,
         name_of=name_of,

@@ -1,6 +1,7 @@
 """Plots as geometry: what the template draws as SVG. Times run from left to right, in UTC."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -52,7 +53,11 @@ class Plot:
     marks: tuple[Mark, ...] = ()
     path: str = ""
     area: str = ""
-    kinds: tuple[str, ...] = ()
+
+    @property
+    def kinds(self) -> list[str]:
+        """For the legend."""
+        return sorted({mark.kind for mark in self.marks})
 
 
 def dirty_ratio(samples: Sequence[SizeSample], span: Span) -> Plot | None:
@@ -81,23 +86,21 @@ def _ratio_y(ratio: float) -> float:
 def reclaimed(events: Iterable[HistoryEvent], span: Span) -> Plot | None:
     """Bytes by which cleanings made logs smaller, as columns; what was staged becomes free at its commit."""
     width_ms = max((span.to_ms - span.from_ms) / _COLUMNS, 1)
-    columns: dict[tuple[int, str], int] = {}
+    columns, heights = Counter[tuple[int, str]](), Counter[int]()
     for event in events:
         if event.kind == "cleaning" and event.outcome in ("committed", "staged"):
             freed = max((event.bytes_before or 0) - (event.bytes_after or 0), 0)
             number = min(int((event.time_ms - span.from_ms) / width_ms), _COLUMNS - 1)
             if number >= 0 and freed:
-                columns[number, event.outcome] = columns.get((number, event.outcome), 0) + freed
+                columns[number, event.outcome] += freed
+                heights[number] += freed
     if not columns:
         return None
-    heights = [
-        sum(columns.get((number, kind), 0) for kind in ("committed", "staged")) for number in range(_COLUMNS)
-    ]
-    ticks = _size_ticks(max(heights))
+    ticks = _size_ticks(max(heights.values()))
     scale = (_BOTTOM - _TOP) / ticks[-1]
     marks = []
     for (number, kind), freed in sorted(columns.items()):
-        below = columns.get((number, "committed"), 0) if kind == "staged" else 0
+        below = columns[number, "committed"] if kind == "staged" else 0
         at_ms = round(span.from_ms + number * width_ms)
         marks.append(
             Mark(
@@ -111,11 +114,10 @@ def reclaimed(events: Iterable[HistoryEvent], span: Span) -> Plot | None:
         )
     return Plot(
         title="Reclaimed by cleanings",
-        summary=f"{size(sum(columns.values()))} in all",
+        summary=f"{size(heights.total())} in all",
         x_ticks=_time_ticks(span),
         y_ticks=tuple((_BOTTOM - tick * scale, size(tick).replace(".0 ", " ")) for tick in ticks),
         marks=tuple(marks),
-        kinds=tuple(kind for kind in ("committed", "staged") if any(key[1] == kind for key in columns)),
     )
 
 
@@ -153,7 +155,6 @@ def durations(events: Iterable[HistoryEvent], span: Span) -> Plot | None:
             )
             for event in found
         ),
-        kinds=tuple(sorted({event.outcome for event in found})),
     )
 
 

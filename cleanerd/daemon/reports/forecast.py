@@ -7,16 +7,17 @@ goes on as before.
 
 import itertools
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
 
 from cleanerd.cleaning.throttle import RateLimit
+from cleanerd.config.model import TopicConfig
 from cleanerd.daemon.inventory.urgency import FOREVER_MS, DirtyEstimate
 from cleanerd.daemon.parts import Parts
-from cleanerd.daemon.reports.what_if import what_if
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.values.models import Forecast, HistoryEvent, HistoryEventKind, LogForecast
+from cleanerd.daemon.values.models import Forecast, HistoryEvent, HistoryEventKind, LogForecast, WhatIf
 from cleanerd.daemon.work.condition import Condition
-from cleanerd.policy.backtest import SizeSample
+from cleanerd.policy.backtest import CleaningSetting, SizeSample, replay
 from cleanerd.policy.deadlines import (
     NEVER_MS,
     Planned,
@@ -33,7 +34,13 @@ ASSUMED_BYTES_PER_S = 50e6
 _EVENTS = 200
 _WHAT_IF_MAX = 8  # logs; a whole directory would be read from the history for more
 _CLEANINGS: tuple[HistoryEventKind, ...] = ("cleaning",)
-_GROWTH_MS = 7 * 86_400_000
+_DAY_MS = 86_400_000
+_GROWTH_MS = 7 * _DAY_MS
+_WHAT_IF_MS = 30 * _DAY_MS
+_SAMPLES_MIN = 3
+_RATIOS = (0.1, 0.3, 0.5, 0.8)
+_RETENTION_DAYS = (1, 7)
+"""No answer reaches beyond what is recorded."""
 
 Estimates = dict[LogId, DirtyEstimate]
 
@@ -152,7 +159,7 @@ def _log_forecast(
         end_ms=planned.end_ms if planned else None,
         deadline_ms=estimate.deadline_ms if estimate.deadline_ms < FOREVER_MS else None,
         is_late=planned is not None and planned.is_late,
-        what_if=what_if(parts, log, estimate.config) if detailed else (),
+        what_if=_what_if(parts, log, estimate.config) if detailed else (),
     )
 
 
@@ -181,3 +188,40 @@ def written_bytes_per_s(samples: Sequence[SizeSample]) -> float:
         return 0.0
     grown = sum(max(after.size_bytes - before.size_bytes, 0) for before, after in itertools.pairwise(samples))
     return grown * 1000 / max(samples[-1].time_ms - samples[0].time_ms, 1)
+
+
+def _what_if(parts: Parts, log: LogId, config: TopicConfig) -> tuple[WhatIf, ...]:
+    """The recorded growth, cleaned by other rules; that of now first, nothing as long as too little is recorded."""
+    samples = parts.store.samples(log, parts.clock.now_ms() - _WHAT_IF_MS)
+    if len(samples) < _SAMPLES_MIN:
+        return ()
+    lasted_ms = samples[-1].time_ms - samples[0].time_ms
+    return tuple(
+        WhatIf(setting=name, lasted_ms=lasted_ms, **asdict(replay(samples, setting)))
+        for name, setting in _settings(config)
+    )
+
+
+def _settings(config: TopicConfig) -> Iterator[tuple[str, CleaningSetting]]:
+    now = CleaningSetting(
+        config.min_cleanable_dirty_ratio,
+        config.max_compaction_lag_ms,
+        max(config.segment_bytes, 1),
+        config.retention_ms if config.delete else -1,
+        config.retention_bytes if config.delete else -1,
+    )
+    yield "as it is", now
+    for ratio in _RATIOS:
+        if ratio != now.min_cleanable_dirty_ratio:
+            yield f"min.cleanable.dirty.ratio={ratio}", replace(now, min_cleanable_dirty_ratio=ratio)
+    if now.max_compaction_lag_ms > _DAY_MS:
+        yield f"max.compaction.lag.ms={_DAY_MS}", replace(now, max_compaction_lag_ms=_DAY_MS)
+    for size in (now.segment_bytes // 4, now.segment_bytes * 4):
+        if 0 < size < 2**31:
+            yield f"segment.bytes={size}", replace(now, segment_bytes=size)
+    for days in _RETENTION_DAYS if config.delete else ():
+        if days * _DAY_MS != now.retention_ms:
+            yield f"retention.ms={days * _DAY_MS}", replace(now, retention_ms=days * _DAY_MS)
+    if now.retention_bytes > 1:
+        for size in (now.retention_bytes // 2, now.retention_bytes * 2):
+            yield f"retention.bytes={size}", replace(now, retention_bytes=size)

@@ -56,10 +56,18 @@ class Metrics:
         self._registry = CollectorRegistry()
         for collect in (ProcessCollector, PlatformCollector, GCCollector):
             collect(registry=self._registry)
-        rows = [metric for metric in table.METRICS if not metric.is_read]
-        self._counters = {m: _counter(m, self._registry) for m in rows if m.kind is MetricKind.COUNTER}
-        self._gauges = {m: _gauge(m, self._registry) for m in rows if m.kind is MetricKind.GAUGE}
-        self._histograms = {m: _histogram(m, self._registry) for m in rows if m.kind is MetricKind.HISTOGRAM}
+        self._counters = {
+            row: Counter(row.name, row.doc, row.labels, registry=self._registry)
+            for row in _counted(MetricKind.COUNTER)
+        }
+        self._gauges = {
+            row: Gauge(row.name, row.doc, row.labels, registry=self._registry)
+            for row in _counted(MetricKind.GAUGE)
+        }
+        self._histograms = {
+            row: Histogram(row.name, row.doc, row.labels, buckets=row.buckets, registry=self._registry)
+            for row in _counted(MetricKind.HISTOGRAM)
+        }
         self._begin_with_0()
         self._mutex = threading.Lock()
         self._waiting: Tally[str] = Tally()
@@ -81,7 +89,7 @@ class Metrics:
         for log_dir in log_dirs:
             self._count(table.SCANS, log_dir, "offline" if log_dir in offline else "ok")
             if log_dir not in offline:
-                self._gauges[table.LAST_SCAN].labels(log_dir).set(self._now_s())
+                self._gauges[table.LAST_SCAN].labels(log_dir).set(self._clock.now_ms() / 1000)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -142,9 +150,8 @@ class Metrics:
 
     def asked_to_swap(self, log_dir: str, answer: Swapped) -> None:
         """A running broker has answered."""
-        self._count(
-            table.SWAPS, log_dir, answer.outcome if answer.outcome in table.SWAP_OUTCOMES else "failed"
-        )
+        outcome = answer.outcome if answer.outcome in table.SWAP_OUTCOMES else "failed"
+        self._count(table.SWAPS, log_dir, outcome)
         if answer.outcome != "swapped":
             self._count(table.SWAP_REFUSALS, log_dir, answer.cause)
         for seconds in answer.lock_s:
@@ -206,13 +213,10 @@ class Metrics:
     # -- helping ------------------------------------------------------------------------------------------------
 
     def _is_clean(self, log: LogId) -> None:
-        now_s = self._now_s()
+        now_s = self._clock.now_ms() / 1000
         with self._mutex:
             self._cleaned_at[log] = now_s
         self._gauges[table.LAST_CLEAN].labels(log.log_dir).set(now_s)
-
-    def _now_s(self) -> float:
-        return self._clock.now_ms() / 1000
 
     def _count(self, metric: Metric, *labels: str, by: float = 1) -> None:
         counter = self._counters[metric]
@@ -239,16 +243,8 @@ def cause_of(error: str | None) -> str:
     return cause if cause in table.CAUSES else "other"
 
 
-def _counter(metric: Metric, registry: CollectorRegistry) -> Counter:
-    return Counter(metric.name, metric.doc, metric.labels, registry=registry)
-
-
-def _gauge(metric: Metric, registry: CollectorRegistry) -> Gauge:
-    return Gauge(metric.name, metric.doc, metric.labels, registry=registry)
-
-
-def _histogram(metric: Metric, registry: CollectorRegistry) -> Histogram:
-    return Histogram(metric.name, metric.doc, metric.labels, buckets=metric.buckets, registry=registry)
+def _counted(kind: MetricKind) -> list[Metric]:
+    return [metric for metric in table.METRICS if metric.kind is kind and not metric.is_read]
 
 
 class _Reader:
@@ -261,11 +257,8 @@ class _Reader:
         """Look everything up."""
         families: dict[str, _Family] = {}
         for metric, labels, value in self._read():
-            family = families.get(metric.name) or families.setdefault(metric.name, _family(metric))
-            family.add_metric(labels, value)
+            if metric.name not in families:
+                make = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
+                families[metric.name] = make(metric.name, metric.doc, labels=metric.labels)
+            families[metric.name].add_metric(labels, value)
         return families.values()
-
-
-def _family(metric: Metric) -> _Family:
-    make = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
-    return make(metric.name, metric.doc, labels=metric.labels)

@@ -3,7 +3,7 @@
 from hypothesis import given
 
 from cleanerd.config.model import TopicConfig
-from cleanerd.daemon.reports.log_views import _sizes
+from cleanerd.daemon.reports.views import _sizes
 from tests.daemon.test_urgency import NOW_MS, Disk, configs, disks
 
 
