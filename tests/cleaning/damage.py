@@ -3,140 +3,37 @@
 import errno
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import zstandard
 
-from cleanerd.format.batch import iterate_batches
 from cleanerd.format.codecs import Codec
 from cleanerd.format.names import FileKind
 from tests.cleaning.logs import segment
 from tests.kernels.damage import sealed
+from tests.tools.insight.damage import put, start_of
 
 
-def batch_starts(path: Path) -> list[int]:
-    return [position for position, _, _ in iterate_batches(path.read_bytes())]
+@dataclass(frozen=True)
+class Damage:
+    """A file of the second segment, or another one, has this content now, made of what it had, as is the byte to name."""
 
+    name: str
+    content: Callable[[bytes], bytes]
+    position: Callable[[bytes], object]
+    kind: FileKind = FileKind.LOG
+    number: int = 1
 
-def overwrite(path: Path, position: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(position)
-        file.write(data)
+    @property
+    def __name__(self) -> str:
+        return self.name
 
-
-def wrong_crc(partition: Path) -> str:
-    log = segment(partition, 1)
-    start = batch_starts(log)[3]
-    overwrite(log, start + 70, b"\xff")
-    return f"{log}: at byte {start}"
-
-
-def torn_batch(partition: Path) -> str:
-    """The last one of a closed segment."""
-    log = segment(partition, 1)
-    start = batch_starts(log)[-1]
-    os.truncate(log, log.stat().st_size - 5)
-    return f"{log}: at byte {start}"
-
-
-def wrong_magic(partition: Path) -> str:
-    log = segment(partition, 0)
-    start = batch_starts(log)[2]
-    overwrite(log, start + 16, b"\x07")
-    return f"{log}: at byte {start}"
-
-
-def zeros(partition: Path) -> str:
-    """What a file system may show instead of a batch after a power cut."""
-    log = segment(partition, 1)
-    start = batch_starts(log)[4]
-    overwrite(log, start, bytes(200))
-    return f"{log}: at byte {start}"
-
-
-def end_beyond_int64(partition: Path) -> str:
-    """The last header of the active segment claims an end at 2^63; the end of a log is taken without its CRC."""
-    log = segment(partition, -1)
-    start = batch_starts(log)[-1]
-    overwrite(log, start, (2**63 - 1).to_bytes(8))
-    return f"{log}: at byte {start}"
-
-
-def zstd_bomb(partition: Path) -> str:
-    """The last batch of a closed segment: 32 KiB that stand for a GiB."""
-    log = segment(partition, 1)
-    start = batch_starts(log)[-1]
-    header = bytearray(log.read_bytes()[start : start + 61])
-    bomb = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(1 << 30))
-    header[8:12] = (len(header) - 12 + len(bomb)).to_bytes(4)
-    header[21:23] = int(Codec.ZSTD).to_bytes(2)
-    os.truncate(log, start)
-    overwrite(log, start, sealed(bytes(header) + bomb))
-    return f"{log}: at byte {start}"
-
-
-def padded_index(partition: Path) -> str:
-    """As it was allocated when the segment was active."""
-    return _padded(segment(partition, 1, FileKind.OFFSET_INDEX), 10485760)
-
-
-def padded_time_index(partition: Path) -> str:
-    return _padded(segment(partition, 1, FileKind.TIME_INDEX), 10485756)
-
-
-def padded_with_bytes(partition: Path) -> str:
-    """A copy is not sparse."""
-    index = segment(partition, 1, FileKind.TIME_INDEX)
-    told = _padded(index, 10485756)
-    index.write_bytes(index.read_bytes())
-    return told
-
-
-def _padded(index: Path, size: int) -> str:
-    used = index.stat().st_size
-    os.truncate(index, size)
-    return f"{index}: at byte {used}"
-
-
-def time_index_of_zeros(partition: Path) -> str:
-    index = segment(partition, 1, FileKind.TIME_INDEX)
-    index.write_bytes(bytes(index.stat().st_size))
-    return f"{index}: at byte 0"
-
-
-def half_index_entry(partition: Path) -> str:
-    index = segment(partition, 1, FileKind.OFFSET_INDEX)
-    os.truncate(index, index.stat().st_size - 3)
-    return f"{index}: at byte {index.stat().st_size}"
-
-
-def half_time_index_entry(partition: Path) -> str:
-    index = segment(partition, 1, FileKind.TIME_INDEX)
-    os.truncate(index, index.stat().st_size - 3)
-    return f"{index}: at byte {index.stat().st_size}"
-
-
-def shifted_index(partition: Path) -> str:
-    """It names bytes inside of batches: somebody exchanged the log under it."""
-    index = segment(partition, 1, FileKind.OFFSET_INDEX)
-    content = bytearray(index.read_bytes())
-    for at in range(4, len(content), 8):
-        content[at : at + 4] = (int.from_bytes(content[at : at + 4]) + 9).to_bytes(4)
-    index.write_bytes(content)
-    return f"{index}: at byte"
-
-
-def index_beyond_the_log(partition: Path) -> str:
-    index = segment(partition, 1, FileKind.OFFSET_INDEX)
-    size = index.stat().st_size
-    overwrite(index, size - 4, b"\x7f")
-    return f"{index}: at byte {size - 8}"
-
-
-def txn_index_of_another_version(partition: Path) -> str:
-    index = segment(partition, 1, FileKind.TXN_INDEX)
-    index.write_bytes(b"\x00\x05" + bytes(32))
-    return f"{index}: at byte 0"
+    def __call__(self, partition: Path) -> str:
+        path = segment(partition, self.number, self.kind)
+        had = path.read_bytes() if path.exists() else b""
+        path.write_bytes(self.content(had))
+        return f"{path}: at byte {self.position(had)}"
 
 
 def directory_as_log(partition: Path) -> str:
@@ -158,6 +55,39 @@ def _directory_as(path: Path) -> str:
     return str(path)
 
 
+def zstd_bomb(had: bytes) -> bytes:
+    """In place of the last batch, 32 KiB that stand for a GiB."""
+    start = start_of(-1)(had)
+    header = bytearray(had[start : start + 61])
+    bomb = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(1 << 30))
+    header[8:12] = (len(header) - 12 + len(bomb)).to_bytes(4)
+    header[21:23] = int(Codec.ZSTD).to_bytes(2)
+    return had[:start] + sealed(bytes(header) + bomb)
+
+
+def shifted(had: bytes) -> bytes:
+    """An offset index that names bytes inside of batches: somebody exchanged the log under it."""
+    content = bytearray(had)
+    for at in range(4, len(content), 8):
+        content[at : at + 4] = (int.from_bytes(content[at : at + 4]) + 9).to_bytes(4)
+    return bytes(content)
+
+
+def padded_index(partition: Path) -> str:
+    """As it was allocated when the segment was active, a sparse file."""
+    return _padded(segment(partition, 1, FileKind.OFFSET_INDEX), 10485760)
+
+
+def padded_time_index(partition: Path) -> str:
+    return _padded(segment(partition, 1, FileKind.TIME_INDEX), 10485756)
+
+
+def _padded(index: Path, size: int) -> str:
+    used = index.stat().st_size
+    os.truncate(index, size)
+    return f"{index}: at byte {used}"
+
+
 def cleaned_of_a_broker(partition: Path) -> str:
     """Left of the broker's own cleaning, which the broker alone can judge."""
     (partition / f"{0:020d}.log.cleaned").write_bytes(b"half")
@@ -176,31 +106,42 @@ def unreadable(call: str, path: str) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
 
+wrong_crc = Damage("wrong_crc", put(b"\xff", 3, 70), start_of(3))
+end_beyond_int64 = Damage("end_beyond_int64", put((2**63 - 1).to_bytes(8), -1, 0), start_of(-1), number=-1)
+"""The last header of the active segment claims an end at 2^63; the end of a log is taken without its CRC."""
+_INDEX, _TIME_INDEX = FileKind.OFFSET_INDEX, FileKind.TIME_INDEX
+
 DAMAGES: tuple[Callable[[Path], str], ...] = (
     wrong_crc,
-    torn_batch,
-    wrong_magic,
-    zeros,
+    Damage("torn_batch", lambda had: had[:-5], start_of(-1)),
+    Damage("wrong_magic", put(b"\x07", 2, 16), start_of(2), number=0),
+    # What a file system may show instead of a batch after a power cut.
+    Damage("zeros", put(bytes(200), 4, 0), start_of(4)),
     end_beyond_int64,
-    zstd_bomb,
-    txn_index_of_another_version,
+    Damage("zstd_bomb", zstd_bomb, start_of(-1)),
+    Damage("txn_index_of_another_version", lambda _: b"\0\5" + bytes(32), lambda _: 0, FileKind.TXN_INDEX),
     directory_as_log,
     directory_as_index,
     directory_as_time_index,
     cleaned_of_a_broker,
     bad_sector,
 )
-
 """To what cannot be done without."""
 
 HINTS: tuple[Callable[[Path], str], ...] = (
-    half_index_entry,
-    half_time_index_entry,
-    shifted_index,
-    index_beyond_the_log,
+    Damage("half_index_entry", lambda had: had[:-3], lambda had: len(had) - 3, _INDEX),
+    Damage("half_time_index_entry", lambda had: had[:-3], lambda had: len(had) - 3, _TIME_INDEX),
+    Damage("shifted_index", shifted, lambda _: "", _INDEX),
+    Damage(
+        "index_beyond_the_log",
+        lambda had: had[:-4] + b"\x7f" + had[-3:],
+        lambda had: len(had) - 8,
+        _INDEX,
+    ),
     padded_index,
     padded_time_index,
-    padded_with_bytes,
-    time_index_of_zeros,
+    # A copy is not sparse.
+    Damage("padded_with_bytes", lambda had: had.ljust(10485756, b"\0"), len, _TIME_INDEX),
+    Damage("time_index_of_zeros", lambda had: bytes(len(had)), lambda _: 0, _TIME_INDEX),
 )
 """To indexes that are rebuilt anyway."""

@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from cleanerd.cleaning.choose import Candidate, examine_all
-from cleanerd.cleaning.result import CleanRequest, LogResult
-from cleanerd.config.load import resolve
+from cleanerd.cleaning.result import LogResult
 from cleanerd.config.model import ClusterMetadata
-from cleanerd.config.sources import read_sources
 from cleanerd.env.clock import FixedNow
 from cleanerd.env.files import RealFiles
 from cleanerd.env.pace import unpaced
@@ -23,7 +21,7 @@ from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import META_PROPERTIES as KRAFT
 from tests.cleaning.logs import newest
-from tests.cleaning.silent import clean_at
+from tests.cleaning.silent import clean_at, request_of
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 T0_MS = 1_700_000_000_000
@@ -109,12 +107,9 @@ def test_an_idle_producer_is_remembered_as_long_as_its_broker_does(
         (tmp_path / name).write_text("0\n1\nt 0 1\n")
     if owner is not None:
         (tmp_path / names.META_PROPERTIES).write_text(owner)
-    texts = {"log.cleanup.policy": "compact"} | {key: str(value) for key, value in settings.items()}
-    sources = read_sources(assignments=texts.items())
-    found = resolve(sources, ClusterMetadata({"t": None}, {}, {}, release=release))
-    request = CleanRequest(
-        config=found.broker, topic_config=found.topic, log_dirs=(str(tmp_path),), force=True
-    )
+    texts = [(key, str(value)) for key, value in settings.items()]
+    metadata = ClusterMetadata({"t": None}, {}, {}, release=release)
+    request = request_of(tmp_path, "t", {}, assignments=texts, metadata=metadata, force=True)
 
     def remembers(now_ms: int) -> bool:
         log_dir = LogDir(RealFiles(), str(tmp_path), FixedNow(now_ms), is_kafka=owner is not None)

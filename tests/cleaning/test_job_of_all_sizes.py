@@ -7,9 +7,7 @@ import pytest
 
 from cleanerd.cleaning.choose import Candidate, examine_all
 from cleanerd.cleaning.clean import Cleaner
-from cleanerd.cleaning.result import CleanRequest, Progress
-from cleanerd.config.load import resolve
-from cleanerd.config.sources import read_sources
+from cleanerd.cleaning.result import Progress
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import TopicPartition
@@ -21,6 +19,7 @@ from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.messages import GO_ON, STOP, Moved, Phase, ReportAnswer
 from cleanerd.storage.log_dir import LogDir
 from tests.cleaning.logs import write_logs
+from tests.cleaning.silent import request_of
 
 TOPICS = ("a", "b", "c", "d", "e")
 LARGE = ("b", "d")
@@ -36,11 +35,8 @@ def cleaner(spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(job, "is_small", is_small_by_name)
     write_logs(tmp_path / "logs", *TOPICS)
-    configuration = resolve(read_sources(assignments=[("log.cleanup.policy", "compact")]))
-    log_dirs = (str(tmp_path / "logs"),)
-    request = CleanRequest(
-        config=configuration.broker, topic_config=configuration.topic, log_dirs=log_dirs, force=True
-    )
+    everywhere = [("log.cleanup.policy", "compact")]
+    request = request_of(tmp_path / "logs", TOPICS[0], {}, assignments=everywhere, force=True)
     return Cleaner(request, Progress(), SystemClock(), RealFiles(), spark)
 
 

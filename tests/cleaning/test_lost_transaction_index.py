@@ -67,14 +67,6 @@ def test_b6_a_marker_without_its_entry_stops_the_cleaning_until_the_index_is_bac
     assert values(tmp_path) == [b"good"]
 
 
-def test_a_writer_that_opens_the_log_brings_the_entry_back(tmp_path: Path) -> None:
-    write(tmp_path, is_marker_in_active=True)
-    os.unlink(segment_path(str(tmp_path / str(TP)), 2, FileKind.TXN_INDEX))
-    with LogWriter(str(tmp_path), "t", 0, segment_bytes=10_000):
-        clean(tmp_path)
-    assert values(tmp_path) == [b"good"]
-
-
 @pytest.mark.parametrize("is_marker_in_active", [True, False])
 def test_4_22_a_transaction_below_the_log_start_needs_no_entry(
     tmp_path: Path, is_marker_in_active: bool

@@ -50,8 +50,9 @@ def test_segments_of_unique_keys_become_one_batch_for_batch(tmp_path: Path, spar
         [s.facts.largest_timestamp_ms for s in snapshot_of(tmp_path).segments],
     )
     last = segment(directory, 39).stat()
-    ran = clean(spark, tmp_path)
-    result = ran.results[tmp_path.name, "t"]
+    plan = clean(spark, tmp_path, options=["--dry-run"]).results[tmp_path.name, "t"]
+    assert (plan["outcome"], plan["segments_after"], contents(directory)) == ("planned", 2, before)
+    result = clean(spark, tmp_path).results[tmp_path.name, "t"]
     assert (result["outcome"], result["segments_before"], result["segments_after"]) == ("committed", 41, 2)
     assert result["removed"] == {}
     assert result["bytes_before"] == result["bytes_after"]
@@ -126,11 +127,3 @@ def test_transaction_index_and_compressed_batches_come_along(
     assert len(live_bases(str(directory))) < sum(name.endswith(".log") for name in unmerged)
     assert bytes_of(contents(directory)) == bytes_of(unmerged)
     assert read_aborted_txns(RealFiles(), snapshot_of(tmp_path)) == aborted
-
-
-def test_a_dry_run_tells_what_would_be_merged(tmp_path: Path, spark: LazySpark) -> None:
-    directory = append(tmp_path, [5] * 10)
-    before = contents(directory)
-    result = clean(spark, tmp_path, options=["--dry-run"]).results[tmp_path.name, "t"]
-    assert (result["outcome"], result["segments_after"]) == ("planned", 2)
-    assert contents(directory) == before

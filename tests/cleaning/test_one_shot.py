@@ -110,16 +110,6 @@ def _topic(job: CleaningJob) -> str:
 
 
 @pytest.mark.usefixtures("one_by_one")
-def test_a_job_is_planned_while_the_one_before_it_is_written(
-    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    steps = Steps(monkeypatch, lambda steps: steps.wait_for_plans(2))
-    log_dir = write_logs(tmp_path / "logs", "a", "b", "c")
-    assert clean(spark, log_dir).code == 0
-    assert sorted(steps.plans) == [("a", False), ("b", False), ("c", False)]
-
-
-@pytest.mark.usefixtures("one_by_one")
 def test_a_job_is_committed_once_the_tasks_of_the_next_one_run(
     spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,7 +189,9 @@ def test_beside_a_live_broker_a_job_is_planned_when_its_turn_has_come(
 def test_a_job_is_planned_again_for_a_broker_that_came_meanwhile(
     spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the room that is to be left to it, and as something that waits."""
+    """It is planned while the one before it is written. Again: with the room that is to be left to the broker, and as
+    something that waits.
+    """
     log_dir = write_logs(tmp_path / "logs", "a", "b")
     with ExitStack() as stack:
 

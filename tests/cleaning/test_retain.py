@@ -172,16 +172,6 @@ def test_c132_d17_d19_the_log_start_counts_under_any_policy(tmp_path: Path, poli
 # -- what retention must not take -------------------------------------------------------------------------
 
 
-def test_the_active_segment_of_a_cooperating_writer_stays(tmp_path: Path) -> None:
-    """It is open, although nothing shows that; what is appended later must be there."""
-    with LogWriter(str(tmp_path), "t", 0, segment_bytes=1 << 20) as writer:
-        append(writer, 15, 5, OLD_MS)
-        retained = run_pass(tmp_path, EXPIRED.but(retention_bytes=0))
-        assert (retained.segments, retained.rolled, retained.log_start_offset) == (2, False, 10)
-        append(writer, 5, 99, NOW_MS)
-    assert offsets(tmp_path) == list(range(10, 20))
-
-
 @pytest.mark.parametrize(("is_clean", "is_whole"), [(True, True), (False, True), (True, False)])
 def test_the_active_segment_goes_only_after_a_clean_stop(
     tmp_path: Path, is_clean: bool, is_whole: bool
@@ -269,14 +259,19 @@ def test_a_log_that_was_rolled_meanwhile_keeps_its_new_segment(tmp_path: Path) -
     assert bases(tmp_path) == [0, 5, 10, 17]
 
 
-def test_a_writer_may_append_and_roll_meanwhile(tmp_path: Path) -> None:
+def test_a_cooperating_writer_may_append_and_roll_meanwhile_and_keeps_its_active_segment(
+    tmp_path: Path,
+) -> None:
+    """It is open, although nothing shows that; what is appended later must be there."""
     with LogWriter(str(tmp_path), "t", 0, segment_bytes=1 << 20) as writer:
         append(writer, 15, 5, OLD_MS)
         snapshot = snapshot_of(tmp_path)
         append(writer, 10, 5, NOW_MS)
-        retained = retain(LogDir.at(FILES, str(tmp_path), FixedNow(NOW_MS)), snapshot, EXPIRED, dry_run=False)
-        assert retained.segments == 2
-    assert offsets(tmp_path) == list(range(10, 25))
+        place, config = LogDir.at(FILES, str(tmp_path), FixedNow(NOW_MS)), EXPIRED.but(retention_bytes=0)
+        retained = retain(place, snapshot, config, dry_run=False)
+        assert (retained.segments, retained.rolled, retained.log_start_offset) == (2, False, 10)
+        append(writer, 5, 99, NOW_MS)
+    assert offsets(tmp_path) == list(range(10, 30))
 
 
 def test_a_live_broker_is_left_alone(tmp_path: Path) -> None:
