@@ -16,7 +16,6 @@ def test_sizes_are_read_as_people_write_them(text: str, expected: float) -> None
 
 @pytest.mark.parametrize("text", ["", "MB", "-1", "1 XB", "nan", "inf", "1e999", "1.2.3s"])
 def test_what_is_not_a_size_or_a_time(text: str) -> None:
-    """Refused."""
     with pytest.raises(ValueError, match="is not a"):
         units.parse_size(text)
     with pytest.raises(ValueError, match="is not a"):
@@ -37,7 +36,6 @@ def test_what_is_not_a_size_or_a_time(text: str) -> None:
     ],
 )
 def test_durations_have_two_units(seconds: float, expected: str) -> None:
-    """The two largest ones that say something."""
     assert units.duration(seconds) == expected
 
 

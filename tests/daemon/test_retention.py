@@ -274,7 +274,6 @@ class _Unsynced(RealFiles):
 
 
 def test_what_a_pass_renamed_before_it_failed_goes_in_time(tmp_path: Path) -> None:
-    """Else its space came back when the daemon was started again."""
     write_log(tmp_path)
     passes = Passes(tmp_path, "delete")
     passes.retention = replace(passes.retention, files=_Unsynced())

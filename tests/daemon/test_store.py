@@ -80,7 +80,6 @@ def test_events_are_chosen_by_pattern_time_and_number(path: str) -> None:
 
 
 def test_state_survives_a_restart(path: str) -> None:
-    """Put, put again, delete; kinds do not mix."""
     history = Store(path)
     assert history.put(HOLD, "h1", {"pattern": "orders"})
     for key, value in (("h1", {"failures": 1}), ("h1", {"failures": 2}), ("h2", {})):
@@ -95,10 +94,8 @@ def test_state_survives_a_restart(path: str) -> None:
 def test_a_hold_survives_kill_9_at_once(path: str) -> None:
     """Nothing is left for an orderly end to write; the process kills itself right after `put` has answered True."""
     child = (
-        "import os, sys\n"
-        "from cleanerd.daemon.store import HOLD, Store\n"
-        "history = Store(sys.argv[1])\n"
-        "assert history.put(HOLD, 'h1', {'pattern': 'orders'})\n"
+        "import os, sys; from cleanerd.daemon.store import HOLD, Store\n"
+        "assert Store(sys.argv[1]).put(HOLD, 'h1', {'pattern': 'orders'})\n"
         "os.kill(os.getpid(), 9)\n"
     )
     assert subprocess.run([sys.executable, "-c", child, path], check=False).returncode == -9
@@ -108,11 +105,6 @@ def test_a_hold_survives_kill_9_at_once(path: str) -> None:
 def test_only_holds_pay_for_stable_storage(path: str) -> None:
     """synchronous=FULL (2) for a hold and its deletion, NORMAL (1) for events and other state."""
     history = Store(path)
-
-    def synchronous() -> int:
-        assert history._connection is not None
-        return int(history._connection.execute("PRAGMA synchronous").fetchone()[0])
-
     for action, expected in (
         (lambda: history.put(HOLD, "h", {}), 2),
         (lambda: history.record(event()), 1),
@@ -120,7 +112,8 @@ def test_only_holds_pay_for_stable_storage(path: str) -> None:
         (lambda: history.put("log", "l", {}), 1),
     ):
         action()
-        assert synchronous() == expected
+        assert history._connection is not None
+        assert history._connection.execute("PRAGMA synchronous").fetchone()[0] == expected
 
 
 def test_prune_drops_what_is_too_old(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +144,6 @@ def test_prune_keeps_the_file_within_its_size(path: str) -> None:
 
 
 def test_prune_with_a_limit_that_nothing_can_meet(path: str) -> None:
-    """Ends, with no events left and state untouched."""
     history = Store(path)
     history.put(HOLD, "h", {})
     history.record(event())
@@ -195,7 +187,6 @@ def test_samples_are_bounded_and_leave_room_for_events(path: str, monkeypatch: p
 
 @pytest.mark.parametrize("damage", ["not a database", "empty", "cut", "schema"])
 def test_a_damaged_file_is_moved_aside_at_start(path: str, damage: str, told: list[dict[str, Any]]) -> None:
-    """Said loudly; a new file works."""
     history = Store(path)
     for number in range(200):
         history.record(event(number, reason="y" * 200))
@@ -342,16 +333,16 @@ def test_a_full_disk_costs_the_row_only(path: str) -> None:
     history = Store(path)
     history.put("log", "before", {})
 
-    def limit(pages: int) -> None:
+    def fill() -> None:
         assert history._connection is not None
-        history._connection.execute(f"PRAGMA max_page_count = {pages}")
+        history._connection.execute("PRAGMA max_page_count = 1")
 
-    limit(1)
+    fill()
     history.record(event(1, reason="z" * 100_000))
     assert history.lost_events == 1  # a new connection has the usual limit: space was made
     history.record(event(2))
     assert times(history) == [2]
-    limit(1)
+    fill()
     assert not history.put(HOLD, "h", {"long": "z" * 100_000})
     assert history.put("log", "small", {})
     assert set(Store(path).all(HOLD, dict)) == {"h"}
@@ -427,7 +418,6 @@ def test_state_that_is_none_of_this_version_is_told_and_left_out(
 
 
 def test_many_threads_write_and_read(path: str) -> None:
-    """Nothing is lost, nothing is locked."""
     history = Store(path)
 
     def work(partition: int) -> None:

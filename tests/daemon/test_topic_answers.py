@@ -136,7 +136,6 @@ def test_a_broker_that_starts_has_time_to_answer(place: Place) -> None:
 
 
 def test_answers_that_repeat_themselves_are_kept_as_recent(place: Place) -> None:
-    """Although nothing but the time has changed."""
     for _ in range(20):
         place.ask()
         place.clock.advance(MINUTE_MS // 4)

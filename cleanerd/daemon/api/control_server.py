@@ -93,14 +93,15 @@ class ControlServer(HttpServer):
         if page is not None:
             respond = (lambda: page(request)) if request.method == "GET" else (lambda: self._takes(["GET"]))
             return request.path.removeprefix("/"), respond
-        found = [
-            (route, in_path) for route in self._routes if (in_path := route.match(request.path)) is not None
-        ]
-        for route, in_path in found:
-            if route.method == request.method:
+        methods = []
+        for route in self._routes:
+            in_path = route.match(request.path)
+            if in_path is not None and route.method == request.method:
                 return route.verb, partial(self._run, route, in_path, request)
-        if found:
-            return "other", lambda: self._takes([route.method for route, _ in found])
+            if in_path is not None:
+                methods.append(route.method)
+        if methods:
+            return "other", lambda: self._takes(methods)
         return "other", lambda: _refuse(404, "no_such_path", "no such path; GET /openapi.json lists all")
 
     def _takes(self, methods: list[str]) -> Answer:
@@ -126,11 +127,8 @@ class ControlServer(HttpServer):
         outcome, problem = "ok", None
         try:
             if not may_change(peer, self._own_uid, socket_gid):
-                _refuse(
-                    403,
-                    "forbidden",
-                    f"uid {peer.uid} may read, but not change anything; ask root or a member of the socket's group",
-                )
+                whom = "ask root or a member of the socket's group"
+                _refuse(403, "forbidden", f"uid {peer.uid} may read, but not change anything; {whom}")
             body = self._body(request) or b"{}"
             parsed = _parsed(lambda: route.parameters.model_validate_json(body, strict=True))
             parameters = parsed.model_dump(mode="json", exclude_unset=True)
@@ -162,10 +160,9 @@ class ControlServer(HttpServer):
 
     def _audit(self, peer: Peer, request: str, outcome: str) -> None:
         """Record in history and log who asked for what, and what became of it: `ok`, or the code of an error."""
+        record = self._control.parts.events.record
         try:
-            self._control.parts.events.record(
-                "control", outcome, request, pid=peer.pid, uid=peer.uid, gid=peer.gid
-            )
+            record("control", outcome, request, pid=peer.pid, uid=peer.uid, gid=peer.gid)
         except Exception:  # noqa: BLE001  # the request is answered all the same
             _log.exception("audit_lost", entry=request)
 

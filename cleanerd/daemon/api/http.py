@@ -65,11 +65,6 @@ class Request:
     connection: socket.socket | None = None
     body: io.BufferedIOBase = field(default_factory=io.BytesIO)  # what follows the head, as it comes in
 
-    @property
-    def accept(self) -> str:
-        """The Accept header."""
-        return self.headers.get("accept", "")
-
 
 Page = Callable[[Request], Answer]
 """Makes the answer to GET on one path."""
@@ -220,7 +215,6 @@ class _Connection(BaseHTTPRequestHandler):
     server: HttpServer
 
     def setup(self) -> None:
-        """No writing yet; reading within limits."""
         self.connection = self.request
         self.rfile = io.BufferedReader(_Incoming(self.request, self.server.limits, self.server.clock))
         self.answer: Answer | None = None
@@ -228,7 +222,6 @@ class _Connection(BaseHTTPRequestHandler):
         self.began_s = self.server.clock.monotonic_s()
 
     def handle(self) -> None:
-        """Read, act, answer."""
         try:
             self.raw_requestline = self.rfile.readline(_HEAD_BYTES)
             if self.raw_requestline and self.parse_request() and self.server.has_asked(self.connection):
@@ -244,7 +237,6 @@ class _Connection(BaseHTTPRequestHandler):
             self.answer = self.server.error(500, "internal", "internal error; see the daemon's log")
 
     def finish(self) -> None:
-        """Send the answer, if the client is still there."""
         if self.answer is None:
             return
         limit_s, is_head = self.server.limits.answer_s, self.command == "HEAD"

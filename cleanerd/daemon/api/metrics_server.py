@@ -36,7 +36,7 @@ def pages(
     """The pages by path, for this server as for the control socket. `trouble`: why the daemon is not well, if so."""
 
     def metrics_page(request: Request) -> Answer:
-        body, content_type = metrics.page(request.accept)
+        body, content_type = metrics.page(request.headers.get("accept", ""))
         return Answer(body, content_type=content_type)
 
     return {

@@ -145,7 +145,6 @@ class _Watches:
         self.is_complete = self._watches.keys() == wanted
 
     def close(self) -> None:
-        """End it."""
         if self._observer is not None:
             self._observer.stop()
             self._observer.join()

@@ -50,22 +50,27 @@ def forecast(parts: Parts, logs: Collection[LogId]) -> Forecast:
     now_ms, rate, is_measured = parts.clock.now_ms(), *_rate(parts)
     workers = parts.configuration().broker.log_cleaner_threads
     waiting = _waiting(parts, parts.conditions.all(parts.inventory.logs()))
-    detailed = len(logs) <= _WHAT_IF_MAX
     planned = {
         one.work.log: one
         for one in plan(_works(waiting, now_ms, rate), now_ms=now_ms, workers=workers, bytes_per_s=rate)
     }
     late = sorted(one.work.deadline_ms for one in planned.values() if one.is_late)
+    in_time = {log: one for log, one in waiting.items() if one.deadline_ms >= now_ms}
+
+    def works(faster: float) -> Sequence[Work[LogId]]:
+        return _works(in_time, now_ms, faster)
+
+    enough = enough_bytes_per_s(works, now_ms=now_ms, workers=workers, bytes_per_s=rate) if late else None
     return Forecast(
         workers=workers,
         bytes_per_s=rate,
         rate_is_measured=is_measured,
         misses=len(late),
         first_miss_ms=late[0] if late else None,
-        enough_bytes_per_s=_enough(waiting, now_ms, workers, rate) if late else None,
+        enough_bytes_per_s=enough,
         logs=tuple(
-            _log_forecast(parts, log, waiting[log], planned.get(log), now_ms, detailed=detailed)
-            for log in waiting
+            _log_forecast(parts, log, estimate, planned.get(log), now_ms, detailed=len(logs) <= _WHAT_IF_MAX)
+            for log, estimate in waiting.items()
             if log in logs
         ),
     )
@@ -97,25 +102,12 @@ def _works(waiting: Estimates, now_ms: int, rate: float) -> list[Work[LogId]]:
         if estimate.range.is_empty or (reason is None and deadline_ms >= FOREVER_MS):
             continue
         ready_ms = now_ms if reason is not None else deadline_ms
-        works.append(Work(log, size_bytes, ready_ms, _latest_ms(estimate, size_bytes, rate)))
+        latest_ms = NEVER_MS
+        if deadline_ms < FOREVER_MS:
+            wait_ms = duration_ms(size_bytes, rate) + grace_ms(estimate.config.max_compaction_lag_ms)
+            latest_ms = min(deadline_ms + wait_ms, NEVER_MS)
+        works.append(Work(log, size_bytes, ready_ms, latest_ms))
     return works
-
-
-def _latest_ms(estimate: DirtyEstimate, size_bytes: int, rate: float) -> int:
-    if estimate.deadline_ms >= FOREVER_MS:
-        return NEVER_MS
-    wait_ms = grace_ms(estimate.config.max_compaction_lag_ms)
-    return min(estimate.deadline_ms + duration_ms(size_bytes, rate) + wait_ms, NEVER_MS)
-
-
-def _enough(waiting: Estimates, now_ms: int, workers: int, rate: float) -> float | None:
-    """Of the logs whose time is not over yet."""
-    in_time = {log: one for log, one in waiting.items() if one.deadline_ms >= now_ms}
-
-    def works(faster: float) -> Sequence[Work[LogId]]:
-        return _works(in_time, now_ms, faster)
-
-    return enough_bytes_per_s(works, now_ms=now_ms, workers=workers, bytes_per_s=rate)
 
 
 def _rate(parts: Parts) -> tuple[float, bool]:

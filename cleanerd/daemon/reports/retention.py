@@ -27,18 +27,18 @@ def planned(parts: Parts, log: LogId) -> RetentionView:
         found = parts.retention.preview(log)
     except CleanerdError as error:
         return _view(log, outcome="failed", reason=str(error))
-    obstacle = _obstacle(parts, log)
-    goes = found.goes.values()
-    outcome = "skipped" if obstacle else "planned" if goes else "nothing"
+    obstacle, goes = _obstacle(parts, log), found.goes.values()
+    due_ms = None if found.kept is None else found.kept.due_ms
     return _view(
         log,
-        outcome=outcome,
+        outcome="skipped" if obstacle else "planned" if goes else "nothing",
         reason=obstacle,
         segments=sum(segments for segments, _ in goes),
         bytes=sum(size for _, size in goes),
         breaches=tuple(breach.value for breach in found.goes),
         log_start_offset=found.log_start_offset,
-        **_kept_fields(found),
+        kept=None if found.kept is None else _why(found),
+        next_ms=due_ms if due_ms is None or due_ms < _END_OF_TIME_MS else None,
     )
 
 
@@ -95,13 +95,6 @@ def _view(log: LogId, **fields: object) -> RetentionView:
     return RetentionView.model_validate({**log.fields(), **fields})
 
 
-def _kept_fields(found: Preview) -> dict[str, object]:
-    if found.kept is None:
-        return {}
-    due_ms = found.kept.due_ms
-    return {"kept": _why(found), "next_ms": due_ms if due_ms is None or due_ms < _END_OF_TIME_MS else None}
-
-
 def _why(found: Preview) -> str:
     assert found.kept is not None
     assert found.cause is not None
@@ -139,11 +132,8 @@ def _limit(key: str, value: int) -> str:
 
 def _below(found: Preview) -> str:
     segments, size = found.goes.get(Breach.LOG_START_OFFSET, (0, 0))
-    return (
-        f"{segments} segments with {size} bytes lie below it"
-        if segments
-        else "no whole segment lies below it"
-    )
+    goes = f"{segments} segments with {size} bytes lie below it"
+    return goes if segments else "no whole segment lies below it"
 
 
 def _breached(found: Preview, breach: Breach) -> str:

@@ -14,24 +14,29 @@ from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry import metric_table as table
 from cleanerd.daemon.telemetry.metrics import MetricSample
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.work.condition import Condition
 from cleanerd.env.space import space_of
 
 _PARTITIONS_MAX = 500
 """More series than that are a burden for Prometheus."""
-ByLog = dict[LogId, Condition]
 
 
 def read(parts: Parts, supervisor: Supervisor, reloader: Reloader) -> Iterator[MetricSample]:
     """Every metric that is looked up. Raises nothing that a disk can do."""
     conditions = dict(parts.conditions.all(parts.inventory.logs()))
-    online = parts.inventory.online_entries()
-    uncleanable = _uncleanable_bytes(parts, conditions)
+    online, uncleanable = parts.inventory.online_entries(), Counter[str]()
+    for log, condition in conditions.items():
+        if condition.state == "uncleanable":
+            uncleanable[log.log_dir] += _dirty(parts, log)[1]
     yield table.DEADLINE_MISSES, (), forecast.misses(parts, conditions.items())
     yield from _process(parts, supervisor)
-    yield from _reloads(reloader)
-    yield from _states(parts, conditions)
+    yield table.CONFIG_OK, (), not reloader.is_rejected
+    yield table.CONFIG_OK_AT, (), reloader.last_success_ms / 1000
+    for status in ReloadStatus:
+        yield table.CONFIG_RELOADS, (status.value,), reloader.count(status)
+    states = Counter[tuple[str, str]]((log.log_dir, one.state) for log, one in conditions.items())
     for log_dir in parts.log_dirs:
+        for state in table.STATES:
+            yield table.PARTITIONS, (log_dir, state), states[log_dir, state]
         yield from _log_dir(parts, log_dir, online.get(log_dir), uncleanable[log_dir])
     yield from _partitions(parts)
 
@@ -61,23 +66,6 @@ def _workers(parts: Parts, supervisor: Supervisor) -> dict[str, int]:
     throttled = len(running & parts.metrics.throttled_jobs())
     idle = max(len(workers) - dead - len(running), 0)
     return {"idle": idle, "busy": len(running) - throttled, "throttled": throttled, "dead": dead}
-
-
-def _reloads(reloader: Reloader) -> Iterator[MetricSample]:
-    last = reloader.last
-    yield table.CONFIG_OK, (), last is None or last.status is not ReloadStatus.REJECTED
-    yield table.CONFIG_OK_AT, (), reloader.last_success_ms / 1000
-    for status in ReloadStatus:
-        yield table.CONFIG_RELOADS, (status.value,), reloader.count(status)
-
-
-def _states(parts: Parts, conditions: ByLog) -> Iterator[MetricSample]:
-    counts: Counter[tuple[str, str]] = Counter(
-        (log.log_dir, condition.state) for log, condition in conditions.items()
-    )
-    for log_dir in parts.log_dirs:
-        for state in table.STATES:
-            yield table.PARTITIONS, (log_dir, state), counts[log_dir, state]
 
 
 def _log_dir(
@@ -118,14 +106,6 @@ def _sums(parts: Parts, log_dir: str, entries: Sequence[Entry]) -> Iterator[Metr
     yield table.LARGEST_BYTES, (log_dir,), largest
 
 
-def _uncleanable_bytes(parts: Parts, conditions: ByLog) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for log, condition in conditions.items():
-        if condition.state == "uncleanable":
-            found[log.log_dir] += _dirty(parts, log)[1]
-    return found
-
-
 def _dirty(parts: Parts, log: LogId) -> tuple[float, int]:
     """Dirty ratio and cleanable bytes of a log; of one that can no longer be read as it was seen last."""
     known, config = parts.inventory.facts(log), parts.configuration().topic(log.topic_partition.topic)
@@ -139,11 +119,8 @@ def _partitions(parts: Parts) -> Iterator[MetricSample]:
     """Series of partitions that the configuration names, the first of them in order."""
     config = parts.configuration().broker
     globs = config.metrics_per_partition_topics
-    logs = [
-        log
-        for log in (parts.inventory.logs() if globs else ())
-        if any(fnmatchcase(log.topic_partition.topic, glob) for glob in globs)
-    ]
+    known = parts.inventory.logs() if globs else ()
+    logs = [log for log in known if any(fnmatchcase(log.topic_partition.topic, glob) for glob in globs)]
     chosen = logs[:_PARTITIONS_MAX]
     yield table.PARTITIONS_DROPPED, (), len(logs) - len(chosen)
     for log in chosen:

@@ -1,6 +1,6 @@
 """The daemon in one line, for `systemctl status`."""
 
-from cleanerd.daemon.configuration.reload import Reloader, ReloadStatus
+from cleanerd.daemon.configuration.reload import Reloader
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.condition import Condition
@@ -25,20 +25,17 @@ class StatusLine:
         if self._text and now_s - self._made_s < _PAUSE_S:
             return self._text
         given_up = sum(failure.is_uncleanable for failure in parts.failures.all())
-        last = self._reloader.last
-        is_rejected = last is not None and last.status is ReloadStatus.REJECTED
+        offline, is_rejected = len(parts.obstacles.offline), self._reloader.is_rejected
         # time alone makes logs dirtier, and no bell rings when one has vanished
         minute = now_s // _AT_LATEST_S
-        basis = (minute, parts.work_bell.rings(), given_up, len(parts.obstacles.offline), is_rejected)
+        basis = (minute, parts.work_bell.rings(), given_up, offline, is_rejected)
         if basis != self._basis:
             self._basis, self._made_s = basis, now_s
             conditions = dict(parts.conditions.all(parts.inventory.logs()))
             uncleanable = sum(condition.state == "uncleanable" for condition in conditions.values())
             text = [self._dirty(conditions)]
             text += [f"{uncleanable} uncleanable"] if uncleanable else []
-            text += (
-                [f"{len(parts.obstacles.offline)} log directories offline"] if parts.obstacles.offline else []
-            )
+            text += [f"{offline} log directories offline"] if offline else []
             text += ["the last reload was rejected, see the log"] if is_rejected else []
             self._text = "; ".join(text)
         return self._text

@@ -28,8 +28,6 @@ def _log_view(parts: Parts, log: LogId, condition: Condition) -> LogView:
     tp, known = log.topic_partition, parts.inventory.facts(log)
     config, failure = parts.configuration().topic(tp.topic), parts.failures.of(log)
     estimate = parts.due_logs.estimate(log)
-    bound = estimate.range if estimate is not None else None
-    sizes = _sizes(known, bound) if known is not None and bound is not None else {}
     return LogView(
         **log.fields(),
         state=condition.state,
@@ -37,12 +35,7 @@ def _log_view(parts: Parts, log: LogId, condition: Condition) -> LogView:
         size_bytes=known.contents.size_bytes if known else 0,
         segments=len(known.contents.closed) + 1 if known else 0,
         log_start_offset=known.offsets.log_start if known else None,
-        first_dirty_offset=bound.first_dirty_offset if bound else None,
-        first_uncleanable_offset=bound.first_uncleanable_offset if bound else None,
-        dirty_ratio=None if bound is None else 0.0 if bound.is_empty else bound.dirty_ratio,
-        dirty_ratio_exact=bound is not None and bound.is_empty,
-        **sizes,
-        dirty_since_ms=_dirty_since(known, bound) if known is not None and bound is not None else None,
+        **({} if estimate is None else _compaction(estimate.known, estimate.range)),
         next_due_ms=failure.retry_at_ms if failure else None,
         next_due_why="retry" if failure and failure.retry_at_ms else None,
         last=parts.events.last(log),
@@ -50,6 +43,20 @@ def _log_view(parts: Parts, log: LogId, condition: Condition) -> LogView:
         reason=condition.reason,
         holds=tuple(hold.id for hold in parts.states.holds() if hold.matches(tp)),
     )
+
+
+def _compaction(known: ListedLog, bound: CleanableRange) -> dict[str, Any]:
+    """What is dirty in a log that is compacted."""
+    dirty = non_active_from(known.facts({}).segments, bound.first_dirty_offset)
+    since_ms = dirty[0].largest_timestamp_ms if dirty else 0
+    return {
+        "first_dirty_offset": bound.first_dirty_offset,
+        "first_uncleanable_offset": bound.first_uncleanable_offset,
+        "dirty_ratio": 0.0 if bound.is_empty else bound.dirty_ratio,
+        "dirty_ratio_exact": bound.is_empty,
+        "dirty_since_ms": since_ms if since_ms > 0 else None,
+        **_sizes(known, bound),
+    }
 
 
 def _sizes(known: ListedLog, bound: CleanableRange) -> dict[str, Any]:
@@ -66,11 +73,6 @@ def _sizes(known: ListedLog, bound: CleanableRange) -> dict[str, Any]:
         "uncleanable_bytes": uncleanable,
         "active_bytes": contents.active_bytes,
     }
-
-
-def _dirty_since(known: ListedLog, bound: CleanableRange) -> int | None:
-    dirty = non_active_from(known.facts({}).segments, bound.first_dirty_offset)
-    return dirty[0].largest_timestamp_ms if dirty and dirty[0].largest_timestamp_ms > 0 else None
 
 
 def limits_view(throttle: Throttle) -> ThrottleLimits:

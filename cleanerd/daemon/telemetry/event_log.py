@@ -56,7 +56,13 @@ class EventLog:
             segments=[result.segments_before, result.segments_after],
             error=result.error,
             index_damage=result.index_damage,
-            **{name: getattr(result, name) for name in _MEASURES},
+            bytes_read=result.bytes_read,
+            bytes_before=result.bytes_before,
+            bytes_after=result.bytes_after,
+            records_read=result.records_read,
+            records_kept=result.records_kept,
+            removed=result.removed,
+            committed_by=result.committed_by,
         )
 
     def record(
@@ -77,19 +83,7 @@ class EventLog:
         self._history.record(event)
         fields = event.model_dump(exclude_defaults=True, exclude={"time_ms", "kind"})
         fields |= {name: value for name, value in more.items() if name not in known and value is not None}
-        say = getattr(_log, EVENTS[kind].level_of(outcome))
-        say(kind, **fields)
-
-
-_MEASURES = (
-    "bytes_read",
-    "bytes_before",
-    "bytes_after",
-    "records_read",
-    "records_kept",
-    "removed",
-    "committed_by",
-)
+        getattr(_log, EVENTS[kind].level_of(outcome))(kind, **fields)
 
 
 def log_step(log_dir: str, step: Step) -> None:

@@ -254,7 +254,6 @@ class _Reader:
         self._read = read
 
     def collect(self) -> Iterable[_Family]:
-        """Look everything up."""
         families: dict[str, _Family] = {}
         for metric, labels, value in self._read():
             if metric.name not in families:

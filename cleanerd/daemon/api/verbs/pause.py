@@ -49,16 +49,11 @@ _ARGUMENTS = (
 
 
 def _ask(client: Client, options: Namespace) -> Reply:
-    limit_ms = stop_ms(options.timeout)
-    asked = {"owner": _user(), **given(client, _ARGUMENTS, options), "timeout_ms": limit_ms}
+    limit_ms, user = stop_ms(options.timeout), user_name() or f"uid {os.geteuid()}"
+    asked = {"owner": user, **given(client, _ARGUMENTS, options), "timeout_ms": limit_ms}
     answer = call(client, _PAUSE, asked, limit_ms / 1000)
-    return Reply(
-        answer, hint="" if answer["hold"]["logs"] else "nothing matches now; what appears later is held"
-    )
-
-
-def _user() -> str:
-    return user_name() or f"uid {os.geteuid()}"
+    hint = "" if answer["hold"]["logs"] else "nothing matches now; what appears later is held"
+    return Reply(answer, hint=hint)
 
 
 VERB = Verb(
