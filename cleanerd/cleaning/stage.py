@@ -11,7 +11,7 @@ from cleanerd.format.names import FileKind, Suffix, segment_path
 from cleanerd.pipeline.rewrite import VerificationFailed
 from cleanerd.pipeline.segment_indexes import aborted_in, join_entries
 from cleanerd.pipeline.values import RewrittenLog
-from cleanerd.storage.assemble import Assembly, assemble
+from cleanerd.storage.assemble import assemble
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import NO_LIMIT_MS, SourceSegment, StagedGroup, discard_parts, write_manifest
 
@@ -107,16 +107,14 @@ def _assemble(
     offset_index, time_index = join_entries(parts, plan.work.index_interval_bytes)
     sizes = assemble(
         partition,
-        Assembly(
-            base_offset=first.base_offset,
-            parts=tuple(dict.fromkeys(part.path for part in parts if part.path is not None)),
-            offset_index=offset_index,
-            time_index=time_index,
-            aborted_txns=tuple(aborted_in(rewritten.indexed, first.base_offset, group.next_base_offset)),
-            like=last.path,
-            mtime_ns=last.identity.mtime_ns,
-            least_free_bytes=plan.work.least_free_bytes,
-        ),
+        first.base_offset,
+        tuple(dict.fromkeys(part.path for part in parts if part.path is not None)),
+        offset_index=offset_index,
+        time_index=time_index,
+        aborted_txns=tuple(aborted_in(rewritten.indexed, first.base_offset, group.next_base_offset)),
+        like=last.path,
+        mtime_ns=last.identity.mtime_ns,
+        least_free_bytes=plan.work.least_free_bytes,
     )
     expected = sum(part.size_bytes for part in parts)
     if sizes[FileKind.LOG] != expected:

@@ -22,30 +22,14 @@ off  size  field                 note
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 from crc32c import crc32c
 
+from cleanerd.format import head
 from cleanerd.format.codecs import Codec, compress, decompress
 from cleanerd.format.errors import FormatError
-from cleanerd.format.head import (
-    ATTRIBUTES_AT,
-    CODEC_MASK,
-    CONTROL,
-    CRC_AT,
-    DELETE_HORIZON,
-    HEAD_BYTES,
-    HEADER,
-    HEADER_SIZE,
-    LAST_OFFSET_DELTA_AT,
-    LENGTH_AT,
-    LOG_APPEND_TIME,
-    LOG_OVERHEAD,
-    MAGIC_AT,
-    RECORD_COUNT_AT,
-    TRANSACTIONAL,
-    peek_batch,
-)
+from cleanerd.format.head import HEADER_SIZE, peek_batch
 from cleanerd.format.record import Record, decode_records, encode_records
 
 __all__ = [
@@ -90,27 +74,27 @@ class BatchHeader:
     @property
     def codec(self) -> Codec:
         """Raises: `FormatError` for a code that no codec has."""
-        return codec_of(self.attributes, ATTRIBUTES_AT)
+        return codec_of(self.attributes, head.ATTRIBUTES_AT)
 
     @property
     def is_log_append_time(self) -> bool:
         """Whether every record carries the max timestamp."""
-        return bool(self.attributes & LOG_APPEND_TIME)
+        return bool(self.attributes & head.LOG_APPEND_TIME)
 
     @property
     def is_transactional(self) -> bool:
         """Whether the batch is part of a transaction."""
-        return bool(self.attributes & TRANSACTIONAL)
+        return bool(self.attributes & head.TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:
         """Whether the record is a marker, never a user's."""
-        return bool(self.attributes & CONTROL)
+        return bool(self.attributes & head.CONTROL)
 
     @property
     def delete_horizon_ms(self) -> int | None:
         """When tombstones and the marker in this batch may go (rule 0.6)."""
-        return self.base_timestamp_ms if self.attributes & DELETE_HORIZON else None
+        return self.base_timestamp_ms if self.attributes & head.DELETE_HORIZON else None
 
     @property
     def last_offset(self) -> int:
@@ -133,7 +117,7 @@ class BatchHeader:
 
 def codec_of(attributes: int, position: int) -> Codec:
     """Codec of an attribute byte; `position` is where the byte lies, for the `FormatError`."""
-    code = attributes & CODEC_MASK
+    code = attributes & head.CODEC_MASK
     if code > Codec.ZSTD:
         raise FormatError(position, "a codec of 0 to 4", code)
     return Codec(code)
@@ -141,7 +125,7 @@ def codec_of(attributes: int, position: int) -> Codec:
 
 def checksum(batch: bytes | bytearray | memoryview) -> int:
     """CRC-32C that a whole batch of magic 2 should carry."""
-    return int(crc32c(memoryview(batch)[ATTRIBUTES_AT:]))
+    return int(crc32c(memoryview(batch)[head.ATTRIBUTES_AT :]))
 
 
 def parse_header(data: bytes | memoryview, position: int = 0) -> BatchHeader:
@@ -151,18 +135,20 @@ def parse_header(data: bytes | memoryview, position: int = 0) -> BatchHeader:
     """
     if position + HEADER_SIZE > len(data):
         raise FormatError(position, f"a batch header of {HEADER_SIZE} bytes", f"{len(data) - position} bytes")
-    base_offset, length, *rest = HEADER.unpack_from(data, position)
-    header = BatchHeader(base_offset, length + LOG_OVERHEAD, *rest)
+    base_offset, length, *rest = head.HEADER.unpack_from(data, position)
+    header = BatchHeader(base_offset, length + head.LOG_OVERHEAD, *rest)
     if header.magic != 2:
-        raise FormatError(position + MAGIC_AT, "magic 2", header.magic)
+        raise FormatError(position + head.MAGIC_AT, "magic 2", header.magic)
     if header.size_bytes < HEADER_SIZE:
-        raise FormatError(position + LENGTH_AT, f"a batch of at least {HEADER_SIZE} bytes", header.size_bytes)
+        raise FormatError(
+            position + head.LENGTH_AT, f"a batch of at least {HEADER_SIZE} bytes", header.size_bytes
+        )
     if header.last_offset_delta < 0:
         raise FormatError(
-            position + LAST_OFFSET_DELTA_AT, "a last offset delta of 0 or more", header.last_offset_delta
+            position + head.LAST_OFFSET_DELTA_AT, "a last offset delta of 0 or more", header.last_offset_delta
         )
     if header.record_count < 0:
-        raise FormatError(position + RECORD_COUNT_AT, "a record count of 0 or more", header.record_count)
+        raise FormatError(position + head.RECORD_COUNT_AT, "a record count of 0 or more", header.record_count)
     return header
 
 
@@ -178,7 +164,7 @@ def decode_batch(data: bytes | memoryview, position: int = 0) -> tuple[BatchHead
     batch = memoryview(data)[position:end]
     found_crc = checksum(batch)
     if found_crc != header.crc:
-        raise FormatError(position + CRC_AT, f"CRC {header.crc:#010x}", f"{found_crc:#010x}")
+        raise FormatError(position + head.CRC_AT, f"CRC {header.crc:#010x}", f"{found_crc:#010x}")
     try:
         records = _decode_body(header, batch[HEADER_SIZE:])
     except FormatError as problem:
@@ -231,10 +217,10 @@ def encode_batch(
         max_timestamp_ms = max(record.timestamp_ms for record in records)
     attributes = (
         codec
-        | (LOG_APPEND_TIME if log_append_time else 0)
-        | (TRANSACTIONAL if transactional else 0)
-        | (CONTROL if control else 0)
-        | (DELETE_HORIZON if delete_horizon_ms is not None else 0)
+        | (head.LOG_APPEND_TIME if log_append_time else 0)
+        | (head.TRANSACTIONAL if transactional else 0)
+        | (head.CONTROL if control else 0)
+        | (head.DELETE_HORIZON if delete_horizon_ms is not None else 0)
     )
     plain = encode_records(records, base_offset=base_offset, base_timestamp_ms=base_timestamp_ms)
     header = BatchHeader(
@@ -257,7 +243,7 @@ def encode_batch(
 
 def encode_empty_batch(source: BatchHeader) -> bytes:
     """The bare header that stands for a batch of which nothing is kept (rule 4.30)."""
-    kept = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
+    kept = head.LOG_APPEND_TIME | head.TRANSACTIONAL | head.CONTROL
     header = replace(
         source, attributes=source.attributes & kept, base_timestamp_ms=NO_TIMESTAMP, record_count=0
     )
@@ -267,25 +253,10 @@ def encode_empty_batch(source: BatchHeader) -> bytes:
 def _seal(header: BatchHeader, body: bytes) -> bytes:
     """Header and body with size and CRC filled in."""
     batch = bytearray(HEADER_SIZE + len(body))
-    HEADER.pack_into(
-        batch,
-        0,
-        header.base_offset,
-        len(batch) - LOG_OVERHEAD,
-        header.leader_epoch,
-        header.magic,
-        0,
-        header.attributes,
-        header.last_offset_delta,
-        header.base_timestamp_ms,
-        header.max_timestamp_ms,
-        header.producer_id,
-        header.producer_epoch,
-        header.base_sequence,
-        header.record_count,
-    )
+    base_offset, _, *rest = astuple(header)
+    head.HEADER.pack_into(batch, 0, base_offset, len(batch) - head.LOG_OVERHEAD, *rest)
     batch[HEADER_SIZE:] = body
-    _CRC.pack_into(batch, CRC_AT, checksum(batch))
+    _CRC.pack_into(batch, head.CRC_AT, checksum(batch))
     return bytes(batch)
 
 
@@ -297,7 +268,7 @@ def iterate_batches(data: bytes | memoryview) -> Iterator[tuple[int, int, int]]:
     """
     position = 0
     end = len(data)
-    while end - position > HEAD_BYTES:  # one byte more than the head, as Kafka's FileLogInputStream wants
+    while end - position > head.HEAD_BYTES:  # a byte more than the head, as Kafka's FileLogInputStream wants
         _, size_bytes, magic = peek_batch(data, position)
         if position + size_bytes > end:
             return

@@ -23,29 +23,17 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from cleanerd.format import head
 from cleanerd.format.batch import NO_TIMESTAMP, codec_of
 from cleanerd.format.codecs import Codec, compress, decompress
 from cleanerd.format.errors import FormatError
-from cleanerd.format.head import (
-    LEGACY_CRC_AT,
-    LEGACY_FLAGS_AT,
-    LEGACY_TIMESTAMP_AT,
-    LENGTH_AT,
-    LOG_APPEND_TIME,
-    LOG_OVERHEAD,
-    MAGIC_AT,
-    V0_KEY_AT,
-    V0_SIZE_MIN,
-    V1_KEY_AT,
-    V1_SIZE_MIN,
-)
 from cleanerd.format.record import Record
 
 _ENTRY = struct.Struct(">qiIbB")  # offset, message size, CRC, magic, attributes
 _TIMESTAMP = struct.Struct(">q")
 _LENGTH = struct.Struct(">i")
-_KEY_AT = {0: V0_KEY_AT, 1: V1_KEY_AT}
-MIN_MESSAGE_BYTES = {0: V0_SIZE_MIN - LOG_OVERHEAD, 1: V1_SIZE_MIN - LOG_OVERHEAD}
+_KEY_AT = {0: head.V0_KEY_AT, 1: head.V1_KEY_AT}
+MIN_MESSAGE_BYTES = {0: head.V0_SIZE_MIN - head.LOG_OVERHEAD, 1: head.V1_SIZE_MIN - head.LOG_OVERHEAD}
 """Smallest message size field by magic: both lengths, nothing in them."""
 
 
@@ -90,7 +78,7 @@ def decode_entry(data: bytes | memoryview, position: int = 0) -> LegacyEntry:
     Raises: `FormatError` for a torn entry, a wrong CRC, impossible lengths or offsets, or a damaged wrapper.
     """
     message = _parse_message(data, position)
-    codec = codec_of(message.attributes, position + LEGACY_FLAGS_AT)
+    codec = codec_of(message.attributes, position + head.LEGACY_FLAGS_AT)
     records: tuple[Record, ...]
     if codec == Codec.NONE:
         records = (Record(message.offset, message.timestamp_ms, message.key, message.value),)
@@ -114,20 +102,20 @@ def _parse_message(data: bytes | memoryview, position: int) -> _Message:
         )
     offset, size, crc, magic, attributes = _ENTRY.unpack_from(data, position)
     if magic not in MIN_MESSAGE_BYTES:
-        raise FormatError(position + MAGIC_AT, "magic 0 or 1", magic)
-    end = position + LOG_OVERHEAD + size
+        raise FormatError(position + head.MAGIC_AT, "magic 0 or 1", magic)
+    end = position + head.LOG_OVERHEAD + size
     if size < MIN_MESSAGE_BYTES[magic]:
         raise FormatError(
-            position + LENGTH_AT, f"a message of at least {MIN_MESSAGE_BYTES[magic]} bytes", size
+            position + head.LENGTH_AT, f"a message of at least {MIN_MESSAGE_BYTES[magic]} bytes", size
         )
     if end > len(data):
         raise FormatError(position, f"an entry of {end - position} bytes", f"{len(data) - position} bytes")
     message = memoryview(data)[:end]
-    found_crc = zlib.crc32(message[position + MAGIC_AT :])
+    found_crc = zlib.crc32(message[position + head.MAGIC_AT :])
     if found_crc != crc:
-        raise FormatError(position + LEGACY_CRC_AT, f"CRC {crc:#010x}", f"{found_crc:#010x}")
+        raise FormatError(position + head.LEGACY_CRC_AT, f"CRC {crc:#010x}", f"{found_crc:#010x}")
     timestamp_ms = (
-        _TIMESTAMP.unpack_from(message, position + LEGACY_TIMESTAMP_AT)[0] if magic else NO_TIMESTAMP
+        _TIMESTAMP.unpack_from(message, position + head.LEGACY_TIMESTAMP_AT)[0] if magic else NO_TIMESTAMP
     )
     key, after_key = _read_field(message, position + _KEY_AT[magic])
     value, after_value = _read_field(message, after_key)
@@ -172,7 +160,7 @@ def _parse_inner(data: bytes) -> list[_Message]:
     position = 0
     while position < len(data):
         message = _parse_message(data, position)
-        if codec_of(message.attributes, position + LEGACY_FLAGS_AT) != Codec.NONE:
+        if codec_of(message.attributes, position + head.LEGACY_FLAGS_AT) != Codec.NONE:
             raise FormatError(position, "an uncompressed inner message", "a compressed one")
         messages.append(message)
         position = message.end
@@ -191,7 +179,7 @@ def _inner_shift(wrapper: _Message, last_inner: int, position: int) -> int:
 
 
 def _is_log_append_time(message: _Message) -> bool:
-    return message.magic == 1 and bool(message.attributes & LOG_APPEND_TIME)
+    return message.magic == 1 and bool(message.attributes & head.LOG_APPEND_TIME)
 
 
 def encode_message(record: Record, *, magic: int, log_append_time: bool = False) -> bytes:
@@ -200,7 +188,7 @@ def encode_message(record: Record, *, magic: int, log_append_time: bool = False)
     Requires: magic 0 or 1, no headers, LogAppendTime only in v1. The timestamp is lost in v0.
     """
     assert not record.headers, "headers need magic 2"
-    return _encode(record, magic, LOG_APPEND_TIME if log_append_time else 0)
+    return _encode(record, magic, head.LOG_APPEND_TIME if log_append_time else 0)
 
 
 def encode_wrapper(
@@ -238,12 +226,12 @@ def wrap_messages(
 ) -> bytes:
     """One compressed entry around encoded inner messages, whose offsets are already as `magic` wants them."""
     wrapper = Record(last_offset, timestamp_ms, None, compress(codec, messages, magic))
-    return _encode(wrapper, magic, codec | (LOG_APPEND_TIME if log_append_time else 0))
+    return _encode(wrapper, magic, codec | (head.LOG_APPEND_TIME if log_append_time else 0))
 
 
 def _encode(record: Record, magic: int, attributes: int) -> bytes:
     assert magic in MIN_MESSAGE_BYTES
-    assert magic == 1 or not attributes & LOG_APPEND_TIME
+    assert magic == 1 or not attributes & head.LOG_APPEND_TIME
     parts = [struct.pack(">bB", magic, attributes)]
     if magic == 1:
         parts.append(_TIMESTAMP.pack(record.timestamp_ms))

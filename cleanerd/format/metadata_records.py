@@ -208,14 +208,6 @@ class _Reader:
             raise FormatError(self.position, "the end of the frame", f"{left} bytes more")
 
 
-def _topic(reader: _Reader) -> TopicRecord:
-    return TopicRecord(name=reader.string(), topic_id=reader.uuid())
-
-
-def _remove_topic(reader: _Reader) -> RemoveTopicRecord:
-    return RemoveTopicRecord(topic_id=reader.uuid())
-
-
 def _broker(reader: _Reader) -> BrokerRecord | None:
     version = reader.unsigned_varint()
     if version > _REGISTER_BROKER_MAX:
@@ -230,19 +222,10 @@ def _broker(reader: _Reader) -> BrokerRecord | None:
     return BrokerRecord(broker_id, levels.get("metadata.version"))
 
 
-def _config(reader: _Reader) -> ConfigRecord:
-    return ConfigRecord(
-        resource_type=reader.int8(),
-        resource_name=reader.string(),
-        name=reader.string(),
-        value=reader.nullable_string(),
-    )
-
-
 _MESSAGES: dict[int, Callable[[_Reader], MetadataRecord]] = {
-    2: _topic,
-    4: _config,
-    9: _remove_topic,
+    2: lambda reader: TopicRecord(reader.string(), reader.uuid()),
+    4: lambda reader: ConfigRecord(reader.int8(), reader.string(), reader.string(), reader.nullable_string()),
+    9: lambda reader: RemoveTopicRecord(reader.uuid()),
     TransactionMark.BEGIN: lambda _: TransactionMark.BEGIN,
     TransactionMark.END: lambda _: TransactionMark.END,
     TransactionMark.ABORT: lambda _: TransactionMark.ABORT,

@@ -5,7 +5,7 @@ the modification time of the last source (rule 4.12) and the owner and mode of i
 """
 
 import os
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from cleanerd.env.page_cache import begin_writeback
 from cleanerd.env.space import room
@@ -20,51 +20,47 @@ from .partition_dir import PartitionDir
 _COPY_BYTES = 8 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Assembly:
-    """What a new segment is made of.
+def assemble(
+    partition: PartitionDir,
+    base_offset: int,
+    parts: Sequence[str],
+    *,
+    offset_index: OffsetIndex,
+    time_index: TimeIndex,
+    aborted_txns: Sequence[AbortedTxn],
+    like: str,
+    mtime_ns: int,
+    least_free_bytes: int = 0,
+) -> dict[FileKind, int]:
+    """Write and sync the staged files; returns their sizes in bytes. The parts are gone afterwards.
 
     `parts`: paths in offset order, none for an empty segment; `like`: `.log` of the last source; `least_free_bytes` of the
     file system are left free.
-    """
-
-    base_offset: int
-    parts: tuple[str, ...]
-    offset_index: OffsetIndex
-    time_index: TimeIndex
-    aborted_txns: tuple[AbortedTxn, ...]
-    like: str
-    mtime_ns: int
-    least_free_bytes: int = 0
-
-
-def assemble(partition: PartitionDir, assembly: Assembly) -> dict[FileKind, int]:
-    """Write and sync the staged files; returns their sizes in bytes. The parts are gone afterwards.
 
     Raises OSError, NoSpace, and SourceChanged for a part that shrinks; what is there then is garbage until `discard_staged`.
     """
-    files, base = partition.files, assembly.base_offset
-    log = partition.path_of(_staged(base, FileKind.LOG))
-    if assembly.parts:
-        files.rename(assembly.parts[0], log)
+    files = partition.files
+    log = partition.path_of(_staged(base_offset, FileKind.LOG))
+    if parts:
+        files.rename(parts[0], log)
     else:
         files.write(log, b"")
-    for part in assembly.parts[1:]:
-        with room(part, os.path.getsize(part), assembly.least_free_bytes):  # both are there for a moment
+    for part in parts[1:]:
+        with room(part, os.path.getsize(part), least_free_bytes):  # both are there for a moment
             _append(log, part)
         files.unlink(part)
     contents = {
-        FileKind.OFFSET_INDEX: render_offset_index(assembly.offset_index, base),
-        FileKind.TIME_INDEX: render_time_index(assembly.time_index, base),
+        FileKind.OFFSET_INDEX: render_offset_index(offset_index, base_offset),
+        FileKind.TIME_INDEX: render_time_index(time_index, base_offset),
     }
-    if assembly.aborted_txns:
-        contents[FileKind.TXN_INDEX] = render_txn_index(assembly.aborted_txns)
+    if aborted_txns:
+        contents[FileKind.TXN_INDEX] = render_txn_index(aborted_txns)
     for kind, content in contents.items():
-        files.write(partition.path_of(_staged(base, kind)), content)
+        files.write(partition.path_of(_staged(base_offset, kind)), content)
     for kind in (FileKind.LOG, *contents):
-        path = partition.path_of(_staged(base, kind))
-        files.adopt_owner(path, assembly.like)
-        files.set_mtime_ns(path, assembly.mtime_ns)
+        path = partition.path_of(_staged(base_offset, kind))
+        files.adopt_owner(path, like)
+        files.set_mtime_ns(path, mtime_ns)
         files.fsync(path)
     sizes = {kind: len(content) for kind, content in contents.items()}
     return {FileKind.LOG: files.stat(log).size_bytes, **sizes}

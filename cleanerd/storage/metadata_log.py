@@ -23,6 +23,7 @@ from uuid import UUID
 from cleanerd.config.model import ClusterMetadata
 from cleanerd.env.files import Files
 from cleanerd.errors import BadUsage, CleanerdError, CorruptFile, DirOffline, SourceChanged
+from cleanerd.format import names
 from cleanerd.format.batch import BatchHeader, Record, decode_batch, iterate_batches, parse_header
 from cleanerd.format.control import ControlType, parse_control_key
 from cleanerd.format.errors import FormatError, corruption_in
@@ -41,15 +42,7 @@ from cleanerd.format.metadata_records import (
     parse_quorum_state,
     parse_voters,
 )
-from cleanerd.format.names import (
-    CLUSTER_METADATA_TOPIC,
-    MAX_OFFSET,
-    META_PROPERTIES,
-    SEGMENT_MAX_BYTES,
-    FileKind,
-    SegmentFileName,
-    parse_segment_file,
-)
+from cleanerd.format.names import FileKind, SegmentFileName, parse_segment_file
 from cleanerd.storage.index_files import read_offset_index
 from cleanerd.storage.partition_dir import bases_of
 
@@ -81,7 +74,7 @@ def find_metadata(files: Files, log_dirs: Iterable[str], metadata_log_dir: str) 
     if elsewhere and elsewhere.cluster_id in {cluster_id for cluster_id, _ in nodes}:
         owners.setdefault(metadata_log_dir, elsewhere)
     for log_dir, owner in owners.items():
-        directory = os.path.join(log_dir, f"{CLUSTER_METADATA_TOPIC}-0")
+        directory = os.path.join(log_dir, f"{names.CLUSTER_METADATA_TOPIC}-0")
         if files.exists(directory):
             # of a controller's directory on the same host the broker is another node
             node_id = owner.node_id if owner and _node(owner) in nodes else None
@@ -135,7 +128,9 @@ def _may_hide_metadata(files: Files, log_dir: str, *, is_brokers: bool) -> bool:
     """Whether a directory that cannot be read may have the metadata, or name its owner; `is_brokers`: it is a broker's."""
     try:
         return files.exists(
-            os.path.join(log_dir, f"{CLUSTER_METADATA_TOPIC}-0" if is_brokers else META_PROPERTIES)
+            os.path.join(
+                log_dir, f"{names.CLUSTER_METADATA_TOPIC}-0" if is_brokers else names.META_PROPERTIES
+            )
         )
     except OSError:
         return is_brokers
@@ -226,7 +221,7 @@ def _read_once(files: Files, directory: str) -> _Image:
     segments = _segments_from(offset, listing)
     for name in segments:
         path = os.path.join(directory, name)
-        data = files.read(path, SEGMENT_MAX_BYTES)
+        data = files.read(path, names.SEGMENT_MAX_BYTES)
         start = index_position(files, path, offset) if name == segments[0] else 0
         start = start if starts_batch(data, start, offset) else 0
         for batch in _log_batches(path, data, start, offset, is_last=name == segments[-1]):
@@ -240,7 +235,7 @@ def _replay_newest_snapshot(files: Files, directory: str, listing: list[str], im
     snapshots = [match for match in map(_SNAPSHOT.fullmatch, listing) if match]
     for match in sorted(snapshots, key=lambda match: match[0], reverse=True):
         path = os.path.join(directory, match[0])
-        batches = _snapshot_batches(files.read(path, SEGMENT_MAX_BYTES))
+        batches = _snapshot_batches(files.read(path, names.SEGMENT_MAX_BYTES))
         for batch in batches:
             _replay_batch(image, path, batch, 0)
         if batches:
@@ -312,7 +307,7 @@ def _holds_batch(tail: bytes) -> bool:
     return False
 
 
-def index_position(files: Files, log_path: str, offset: int = MAX_OFFSET) -> int:
+def index_position(files: Files, log_path: str, offset: int = names.MAX_OFFSET) -> int:
     """Where to start in a segment of the metadata log: 0 without a usable index, which is never trusted. Never raises.
 
     A quiet controller writes 170 000 batches a day, and the segment that holds the end of the newest snapshot is up to a
@@ -328,7 +323,7 @@ def index_position(files: Files, log_path: str, offset: int = MAX_OFFSET) -> int
         return 0
 
 
-def starts_batch(data: bytes | memoryview, position: int, offset: int = MAX_OFFSET) -> bool:
+def starts_batch(data: bytes | memoryview, position: int, offset: int = names.MAX_OFFSET) -> bool:
     """Whether a sound batch lies at `position` and begins at or before `offset`."""
     try:
         header, _ = decode_batch(data, position)
@@ -367,7 +362,7 @@ def _voters(files: Files, directory: str) -> frozenset[int] | None:
 
 def _owner(files: Files, log_dir: str) -> MetaProperties | None:
     """Whose log directory it is, if it is a Kafka node's."""
-    path = os.path.join(log_dir, META_PROPERTIES)
+    path = os.path.join(log_dir, names.META_PROPERTIES)
     try:
         if not files.exists(path):
             return None

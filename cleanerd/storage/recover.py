@@ -73,16 +73,12 @@ def _offsets(batch: LogBatch) -> tuple[int, int]:
     return batch.header.base_offset, batch.header.last_offset
 
 
-def _ignore(_: str) -> None:
-    """For callers that do not count."""
-
-
 def recover(
     partition: PartitionDir,
     *,
     is_kafka: bool,
     next_offset: Callable[[str], int] = swap_end,
-    acted: Acted = _ignore,
+    acted: Acted = lambda _: None,
 ) -> str | None:
     """Bring a partition directory into order; returns why the log must be skipped, or None. Raises OSError.
 

@@ -18,19 +18,8 @@ from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format import names
 from cleanerd.format.batch import BatchHeader, checksum, iterate_batches, parse_header
 from cleanerd.format.errors import FormatError
-from cleanerd.format.head import (
-    HEADER,
-    HEADER_SIZE,
-    peek_batch,
-)
-from cleanerd.format.names import (
-    MAX_OFFSET,
-    FileKind,
-    SegmentFileName,
-    Suffix,
-    TopicPartition,
-    segment_path,
-)
+from cleanerd.format.head import HEADER, HEADER_SIZE, peek_batch
+from cleanerd.format.names import FileKind, SegmentFileName, Suffix, TopicPartition, segment_path
 from cleanerd.format.txn_index import AbortedTxn
 from cleanerd.policy.cleanable import LogFacts, SegmentFacts
 
@@ -375,8 +364,8 @@ def _end_of_short_tail(segment: SegmentOnDisk, start: int) -> tuple[int, int] | 
 
 def _checked_end(segment: SegmentOnDisk, position: int, last_offset: int) -> int:
     """The last offset of a batch, if a log can have it; its CRC is not checked here."""
-    if not segment.base_offset <= last_offset < MAX_OFFSET:
-        expected = f"a last offset in [{segment.base_offset}, {MAX_OFFSET})"
+    if not segment.base_offset <= last_offset < names.MAX_OFFSET:
+        expected = f"a last offset in [{segment.base_offset}, {names.MAX_OFFSET})"
         raise CorruptFile(segment.path, position, expected, last_offset)
     return last_offset
 

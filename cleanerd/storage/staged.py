@@ -143,7 +143,8 @@ def write_manifest(
     files, path = partition.files, partition.path_of(group.manifest)
     unfinished = path.removesuffix(_MANIFEST_END) + _UNFINISHED_END
     source = partition.path_of(group.name(FileKind.LOG, Suffix.LIVE))
-    files.write(unfinished, _render(linked))
+    fields = {"version": _VERSION, **_MANIFEST.dump_python(linked, mode="json")}
+    files.write(unfinished, json.dumps(fields).encode())
     files.adopt_owner(unfinished, source)  # a broker that cannot read a file takes the directory offline (A6)
     files.fsync(unfinished)
     files.rename(unfinished, path)
@@ -185,10 +186,6 @@ def live_logs(partition: PartitionDir) -> list[int]:
         if name.suffix in {Suffix.CLEANED, Suffix.SWAP}:
             raise SourceChanged(f"{partition.path}: {name} is there: another cleaning is or was under way")
     return sorted(n.base_offset for n in found if n.kind is FileKind.LOG and n.suffix is Suffix.LIVE)
-
-
-def _render(group: StagedGroup) -> bytes:
-    return json.dumps({"version": _VERSION, **_MANIFEST.dump_python(group, mode="json")}).encode()
 
 
 def read_manifest(partition: PartitionDir, name: SegmentFileName) -> StagedGroup:

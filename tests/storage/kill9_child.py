@@ -20,7 +20,7 @@ from cleanerd.format.names import LOCK, FileKind, SegmentFileName, Suffix, Topic
 from cleanerd.format.offset_index import OffsetIndex
 from cleanerd.format.time_index import TimeIndex
 from cleanerd.format.txn_index import parse_txn_index
-from cleanerd.storage.assemble import Assembly, assemble
+from cleanerd.storage.assemble import assemble
 from cleanerd.storage.checkpoints import update_cleaner_checkpoint
 from cleanerd.storage.generation import read_generation
 from cleanerd.storage.partition_dir import PartitionDir
@@ -168,17 +168,15 @@ def _stage(
     nothing = np.zeros(0, np.int64)
     sizes = assemble(
         partition,
-        Assembly(
-            base_offset=bases[0],
-            parts=tuple(parts),
-            offset_index=OffsetIndex(nothing, nothing),
-            time_index=TimeIndex(np.array([900]), np.array([last_offset]))
-            if survivors
-            else TimeIndex(nothing, nothing),
-            aborted_txns=tuple(txn for base in bases for txn in _aborted(directory, base)),
-            like=partition.path_of(last),
-            mtime_ns=partition.stat(last).mtime_ns,
-        ),
+        bases[0],
+        parts,
+        offset_index=OffsetIndex(nothing, nothing),
+        time_index=TimeIndex(np.array([900]), np.array([last_offset]))
+        if survivors
+        else TimeIndex(nothing, nothing),
+        aborted_txns=[txn for base in bases for txn in _aborted(directory, base)],
+        like=partition.path_of(last),
+        mtime_ns=partition.stat(last).mtime_ns,
     )
     group = group_of(partition, bases, following, sizes, last_offset)
     group = replace(group, round_end=round_end, generation=read_generation(partition))

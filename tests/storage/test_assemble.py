@@ -12,7 +12,7 @@ from cleanerd.format.names import FileKind, SegmentFileName, Suffix
 from cleanerd.format.offset_index import OffsetIndex
 from cleanerd.format.time_index import TimeIndex
 from cleanerd.format.txn_index import AbortedTxn, parse_txn_index
-from cleanerd.storage.assemble import Assembly, assemble
+from cleanerd.storage.assemble import assemble
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from cleanerd.storage.staged import discard_staged, read_manifests, write_manifest
@@ -62,10 +62,13 @@ def write_parts(directory: Path) -> None:
         (directory / name(offset, FileKind.PART, Suffix.STAGED)).write_bytes(content)
 
 
-def assembly(directory: Path, aborted: tuple[AbortedTxn, ...] = ABORTED) -> Assembly:
-    return Assembly(
-        base_offset=0,
-        parts=tuple(str(directory / name(offset, FileKind.PART, Suffix.STAGED)) for offset in PARTS),
+def assembled(
+    directory: Path, aborted: tuple[AbortedTxn, ...] = ABORTED, files: RealFiles = FILES
+) -> dict[FileKind, int]:
+    return assemble(
+        PartitionDir(files, str(directory)),
+        0,
+        [str(directory / name(offset, FileKind.PART, Suffix.STAGED)) for offset in PARTS],
         offset_index=OffsetIndex(np.array([9]), np.array([len(PARTS[5])])),
         time_index=TimeIndex(np.array([77]), np.array([12])),
         aborted_txns=aborted,
@@ -77,7 +80,7 @@ def assembly(directory: Path, aborted: tuple[AbortedTxn, ...] = ABORTED) -> Asse
 def stage(files: RealFiles, directory: Path) -> None:
     """Assemble and declare, as a cleaning does."""
     partition = PartitionDir(files, str(directory))
-    sizes = assemble(partition, assembly(directory))
+    sizes = assembled(directory, files=files)
     write_manifest(partition, replace(group_of(partition, [0], 20, sizes, 12), log_mtime_ns=MTIME_NS))
 
 
@@ -95,7 +98,7 @@ def staged_files(directory: Path) -> list[str]:
 
 
 def test_parts_are_joined_in_order_and_gone(partition: Path) -> None:
-    sizes = assemble(PartitionDir(FILES, str(partition)), assembly(partition))
+    sizes = assembled(partition)
     assert (partition / name(0, FileKind.LOG, Suffix.STAGED)).read_bytes() == b"".join(PARTS.values())
     assert staged_files(partition) == sorted(name(0, kind, Suffix.STAGED) for kind in sizes)
     assert {k: (partition / name(0, k, Suffix.STAGED)).stat().st_size for k in sizes} == sizes
@@ -104,14 +107,12 @@ def test_parts_are_joined_in_order_and_gone(partition: Path) -> None:
 
 def test_4_12_all_files_have_the_time_of_the_last_source(partition: Path) -> None:
     """D16: log and indexes alike."""
-    for kind in assemble(PartitionDir(FILES, str(partition)), assembly(partition)):
+    for kind in assembled(partition):
         assert (partition / name(0, kind, Suffix.STAGED)).stat().st_mtime_ns == MTIME_NS
 
 
 def test_4_23_without_aborted_transactions_there_is_no_txn_index(partition: Path) -> None:
-    assert FileKind.TXN_INDEX not in assemble(
-        PartitionDir(FILES, str(partition)), assembly(partition, aborted=())
-    )
+    assert FileKind.TXN_INDEX not in assembled(partition, aborted=())
 
 
 def test_parts_are_joined_where_the_kernel_cannot_copy(
@@ -124,7 +125,7 @@ def test_parts_are_joined_where_the_kernel_cannot_copy(
 
     for stub in (refuse, lambda *_: 0):
         monkeypatch.setattr(os, "copy_file_range", stub)
-        assemble(PartitionDir(FILES, str(partition)), assembly(partition))
+        assembled(partition)
         assert (partition / name(0, FileKind.LOG, Suffix.STAGED)).read_bytes() == b"".join(PARTS.values())
         write_parts(partition)
 
@@ -134,7 +135,7 @@ def test_d4_6_the_broker_can_open_what_root_staged(partition: Path) -> None:
     log = partition / name(0, FileKind.LOG)
     os.chown(log, 1234, 1235)
     log.chmod(0o640)
-    for kind in assemble(PartitionDir(FILES, str(partition)), assembly(partition)):
+    for kind in assembled(partition):
         found = (partition / name(0, kind, Suffix.STAGED)).stat()
         assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (1234, 1235, 0o640)
 
