@@ -17,7 +17,6 @@ from cleanerd.env.cache import cache_directory, why_untrusted
     ],
 )
 def test_cache_directory(environment: dict[str, str], directory: str) -> None:
-    """systemd's, else the user's."""
     assert cache_directory(environment) == directory
 
 

@@ -70,7 +70,6 @@ def test_the_space_comes_back(tmp_path: Path) -> None:
 
 
 def test_errors_are_those_of_unlink(tmp_path: Path) -> None:
-    """What is not there, and what is a directory."""
     with pytest.raises(FileNotFoundError):
         space.unlink(str(tmp_path / "nothing"))
     with pytest.raises(IsADirectoryError):
@@ -78,7 +77,6 @@ def test_errors_are_those_of_unlink(tmp_path: Path) -> None:
 
 
 def test_a_link_goes_and_its_target_stays(tmp_path: Path) -> None:
-    """As `unlink` has it."""
     target = _large(tmp_path / "target")
     (tmp_path / "link").symlink_to(target)
     space.unlink(str(tmp_path / "link"))

@@ -81,7 +81,6 @@ def test_golden_empty_batch_rule_4_30():
     [(-1, 5, -1), (0, 0, 0), (10, 2, 12), (2**31 - 1, 0, 2**31 - 1), (2**31 - 1, 1, 0), (2**31 - 3, 9, 6)],
 )
 def test_last_sequence_wraps_rule_0_7(base_sequence, delta, expected):
-    """After 2^31-1 comes 0."""
     header = parse_header(
         encode_batch(
             [Record(0, 0, None, None)], base_offset=0, last_offset=delta, base_sequence=base_sequence
@@ -141,13 +140,11 @@ def test_round_trip(batch):
 
 @given(st.binary(max_size=5).map(lambda key: key.decode("utf-8", "surrogateescape")))
 def test_header_keys_that_are_not_utf8_survive(key):
-    """A header key is only bytes on disk."""
     record = Record(0, 0, b"k", b"v", ((key, b"x"),))
     assert [record] == decode_batch(encode_batch([record], base_offset=0))[1]
 
 
 def reseal(batch: bytearray) -> bytes:
-    """Make the CRC fit the damage, so that the damage itself is met."""
     struct.pack_into(">I", batch, CRC_AT, checksum(batch))
     return bytes(batch)
 

@@ -108,7 +108,6 @@ def test_lz4_descriptor_is_checked(byte, value, expected):
 
 
 def test_snappy_is_written_in_xerial_frames_of_32_kib():
-    """Each block stands for 32 KiB at most."""
     content = payload(70000)
     blob = compress(Codec.SNAPPY, content)
     assert XERIAL_PREFIX == XERIAL_HEADER == blob[:16]
@@ -226,7 +225,6 @@ def test_truncation_and_trailing_bytes(codec, size):
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
 def test_what_expands_too_far_is_refused(codec):
-    """At the limit it is read; beyond, also in many members or blocks, it is not."""
     content = bytes(1 << 20)
     blob = compress(codec, content)
     assert decompress(codec, blob, expanded_bytes_max=1 << 20) == content
@@ -278,7 +276,6 @@ def test_a_bomb_is_refused_before_it_is_expanded(codec, make):
 
 
 def test_threads_do_not_share_engines():
-    """Each thread has its own zstd contexts."""
     content = payload(65536)
     outcomes: list[bool] = []
 

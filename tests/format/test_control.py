@@ -60,13 +60,11 @@ def test_control_types(key, expected):
 
 @pytest.mark.parametrize("key", [None, b"", b"\0\0\0", b"\xff\xff\0\1"])
 def test_damaged_keys(key):
-    """Too short, null, or of a negative version."""
     with pytest.raises(FormatError):
         parse_control_key(key)
 
 
 @pytest.mark.parametrize("value", [None, b"", bytes(5), b"\xff\xff\0\0\0\0"])
 def test_damaged_values(value):
-    """Too short, null, or of a negative version."""
     with pytest.raises(FormatError):
         parse_end_txn_value(value)

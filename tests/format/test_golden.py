@@ -34,19 +34,16 @@ def files_of(kind: FileKind) -> pytest.MarkDecorator:
 
 
 def columns(facts: Facts, *words: str) -> list[tuple[int, ...]]:
-    """The numbers of these names."""
     return [tuple(int(fact[word]) for word in words) for fact in facts]
 
 
 def batches(path: Path) -> list[tuple[int, BatchHeader, list[Record]]]:
-    """Position, header and records of every batch."""
     data = path.read_bytes()
     return [(position, *decode_batch(data, position)) for position, _, _ in iterate_batches(data)]
 
 
 @files_of(FileKind.LOG)
 def test_headers(path: Path, base_offset: int, facts: Facts) -> None:
-    """Every field of every header, in the words of DumpLogSegments."""
     expected = [fact for fact in facts if "baseOffset" in fact]
     found = batches(path)
     assert expected == [header_facts(position, header) for position, header, _ in found]
@@ -69,7 +66,6 @@ def test_uncompressed_batches_are_written_as_the_broker_writes_them(
 
 @files_of(FileKind.LOG)
 def test_markers(path: Path, base_offset: int, facts: Facts) -> None:
-    """Outcome and coordinator epoch of every end of a transaction."""
     expected = [
         (int(fact["offset"]), fact["endTxnMarker"], int(fact["coordinatorEpoch"]))
         for fact in facts
@@ -98,7 +94,6 @@ def test_records(log: str) -> None:
 
 @files_of(FileKind.OFFSET_INDEX)
 def test_offset_index(path: Path, base_offset: int, facts: Facts) -> None:
-    """Entries, and the same bytes when they are written again."""
     index = parse_offset_index(path.read_bytes(), base_offset)
     found = zip(index.offsets.tolist(), index.positions.tolist(), strict=True)
     assert columns(facts, "offset", "position") == list(found)
@@ -108,7 +103,6 @@ def test_offset_index(path: Path, base_offset: int, facts: Facts) -> None:
 
 @files_of(FileKind.TIME_INDEX)
 def test_time_index(path: Path, base_offset: int, facts: Facts) -> None:
-    """Entries, and the same bytes when they are written again."""
     index = parse_time_index(path.read_bytes(), base_offset)
     found = zip(index.timestamps_ms.tolist(), index.offsets.tolist(), strict=True)
     assert columns(facts, "timestamp", "offset") == list(found)
@@ -118,7 +112,6 @@ def test_time_index(path: Path, base_offset: int, facts: Facts) -> None:
 
 @files_of(FileKind.TXN_INDEX)
 def test_txn_index(path: Path, base_offset: int, facts: Facts) -> None:
-    """Entries, and the same bytes when they are written again."""
     entries = parse_txn_index(path.read_bytes(), base_offset)
     expected = columns(facts, "producerId", "firstOffset", "lastOffset", "lastStableOffset")
     assert expected == [astuple(entry) for entry in entries]
@@ -150,7 +143,6 @@ def test_producer_snapshot(path: Path, base_offset: int, facts: Facts) -> None:
 
 
 def test_manifest_covers_the_directory() -> None:
-    """No log lies there unseen, and the interesting cases are in."""
     logs = {path.name for path in (GOLDEN / "logs").iterdir() if parse_partition_dir(path.name)}
     assert logs - {"__cluster_metadata-0"} == set(MANIFEST)
     facts = [fact for content in MANIFEST.values() for rows in content["files"].values() for fact in rows]
@@ -190,7 +182,6 @@ def optional(value: int | None) -> str:
 
 
 def encoded_again(header: BatchHeader, records: list[Record]) -> bytes:
-    """The batch, written by us from what was read."""
     if not records:
         return encode_empty_batch(header)
     return encode_batch(
@@ -210,10 +201,8 @@ def encoded_again(header: BatchHeader, records: list[Record]) -> bytes:
 
 
 def text(value: bytes | None) -> str | None:
-    """Bytes as the manifest has them."""
     return None if value is None else value.decode("latin-1")
 
 
 def headers(record: Record) -> list[list[str | None]]:
-    """Headers as the manifest has them."""
     return [[key, text(value)] for key, value in record.headers]

@@ -15,7 +15,6 @@ rising = st.lists(st.integers(1, 2**31 - 1), unique=True, max_size=50).map(sorte
 
 
 def array(values):
-    """An int64 array."""
     return np.array(values, dtype=np.int64)
 
 
@@ -59,7 +58,6 @@ def test_offset_index_lookup(offset, position):
 
 
 def assert_flaw(flaw: FormatError | None, expected: str, position: int) -> None:
-    """Of this kind and at this byte."""
     assert flaw is not None
     assert not isinstance(flaw, Padded)
     assert expected in str(flaw.expected)
@@ -119,7 +117,6 @@ def test_an_offset_index_that_leads_out_of_its_segment(log_bytes, end_offset, us
 
 @given(rising, st.data())
 def test_time_index_round_trip(relative, data):
-    """Timestamps rise, offsets may repeat."""
     stamps = data.draw(
         st.lists(st.integers(1, 2**60), unique=True, min_size=len(relative), max_size=len(relative))
     )
@@ -152,7 +149,6 @@ def test_time_index_of_zeros_is_empty(data):
 
 @given(rising, st.integers(0, 2**62))
 def test_txn_index_round_trip(last_offsets, producer_id):
-    """Last offsets rise strictly, the rest is free."""
     entries = tuple(AbortedTxn(producer_id, last // 2, last, last + 1) for last in last_offsets)
     assert parse_txn_index(render_txn_index(entries)) == entries
 

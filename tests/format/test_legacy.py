@@ -71,7 +71,6 @@ def test_wrapper_round_trip(rows, magic, codec, base_offset, log_append_time):
 
 
 def wrapper_of(inner: bytes, *, offset: int, magic: int = 1, codec: Codec = Codec.GZIP) -> bytes:
-    """A wrapper around any bytes."""
     blob = compress(codec, inner, magic)
     head = struct.pack(">bB", magic, codec) + (struct.pack(">q", T) if magic else b"")
     body = head + struct.pack(">ii", -1, len(blob)) + blob
@@ -125,7 +124,6 @@ def test_zstd_does_not_exist_below_magic_2():
 
 @pytest.mark.parametrize("entry", [V0, V1])
 def test_every_truncation_is_a_format_error(entry):
-    """Cut anywhere."""
     for size in range(len(entry)):
         with pytest.raises(FormatError):
             decode_entry(entry[:size])

@@ -76,12 +76,10 @@ def test_malformed_frames(frame: bytes, expected: str) -> None:
 
 @given(st.integers(0, len(SAMPLE_CONFIG) - 1))
 def test_no_prefix_of_a_frame_is_a_frame(size_bytes: int) -> None:
-    """A torn record is noticed wherever it is torn."""
     with pytest.raises(FormatError):
         parse_metadata_record(SAMPLE_CONFIG[:size_bytes])
 
 
 @given(st.text(), st.text(), st.none() | st.text())
 def test_config_records_of_any_text(name: str, key: str, value: str | None) -> None:
-    """Lengths of one and two bytes, any character."""
     assert parse_metadata_record(config(TOPIC, name, key, value)) == ConfigRecord(TOPIC, name, key, value)

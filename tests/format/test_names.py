@@ -21,7 +21,6 @@ from cleanerd.format.names import (
 
 @given(st.integers(0, 2**63 - 1), st.sampled_from(FileKind), st.sampled_from(Suffix))
 def test_segment_file_round_trip(base_offset, kind, suffix):
-    """Every kind in every transition, at every offset."""
     name = SegmentFileName(base_offset, kind, suffix)
     assert parse_segment_file(str(name)) == name
     assert len(str(name).split(".", maxsplit=1)[0]) == 20
@@ -60,7 +59,6 @@ def test_segment_file_round_trip(base_offset, kind, suffix):
     ],
 )
 def test_foreign_file_names(name):
-    """What does not parse is nobody's file."""
     assert parse_segment_file(name) is None
 
 
@@ -109,7 +107,6 @@ def test_partition_directories(name, topic, partition, kind):
     ],
 )
 def test_foreign_directory_names(name):
-    """What does not parse is nobody's directory."""
     assert parse_partition_dir(name) is None
 
 

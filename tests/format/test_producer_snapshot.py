@@ -22,7 +22,6 @@ int16, int32, int64 = (st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for 
 
 @given(st.lists(st.builds(ProducerEntry, int64, int16, int32, int64, int32, int64, int32, int64), max_size=5))
 def test_round_trip(entries):
-    """Every field at its full width, order kept."""
     assert parse_producer_snapshot(render_producer_snapshot(entries), 2**63) == tuple(entries)
 
 
@@ -45,7 +44,6 @@ def sealed(rest: bytes, version: int = 1) -> bytes:
     ],
 )
 def test_damage(content, expected):
-    """Version, CRC, count and size are all checked."""
     with pytest.raises(FormatError, match=expected):
         parse_producer_snapshot(content, 9)
 

@@ -150,7 +150,6 @@ def test_partition_metadata_is_43_bytes_without_newline():
     ],
 )
 def test_partition_metadata_damage(content):
-    """Anything but the two lines, and the zero id."""
     with pytest.raises(FormatError):
         parse_partition_metadata(content)
 
@@ -204,6 +203,5 @@ def test_meta_properties_version_0():
     ],
 )
 def test_meta_properties_damage(content):
-    """Unknown versions, missing or malformed ids, broken escapes."""
     with pytest.raises(FormatError):
         parse_meta_properties(content)

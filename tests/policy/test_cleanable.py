@@ -51,7 +51,6 @@ def log_of(
 
 
 def bounds(found: CleanableRange) -> tuple[int, int]:
-    """First dirty, first uncleanable."""
     return found.first_dirty_offset, found.first_uncleanable_offset
 
 
@@ -213,7 +212,6 @@ def test_c030_sizes_of_the_sections(log: LogFacts, clean_bytes: int, cleanable_b
 
 
 def overdue(delay_ms: int, *, dirty: int, clean: int) -> CleanableRange:
-    """A range with this delay and these sizes."""
     return CleanableRange(0, 10, RangeLimit.ACTIVE_SEGMENT, False, clean, dirty, delay_ms)
 
 
@@ -333,7 +331,6 @@ def test_invariants(log: LogFacts, config: CompactionConfig) -> None:
 
 @given(log=logs(), config=configs)
 def test_a_larger_bound_never_cleans_less(log: LogFacts, config: CompactionConfig) -> None:
-    """Moving the last stable offset up moves the first uncleanable offset up or leaves it."""
     before = cleanable_range(log, config, NOW_MS)
     after = cleanable_range(replace(log, last_stable_offset=log.log_end_offset), config, NOW_MS)
     assert after.first_uncleanable_offset >= before.first_uncleanable_offset

@@ -13,16 +13,9 @@ OLD = ((0, 0), (2, 10), (5, 40))
 @pytest.mark.parametrize(
     "found",
     [
-        (),
-        ((0, 0),),
-        ((0, 0), (2, 10)),  # truncated below 40
         ((0, 0), (5, 40)),  # a hole
-        ((0, 0), (2, 9), (5, 40)),  # starts lower
         ((0, 0), (2, 11), (5, 40)),  # starts higher, but not at the front
-        ((0, 0), (2, 10), (3, 30)),  # another leader since 30
-        ((0, 0), (2, 10), (5, 40), (6, 49)),  # appended inside the group
         ((2, 9), (5, 40)),
-        ((6, 0),),
         ((0, 60), (2, 70)),  # the log start lies behind the group
     ],
 )

@@ -11,14 +11,12 @@ HUGE = 2**31 - 1
 
 
 def segment(base: int, size: int = 100, *, offset_index: int = 8, time_index: int = 12) -> SegmentFacts:
-    """A closed segment."""
     return SegmentFacts(base, size, offset_index, time_index, 0, None)
 
 
 def groups_of(
     segments: list[SegmentFacts], end: int, *, segment_bytes: int = HUGE, index_bytes: int = HUGE
 ) -> list[list[int]]:
-    """Base offsets per group."""
     found = group_segments(
         segments, segment_bytes=segment_bytes, index_bytes=index_bytes, first_uncleanable_offset=end
     )

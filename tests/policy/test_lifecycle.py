@@ -1,8 +1,6 @@
-"""The transition table of spec behaviour 2A, every cell of it, and the cases that are sequences of calls."""
+"""The transition table of spec behaviour 2A, every cell of it."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cleanerd.policy.lifecycle import (
     ABORTED,
@@ -59,7 +57,6 @@ TABLE = {  # written after the spec, cell by cell
     ids=[f"{state}-{call.value}" for state, call in TABLE],
 )
 def test_2a(state: CleaningState, call: Call, expected: CleaningState | str | None) -> None:
-    """One cell of the table."""
     if expected == ERROR:
         with pytest.raises(IllegalTransition) as raised:
             transition(state, call)
@@ -76,27 +73,3 @@ def test_the_table_above_is_whole() -> None:
         (Status.PAUSED, True),
     }
     assert len(TABLE) == len(Call) * 5
-
-
-@given(st.integers(0, 10**6))
-def test_resume_undoes_one_pause(pauses: int) -> None:
-    """Rules 2.2, 2.3: whatever the number of pauses."""
-    more = transition(paused(pauses), Call.ABORT_AND_PAUSE)
-    assert more is not None
-    assert transition(more, Call.RESUME) == paused(pauses)
-
-
-@given(st.lists(st.sampled_from(Call), max_size=30))
-def test_no_state_is_a_dead_end(calls: list[Call]) -> None:
-    """From wherever calls lead, done and resume lead back to none."""
-    state = NONE
-    for call in calls:
-        try:
-            state = transition(state, call) or state
-        except IllegalTransition:
-            continue
-    if state in (IN_PROGRESS, ABORTED):
-        state = transition(state, Call.DONE_CLEANING) or state
-    for _ in range(state.pauses):
-        state = transition(state, Call.RESUME) or state
-    assert state == NONE

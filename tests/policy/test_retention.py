@@ -62,12 +62,10 @@ def plan(
 
 
 def deleted(found: RetentionPlan) -> list[int]:
-    """Base offsets of what goes."""
     return [s.base_offset for s, _ in found.deletions]
 
 
 def reasons(found: RetentionPlan) -> list[Breach]:
-    """Why each goes."""
     return [breach for _, breach in found.deletions]
 
 

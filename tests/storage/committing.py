@@ -13,7 +13,6 @@ from tests.storage.model import DIRECTORY, next_offset
 
 
 def commit_group(files: Files, directory: str, group: StagedGroup, live: list[int] | None = None) -> None:
-    """Steps 0 to 7."""
     for _ in commit_steps(PartitionDir(files, directory), group, live):
         files.fsync_dir(directory)
 
@@ -25,8 +24,6 @@ def commit_all(disk: SimDisk) -> None:
 
 
 def recover_here(disk: SimDisk) -> str | None:
-    """Recovery in a directory without a broker."""
-
     def end_of(path: str) -> int:
         return next_offset(disk.read(path), int(os.path.basename(path)[:20]))
 
@@ -34,7 +31,6 @@ def recover_here(disk: SimDisk) -> str | None:
 
 
 def recover_beside_broker(disk: SimDisk) -> str | None:
-    """Recovery in a broker's directory."""
     return recover(PartitionDir(disk, DIRECTORY), is_kafka=True)
 
 

@@ -85,7 +85,6 @@ def names(disk: SimDisk, *endings: str) -> list[str]:
 
 
 def at(name: str) -> str:
-    """Path of a file of the partition."""
     return os.path.join(DIRECTORY, name)
 
 

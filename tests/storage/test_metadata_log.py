@@ -78,7 +78,6 @@ def test_f4_metadata_transactions(tmp_path: Path, tail: list[bytes], value: str)
 
 
 def test_f1_control_batches_are_skipped(tmp_path: Path) -> None:
-    """A leader change between two batches."""
     data = batch(0, [SAMPLE_TOPIC]) + control(1, ControlType.LEADER_CHANGE) + batch(2, [SAMPLE_CONFIG])
     assert read(log(tmp_path, log_0=data)).topic_configs == {"m-a": {"cleanup.policy": "compact,delete"}}
 
@@ -155,18 +154,16 @@ def test_damage_before_the_last_batch_is_an_error(tmp_path: Path) -> None:
         read(log(tmp_path / "frame", log_0=batch(0, [SAMPLE_TOPIC, b"\x02"])))
 
 
-@pytest.mark.parametrize(
-    "files",
-    [
-        {"log_0": batch(0, [SKIPPED]), "log_5": batch(5, [SKIPPED])},
-        {"log_5": batch(5, [SKIPPED])},
-        {"snapshot_4": snapshot(SKIPPED), "log_5": batch(5, [SKIPPED])},
-        {"log_0": batch(0, [SKIPPED]) + batch(2, [SKIPPED])},
-    ],
-    ids=["between segments", "no snapshot", "after the snapshot", "between batches"],
-)
+GAPS = {
+    "between segments": {"log_0": batch(0, [SKIPPED]), "log_5": batch(5, [SKIPPED])},
+    "no snapshot": {"log_5": batch(5, [SKIPPED])},
+    "after the snapshot": {"snapshot_4": snapshot(SKIPPED), "log_5": batch(5, [SKIPPED])},
+    "between batches": {"log_0": batch(0, [SKIPPED]) + batch(2, [SKIPPED])},
+}
+
+
+@pytest.mark.parametrize("files", GAPS.values(), ids=GAPS)
 def test_gap_is_an_error(tmp_path: Path, files: dict[str, bytes]) -> None:
-    """Offsets follow each other from the snapshot to the end."""
     with pytest.raises(CorruptFile, match="a batch at offset"):
         read(log(tmp_path, **files))
 
@@ -193,7 +190,6 @@ def test_vanishing_files_are_listed_anew(tmp_path: Path) -> None:
 
 
 def test_unreadable_directory_is_an_error(tmp_path: Path) -> None:
-    """Not an empty answer."""
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(DirOffline, match="Not a directory"):
         read(tmp_path / "file")
@@ -206,14 +202,6 @@ def node(log_dir: Path, *, cluster: str = "c", node_id: int = 1, metadata: bool 
     if metadata:
         log(log_dir / "__cluster_metadata-0", log_0=batch(0, [SAMPLE_TOPIC]))
     return str(log_dir)
-
-
-def test_metadata_is_found_in_any_of_the_log_dirs(tmp_path: Path) -> None:
-    """A1; the owner of the directory comes along."""
-    first, second = node(tmp_path / "a", node_id=4), node(tmp_path / "b", node_id=4, metadata=True)
-    found = find_metadata(RealFiles(), [first, second], "/nowhere")
-    assert found is not None
-    assert (found.node_id, found.directory) == (4, f"{second}/__cluster_metadata-0")
 
 
 def test_metadata_log_dir_counts_only_for_its_own_cluster(tmp_path: Path) -> None:
@@ -282,12 +270,12 @@ def test_meta_properties_that_cannot_be_read_are_an_error(
 
 
 def test_a_log_dir_that_fails_keeps_nobody_from_metadata_that_lies_elsewhere(tmp_path: Path) -> None:
-    """A daemon over several directories starts, and reloads, although one of them is broken."""
+    """A1: it is in any of the directories. A daemon starts, and reloads, although one of them is broken."""
     bad, good = tmp_path / "bad", node(tmp_path / "good", node_id=4, metadata=True)
     (bad / "meta.properties").mkdir(parents=True)
-    found = find_metadata(RealFiles(), [str(bad), good], good)
+    found = find_metadata(RealFiles(), [str(bad), node(tmp_path / "first", node_id=4), good], "/nowhere")
     assert found is not None
-    assert found.node_id == 4
+    assert (found.node_id, found.directory) == (4, f"{good}/__cluster_metadata-0")
 
 
 def test_a_log_dir_that_fails_is_an_error_where_the_metadata_may_be_there(tmp_path: Path) -> None:
@@ -346,31 +334,20 @@ def test_the_release_is_the_one_as_which_the_broker_was_last_started(
     assert read_metadata(RealFiles(), directory).release is None, "whose directory it is is not known"
 
 
-@pytest.mark.parametrize(
-    ("quorum_state", "record", "has_other_voters"),
-    [
-        ('{"currentVoters":[{"voterId":1}],"data_version":0}', None, False),
-        ('{"currentVoters":[{"voterId":1},{"voterId":2}],"data_version":0}', None, True),
-        ('{"currentVoters":[{"voterId":2}],"data_version":0}', None, True),
-        ('{"currentVoters":[],"data_version":0}', None, True),
-        ('{"currentVoters":[{"voterId":1}],"data_version":0}', voters(1, 2), True),
-        ('{"leaderId":1,"data_version":1}', voters(1), False),
-        ('{"leaderId":1,"data_version":1}', voters(1, 2), True),
-        ('{"leaderId":1,"data_version":1}', voters(3), True),
-        (None, None, False),
-    ],
-    ids=[
-        "alone",
-        "of_two",
-        "observer",
-        "asks",
-        "upgraded",
-        "alone_by_log",
-        "of_two_by_log",
-        "observer_by_log",
-        "unknown",
-    ],
-)
+QUORUMS = {
+    "alone": ('{"currentVoters":[{"voterId":1}],"data_version":0}', None, False),
+    "of two": ('{"currentVoters":[{"voterId":1},{"voterId":2}],"data_version":0}', None, True),
+    "observer": ('{"currentVoters":[{"voterId":2}],"data_version":0}', None, True),
+    "asks": ('{"currentVoters":[],"data_version":0}', None, True),
+    "upgraded": ('{"currentVoters":[{"voterId":1}],"data_version":0}', voters(1, 2), True),
+    "alone by the log": ('{"leaderId":1,"data_version":1}', voters(1), False),
+    "of two by the log": ('{"leaderId":1,"data_version":1}', voters(1, 2), True),
+    "observer by the log": ('{"leaderId":1,"data_version":1}', voters(3), True),
+    "unknown": (None, None, False),
+}
+
+
+@pytest.mark.parametrize(("quorum_state", "record", "has_other_voters"), QUORUMS.values(), ids=QUORUMS)
 def test_whether_other_nodes_may_change_the_metadata(
     tmp_path: Path, quorum_state: str | None, record: bytes | None, has_other_voters: bool
 ) -> None:

@@ -76,7 +76,6 @@ def test_begun_commit_without_manifest_ends_as_the_old_or_the_new_log(scenario: 
     "scenario", [THREE, BY_NAME["short output: last batch below later sources"]], ids=str
 )
 def test_interrupted_once_more_it_ends_the_same(scenario: Scenario) -> None:
-    """Recovery itself killed or switched off anywhere, and run again."""
     for disk in distinct(begun(scenario)):
         once = disk.copy()
         recover_here(once)

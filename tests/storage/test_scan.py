@@ -9,7 +9,6 @@ from cleanerd.env.files import FileStat, RealFiles
 from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format.batch import Record, encode_batch, encode_empty_batch, parse_header
 from cleanerd.format.codecs import Codec
-from cleanerd.format.control import ControlType, encode_end_txn_marker
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix, TopicPartition
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import (
@@ -250,11 +249,5 @@ def test_kept_empty_batch_at_the_end_counts_for_the_log_end(tmp_path: Path) -> N
     directory.mkdir()
     data = encode_batch([Record(0, 1, b"k", b"v")], base_offset=0)
     source = encode_batch([Record(1, 5, b"k", b"v")], base_offset=1, last_offset=9)
-    empty = encode_empty_batch(parse_header(source))
-    marker = encode_end_txn_marker(
-        ControlType.COMMIT, offset=10, timestamp_ms=6, producer_id=1, producer_epoch=0, coordinator_epoch=0
-    )
-    (directory / name(0)).write_bytes(data + empty)
+    (directory / name(0)).write_bytes(data + encode_empty_batch(parse_header(source)))
     assert scan(tmp_path).log_end_offset == 10
-    (directory / name(0)).write_bytes(data + empty + marker)
-    assert scan(tmp_path).log_end_offset == 11

@@ -39,7 +39,6 @@ def batch(offset: int, records: int, value_bytes: int, magic: int) -> bytes:
 
 
 def write_segment(directory: str, data: bytes, index: bytes | None) -> SegmentOnDisk:
-    """An active segment at BASE."""
     path = Path(directory) / str(SegmentFileName(BASE, FileKind.LOG))
     path.write_bytes(data)
     kinds = {FileKind.LOG}
@@ -67,7 +66,6 @@ def end_or_refusal(segment: SegmentOnDisk, short_tail_bytes: int) -> int | str:
 
 
 def entry(offset: int, position: int) -> bytes:
-    """An entry of the offset index."""
     return (offset - BASE).to_bytes(4, "big") + position.to_bytes(4, "big")
 
 

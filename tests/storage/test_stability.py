@@ -89,12 +89,10 @@ def stability(
 
 
 def producers(found: Stability) -> dict[int, int]:
-    """Last data offset by producer id."""
     return dict(zip(found.producers.ids.tolist(), found.producers.last_data_offsets.tolist(), strict=True))
 
 
 def at_every_high_watermark(log_dir: Path) -> list[tuple[int, dict[int, int]]]:
-    """Last stable offset and producers."""
     found = [stability(log_dir, high_watermark) for high_watermark in range(11)]
     return [(one.last_stable_offset, producers(one)) for one in found]
 

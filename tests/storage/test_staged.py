@@ -160,7 +160,6 @@ def staged_groups(draw: st.DrawFn) -> StagedGroup:
 
 @given(staged_groups())
 def test_manifest_round_trip(group: StagedGroup) -> None:
-    """What is written is read; the inode is added."""
     disk = SimDisk()
     disk.mkdir(DIRECTORY)
     disk.put(at(str(group.staged(FileKind.LOG))), b"")
@@ -176,7 +175,6 @@ def _manifest() -> dict[str, object]:
 
 
 def test_torn_manifest_is_refused() -> None:
-    """No beginning of a manifest passes for one."""
     content = json.dumps(_manifest()).encode()
     for cut in range(len(content)):
         disk = SimDisk()
