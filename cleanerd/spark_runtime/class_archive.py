@@ -22,6 +22,8 @@ from cleanerd.env.files import RealFiles
 _UNFINISHED = re.compile(r"spark-[0-9a-f]{16}\.jsa\.\d+")
 _UNFINISHED_MS = 3_600_000
 """No JVM takes that long to end."""
+_OF_THE_RUNTIME = ("classes.jsa", "classes_nocoops.jsa")
+"""What ours lies on top of; which of them depends on the heap. jlink makes none, and Java 17 does not start without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +35,14 @@ class ClassArchive:
 
     @staticmethod
     def of(java_home: str, jvm_options: str, environment: Mapping[str, str]) -> "ClassArchive | None":
-        """The archive for a runtime with these options; None without a cache directory."""
+        """The archive for a runtime with these options; None without a cache directory, or where the runtime has none."""
         cache = cache_directory(environment)
         if why_untrusted(cache) is not None or not cache.isprintable() or set(cache) & set(" \"'\\,:"):
             return None
         java = os.path.realpath(os.path.join(java_home, "bin", "java"))
+        server = os.path.join(os.path.dirname(os.path.dirname(java)), "lib", "server")
+        if not all(os.path.exists(os.path.join(server, name)) for name in _OF_THE_RUNTIME):
+            return None
         try:
             os.makedirs(cache, exist_ok=True)
             found = os.stat(java)

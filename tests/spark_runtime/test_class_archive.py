@@ -91,6 +91,20 @@ def test_not_every_cache_directory_will_do(tmp_path: Path, name: str, mode: int)
     assert ClassArchive.of(find_java_home(), OPTIONS, {"CACHE_DIRECTORY": str(tmp_path / name)}) is None
 
 
+def test_a_runtime_without_one_of_its_own_makes_none(tmp_path: Path) -> None:
+    """As jlink leaves it: Java 17 ends at once where it is to put ours on top of nothing, and no log would be cleaned."""
+    java, server = tmp_path / "java" / "bin" / "java", tmp_path / "java" / "lib" / "server"
+    for directory in (java.parent, server):
+        directory.mkdir(parents=True)
+    java.touch()
+    found = []
+    for name in ("libjvm.so", "classes.jsa", "classes_nocoops.jsa"):
+        (server / name).touch()
+        environment = {"CACHE_DIRECTORY": str(tmp_path / "cache")}
+        found.append(ClassArchive.of(str(tmp_path / "java"), OPTIONS, environment) is not None)
+    assert found == [False, False, True]
+
+
 @pytest.mark.soak
 def test_the_first_session_writes_it_and_the_next_one_maps_it(
     spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
