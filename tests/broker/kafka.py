@@ -10,17 +10,28 @@ which no log exceeds (rule 1.21), until a test sets it lower.
 
 import os
 import re
+import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from uuid import uuid4
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from tests.broker.releases import class_archive, current_release, java_command, required_program, run_tool
+from cleanerd.format.uuid_text import render_uuid
+from tests.broker.releases import (
+    class_archive,
+    current_release,
+    java_command,
+    kafka_libs,
+    required_program,
+    run_tool,
+)
 from tests.broker.zookeeper import ZooKeeper
 
 START_TIMEOUT_S = 90.0
@@ -99,6 +110,25 @@ ORDINARY = re.compile(
 """Lines of an untroubled start that speak of recovery all the same."""
 
 
+def formatted() -> tuple[Path, Path]:
+    """Log directories of a node as StorageTool, once for each release, makes them: that of the metadata log, and another."""
+    kept = kafka_libs() / "formatted"
+    if not kept.exists():
+        with tempfile.TemporaryDirectory(dir=kept.parent) as new:
+            made, config = Path(new, "made"), Path(new, "server.properties")
+            rows = {
+                **KRAFT,
+                "controller.quorum.voters": "1@127.0.0.1:9093",
+                "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093",
+                "log.dirs": f"{made}/metadata,{made}/other",
+            }
+            config.write_text("".join(f"{key}={value}\n" for key, value in rows.items()), encoding="utf-8")
+            run_tool(java_command("kafka.tools.StorageTool", "format", "-c", str(config), "-t", CLUSTER_ID))
+            with suppress(OSError):  # another process was first
+                made.rename(kept)
+    return kept / "metadata", kept / "other"
+
+
 def free_ports(count: int) -> list[int]:
     """Ports of loopback that nobody listens on now."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
@@ -171,7 +201,7 @@ class KafkaBroker:
         self._work_dir.mkdir(parents=True, exist_ok=True)
         config = self._write_configuration()
         if not self.release.has_zookeeper:
-            self._format(config)
+            self._format()
         options = [self._logging_option(), *self._jvm_options]
         command = java_command("kafka.Kafka", str(config), heap="512m", options=options)
         if not self._jvm_options and not any("SharedArchiveFile" in word for word in command):
@@ -281,11 +311,16 @@ class KafkaBroker:
         path.write_text(text.format(path=self._server_log), encoding="utf-8")
         return option.format(path)
 
-    def _format(self, config: Path) -> None:
-        if all((path / "meta.properties").exists() for path in self.log_dirs):
-            return
-        arguments = ["format", "--ignore-formatted", "-c", str(config), "-t", CLUSTER_ID]
-        run_tool(java_command("kafka.tools.StorageTool", *arguments))
+    def _format(self) -> None:
+        """Each directory that is new gets an id of its own, which releases before 3.7 do not have."""
+        metadata, other = formatted()
+        for number, path in enumerate(self.log_dirs):
+            properties = path / "meta.properties"
+            if properties.exists():
+                continue
+            shutil.copytree(other if number else metadata, path, dirs_exist_ok=True)
+            text = re.sub(r"node\.id=.*", f"node.id={self.properties['node.id']}", properties.read_text())
+            properties.write_text(re.sub(r"directory\.id=.*", f"directory.id={render_uuid(uuid4())}", text))
 
     def _wait_until_it_answers(self) -> None:
         admin = self.admin()
