@@ -46,12 +46,6 @@ class Jvm:
         """Where it listens, through its own root."""
         return f"/proc/{self.pid}/root/tmp/.java_pid{self.inner_pid}"
 
-    @property
-    def triggers(self) -> tuple[str, str]:
-        """Names of the file that asks it to listen: both are looked for."""
-        name = f".attach_pid{self.inner_pid}"
-        return f"/proc/{self.pid}/cwd/{name}", f"/proc/{self.pid}/root/tmp/{name}"
-
 
 def find_jvm(pid: int) -> Jvm:
     """The JVM of a process id, 0 for one that the kernel does not name. Raises NoWayIn unless it can be attached to."""
@@ -176,7 +170,8 @@ def _try_connect(jvm: Jvm) -> socket.socket | None:
 
 
 def _create_trigger(jvm: Jvm) -> str:
-    for path in jvm.triggers:
+    triggers = [f"/proc/{jvm.pid}/{place}/.attach_pid{jvm.inner_pid}" for place in ("cwd", "root/tmp")]
+    for path in triggers:
         try:
             os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         except OSError as error:
@@ -184,6 +179,6 @@ def _create_trigger(jvm: Jvm) -> str:
         else:
             return path
     raise NoWayIn(
-        f"{' and '.join(jvm.triggers)}: neither can be written ({last.strerror}): "
+        f"{' and '.join(triggers)}: neither can be written ({last.strerror}): "
         "start the broker with -XX:+StartAttachListener, or let cleanerd write to its /tmp"
     )

@@ -1,4 +1,4 @@
-"""Ask a running broker about its logs, and have it close an active segment.
+"""Ask a running broker about its logs and its queue of requests, and have it close an active segment.
 
 `describe` reports what the broker itself goes by, which its files show later or not at all: high watermark, last stable
 offset, recovery point and the configuration of each topic. `roll` has the broker begin a new segment, as when one is full:
@@ -8,7 +8,7 @@ with producer snapshot, final time index entry and a flush behind it.
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from cleanerd.errors import CleanerdError, LockHeld, LogUncleanable, NoWayIn, SourceChanged
 from cleanerd.format.names import TopicPartition
@@ -19,6 +19,7 @@ from cleanerd.storage.topic_id import LiveIdentity, read_topic_id
 from .session import Session
 
 _ANSWER_S = 30.0
+_QUEUE_ANSWER_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,3 +150,26 @@ def named_log(partition: PartitionDir, tp: TopicPartition) -> dict[str, Any]:
         "directory": os.path.realpath(partition.path),
         "topic_id": read_topic_id(partition),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class RequestQueue:
+    """Requests to produce and to fetch since the start of a broker, and for how long all of them waited in its queue: what
+    clients feel of a busy machine.
+    """
+
+    requests: int = 0
+    waited_us: int = 0
+
+    @classmethod
+    def of(cls, session: Session) -> Self:
+        """As the broker's metrics have it (`RequestQueueTimeMs`). Raises NoWayIn."""
+        answer = session.ask({"request": "request_queue"}, _QUEUE_ANSWER_S)
+        if answer["outcome"] != "request_queue":
+            raise NoWayIn(f"the broker's request queue is not known: {answer.get('reason')}")
+        return cls(answer["requests"], answer["waited_us"])
+
+    def mean_ms_since(self, before: Self) -> float:
+        """How long one request waited on average; 0.0 where there was none, also of a broker that has started since."""
+        requests = self.requests - before.requests
+        return max(self.waited_us - before.waited_us, 0) / 1000 / requests if requests > 0 else 0.0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cleanerd.broker_agent.leases import lease
-from cleanerd.broker_agent.request_queue import RequestQueue
+from cleanerd.broker_agent.live_logs import RequestQueue
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.partition_dir import PartitionDir
 from tests.broker.live import DAEMON, PATIENCE_S

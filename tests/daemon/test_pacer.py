@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from cleanerd.broker_agent.request_queue import RequestQueue
+from cleanerd.broker_agent.live_logs import RequestQueue
 from cleanerd.cleaning.throttle import RateLimit, Throttle
 from cleanerd.cli.ctl import tables
 from cleanerd.daemon.api.verb import Reply

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from cleanerd.broker_agent.request_queue import RequestQueue
+from cleanerd.broker_agent.live_logs import RequestQueue
 from cleanerd.config.model import CleanerdConfig
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.values.models import PressureView
