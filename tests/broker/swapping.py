@@ -27,7 +27,7 @@ from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import SourceSegment, StagedGroup, live_logs, write_manifest
 from tests.broker.kafka import KafkaBroker
 from tests.broker.live import COMPACT, PATIENCE_S, fixed_ports, warnings
-from tests.broker.tools import READ_COMMITTED, offset_checkpoint, read_all, run_cleanerd
+from tests.broker.tools import READ_COMMITTED, clean_in_process, offset_checkpoint, read_all
 from tests.broker.traffic import Ledger, Traffic, Transactions
 from tests.broker.workload import alter_config, create_topics
 from tests.daemon.processes import ROOT, wait_until
@@ -90,13 +90,15 @@ class Swapping:
         root: Path,
         properties: Mapping[str, str] | None = None,
         jvm: Sequence[str] = (),
-        log_dir: Path | None = None,
+        log_dirs: Sequence[Path] = (),
     ) -> None:
+        """`log_dirs`: not `root/logs`; the first is looked at."""
         broker, controller = fixed_ports(2)
         self.strace_log = root / "strace.log"
-        self.log_dir = log_dir or root / "logs"
+        log_dirs = log_dirs or [root / "logs"]
+        self.log_dir = log_dirs[0]
         self.broker = KafkaBroker(
-            root / "broker", [self.log_dir], properties, ports=(broker, controller), jvm_options=jvm
+            root / "broker", log_dirs, properties, ports=(broker, controller), jvm_options=jvm
         )
         self.ledgers = {
             topic: Ledger(topic, f"127.0.0.1:{broker}", random.Random(topic)) for topic in (TOPIC, TXN_TOPIC)
@@ -120,15 +122,19 @@ class Swapping:
         self.broker.start()
         create_topics(self.broker.admin(), dict.fromkeys(self.ledgers, QUICK))
         self.transactions = Transactions(self.ledgers[TXN_TOPIC], self.broker.bootstrap)
-        for number in range(120):
-            self.ledgers[TOPIC].send()
-            self.ledgers[TXN_TOPIC].send()
+        self.write(120)
+        self.transactions.write()
+
+    def write(self, rounds: int) -> None:
+        """To both topics; ends the transaction that is open, and aborts each second one."""
+        for number in range(rounds):
+            for ledger in self.ledgers.values():
+                ledger.send()
             if number % 3 == 0:
                 self.transactions.write()
                 self.transactions.end(commit=number % 2 == 0)
         for ledger in self.ledgers.values():
             ledger.flush()
-        self.transactions.write()
 
     def close(self) -> None:
         if self.broker.pid is not None:
@@ -142,10 +148,9 @@ class Swapping:
         """0 without an entry."""
         return offset_checkpoint(self.log_dir / "cleaner-offset-checkpoint").get(f"{topic}-0", 0)
 
-    def clean(self, *arguments: str, before: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
-        """`cleanerd clean --force` with the agent, run by `before`; results by topic."""
-        words = swap_words(self.log_dir, self.ledgers)
-        done = run_cleanerd("clean", "--force", "-o", "json", *words, *arguments, before=before)
+    def clean(self, *arguments: str) -> dict[str, dict[str, Any]]:
+        """`cleanerd clean --force` with the agent; results by topic."""
+        done = clean_in_process(*swap_words(self.log_dir, self.ledgers), *arguments)
         return {row["topic"]: row for row in json.loads(done.stdout)["results"]}
 
     def check(self) -> None:
@@ -160,6 +165,7 @@ class Swapping:
         return [line for line in warnings(self.broker) if "`log.cleaner.enable` is deprecated" not in line]
 
     def let_own_cleaner_go_on(self) -> None:
+        """Until it has taken both logs."""
         before = {topic: self.first_dirty_offset(topic) for topic in self.ledgers}
         for topic in self.ledgers:
             alter_config(self.broker.admin(), topic, {"min.cleanable.dirty.ratio": "0.0"})
@@ -168,6 +174,8 @@ class Swapping:
             PATIENCE_S,
             lambda: f"{before} {self.broker.troubles()}",
         )
+        for topic in self.ledgers:
+            alter_config(self.broker.admin(), topic, {"min.cleanable.dirty.ratio": "1.0"})
 
     def check_in_order(self) -> None:
         """As `check`, and the broker has nothing to complain of."""

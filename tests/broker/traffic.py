@@ -188,9 +188,10 @@ class Traffic:
         self._active = dict(ledgers)
         self._lock = threading.Lock()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> "Traffic":
+        self._stopping.clear()
+        self._thread = threading.Thread(target=self._run)
         self._thread.start()
         return self
 

@@ -1,14 +1,14 @@
-"""A broker of their own for the tests of the agent."""
+"""A broker for the tests of each file."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.broker.swapping import Swapping
 
 
-@pytest.fixture
-def swapping(tmp_path: Path) -> Iterator[Swapping]:
-    with Swapping(tmp_path) as world:
+@pytest.fixture(scope="module")
+def swapping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swapping]:
+    """All tests of a file share it; a transaction is open until one of them ends it."""
+    with Swapping(tmp_path_factory.mktemp("swapping")) as world:
         yield world

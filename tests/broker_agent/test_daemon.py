@@ -3,7 +3,6 @@
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,11 +17,17 @@ from tests.daemon.processes import DaemonProcess, running, wait_until
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 
 
-@pytest.fixture
-def daemon(swapping: Swapping, tmp_path: Path) -> Iterator[DaemonProcess]:
+@pytest.fixture(scope="module")
+def daemon(swapping: Swapping, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
     settings = {**DAEMON, "cleanerd.commit.live": "auto", "cleanerd.staged.min.free.ratio": "0.01"}
-    with running(tmp_path / "daemon", swapping.log_dir, **settings) as daemon:
+    with running(tmp_path_factory.mktemp("daemon"), swapping.log_dir, **settings) as daemon:
         yield daemon
+
+
+def facts(daemon: DaemonProcess) -> dict[str, str]:
+    """That `explain` has of the log, by name."""
+    (found,) = daemon.ask("explain", f"{TOPIC}-0")["explanations"]
+    return {fact["name"]: fact["value"] for fact in found["facts"]}
 
 
 def test_results_are_swapped_as_they_come(swapping: Swapping, daemon: DaemonProcess) -> None:
@@ -81,37 +86,25 @@ def test_explain_reports_what_keeps_the_brokers_own_cleaner_from_a_log(
     swapping: Swapping, daemon: DaemonProcess
 ) -> None:
     """A lease here; a move, a truncation or a deletion that hangs looks the same."""
-
-    def brokers_cleaner() -> str | None:
-        (found,) = daemon.ask("explain", f"{TOPIC}-0")["explanations"]
-        facts = {fact["name"]: fact["value"] for fact in found["facts"]}
-        return facts.get("broker's cleaner")
-
     log = PartitionDir(FILES, str(swapping.directory())), TopicPartition(TOPIC, 0)
     session = swapping.session()
 
     def is_kept() -> bool:
         lease(session, "a test", [log], 60_000)  # again where the broker's cleaner was at it
-        return brokers_cleaner() == "is kept from this log (LogCleaningPaused)"
+        return facts(daemon).get("broker's cleaner") == "is kept from this log (LogCleaningPaused)"
 
     wait_until(is_kept, PATIENCE_S, daemon.output)
     assert lease(session, "a test", [], 60_000) == {}
-    wait_until(lambda: brokers_cleaner() is None, PATIENCE_S, daemon.output)
+    wait_until(lambda: "broker's cleaner" not in facts(daemon), PATIENCE_S, daemon.output)
 
 
 def test_explain_waits_for_no_broker_that_hangs(swapping: Swapping, daemon: DaemonProcess) -> None:
     """It names the silence, and goes by the broker's files."""
-
-    def facts() -> dict[str, str]:
-        (found,) = daemon.ask("explain", f"{TOPIC}-0")["explanations"]
-        return {fact["name"]: fact["value"] for fact in found["facts"]}
-
-    swapping.transactions.end(commit=True)
-    wait_until(lambda: "examination" in facts(), PATIENCE_S, daemon.output)
+    wait_until(lambda: "examination" in facts(daemon), PATIENCE_S, daemon.output)
     assert swapping.broker.pid is not None
     os.kill(swapping.broker.pid, signal.SIGSTOP)
     try:
-        assert facts()["broker"].startswith("does not answer")
+        assert facts(daemon)["broker"].startswith("does not answer")
     finally:
         os.kill(swapping.broker.pid, signal.SIGCONT)
-    wait_until(lambda: "broker" not in facts(), PATIENCE_S, daemon.output)
+    wait_until(lambda: "broker" not in facts(daemon), PATIENCE_S, daemon.output)

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -41,9 +42,11 @@ while True:
 
 
 @pytest.fixture
-def swapping(swapping: Swapping) -> Swapping:
-    swapping.transactions.end(commit=True)
-    return swapping
+def swapping(tmp_path: Path) -> Iterator[Swapping]:
+    """Of which no cleaner has taken a log."""
+    with Swapping(tmp_path) as world:
+        world.transactions.end(commit=True)
+        yield world
 
 
 def log(swapping: Swapping, tp: TopicPartition) -> tuple[PartitionDir, TopicPartition]:

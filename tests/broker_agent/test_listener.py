@@ -15,42 +15,27 @@ import pytest
 
 from cleanerd.broker_agent import session as sessions
 from cleanerd.errors import NoWayIn
-from tests.broker.releases import required_program
-from tests.broker.swapping import Swapping
+from tests.broker.releases import required_program, run_tool
+from tests.broker.swapping import Swapping, swap_command
 from tests.daemon.processes import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 
 JAR = Path(sessions.__file__).parent / "cleanerd-agent.jar"
 NOBODY = 65534
-ELSEWHERE = ("--pid", "--fork", "--kill-child", "--mount-proc")
 
 
-@pytest.fixture
-def swapping(tmp_path: Path) -> Iterator[Swapping]:
+@pytest.fixture(scope="module")
+def swapping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swapping]:
     """There is no other way in."""
-    with Swapping(tmp_path, jvm=(f"-javaagent:{JAR}", "-XX:+DisableAttachMechanism")) as world:
+    root = tmp_path_factory.mktemp("listener")
+    with Swapping(root, jvm=(f"-javaagent:{JAR}", "-XX:+DisableAttachMechanism")) as world:
         wait_until(path(world).exists, 30)
         yield world
 
 
 def path(swapping: Swapping) -> Path:
     return swapping.log_dir / ".cleanerd-agent.sock"
-
-
-def test_a_cleaning_in_another_pid_namespace_is_swapped(swapping: Swapping) -> None:
-    """The holder of .lock has no pid there. After kill -9 the next broker takes over the socket that is left."""
-    swapping.transactions.end(commit=True)
-    results = swapping.clean(before=[required_program("unshare"), *ELSEWHERE])
-    assert {row["committed_by"] for row in results.values()} == {"swap"}, results
-    swapping.check()
-    swapping.broker.kill()
-    assert path(swapping).exists()
-    swapping.broker.start()
-    wait_until(lambda: is_let_in(swapping), 30)
-    swapping.swap(swapping.session())
-    swapping.check()
-    assert swapping.errors() == []
 
 
 def test_a_socket_for_its_user_only_and_for_so_many_at_once(swapping: Swapping) -> None:
@@ -103,6 +88,23 @@ def test_another_user_is_not_let_in_whatever_the_mode(swapping: Swapping) -> Non
     assert b"speaks version" in said[0].stdout, said
     assert said[1].stdout == b"", said
     assert b"Permission" not in said[1].stderr, said
+
+
+def test_a_cleaning_in_another_pid_namespace_is_swapped(swapping: Swapping) -> None:
+    """The holder of .lock has no pid there. After kill -9 the next broker takes over the socket that is left."""
+    swapping.transactions.end(commit=True)
+    elsewhere = [required_program("unshare"), "--pid", "--fork", "--kill-child", "--mount-proc"]
+    done = run_tool([*elsewhere, *swap_command(swapping.log_dir, swapping.ledgers)])
+    results = json.loads(done.stdout)["results"]
+    assert {row["committed_by"] for row in results} == {"swap"}, results
+    swapping.check()
+    swapping.broker.kill()
+    assert path(swapping).exists()
+    swapping.broker.start()
+    wait_until(lambda: is_let_in(swapping), 30)
+    swapping.swap(swapping.session())
+    swapping.check()
+    assert swapping.errors() == []
 
 
 def connected(swapping: Swapping) -> socket.socket:

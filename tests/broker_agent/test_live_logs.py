@@ -23,7 +23,7 @@ from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from tests.broker.live import PATIENCE_S
 from tests.broker.releases import current_release
-from tests.broker.swapping import FILES, QUICK, TOPIC, TXN_TOPIC, Swapping, build_agent
+from tests.broker.swapping import FILES, QUICK, TOPIC, TXN_TOPIC, Swapping
 from tests.broker.tools import offset_checkpoint
 from tests.broker.workload import create_topics
 from tests.daemon.processes import wait_until
@@ -31,17 +31,6 @@ from tests.daemon.processes import wait_until
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 
 TP = TopicPartition(TOPIC, 0)
-
-
-@pytest.fixture(scope="module")
-def swapping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swapping]:
-    build_agent()
-    world = Swapping(tmp_path_factory.mktemp("live-logs"))
-    try:
-        world.start()
-        yield world
-    finally:
-        world.close()
 
 
 @pytest.fixture

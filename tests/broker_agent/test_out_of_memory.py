@@ -28,6 +28,7 @@ def test_nothing_is_begun_without_memory(
     """
     code = MOMENTS[moment]
     hungry = agent(tmp_path / "hungry", {code: f"Object full = new long[Integer.MAX_VALUE];\n{code}"})
+    swapping.write(30)
     before = live(swapping.directory())
     with monkeypatch.context() as patch:
         patch.setattr(sessions, "agent_jar", lambda: read(hungry))
@@ -39,6 +40,5 @@ def test_nothing_is_begun_without_memory(
     (found,) = describe(session, str(swapping.log_dir), [TopicPartition(TOPIC, 0)])
     assert found.cleaning_state != "LogCleaningPaused"
     swapping.swap(swapping.session())
-    swapping.transactions.end(commit=True)
     swapping.let_own_cleaner_go_on()
     swapping.check_in_order()

@@ -31,37 +31,35 @@ KILLS = 12
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 
 
-@pytest.fixture(params=["cleaner on", "cleaner off"])
-def swapping(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Swapping]:
-    is_on = request.param == "cleaner on"
-    with Swapping(tmp_path, {} if is_on else {"log.cleaner.enable": "false"}) as world:
-        yield world
+@pytest.fixture
+def swapping(swapping: Swapping) -> Swapping:
+    """With a transaction that is open."""
+    swapping.transactions.write()
+    return swapping
 
 
-def test_a_log_shrinks_beside_traffic_and_without_a_restart(swapping: Swapping) -> None:
+@pytest.mark.parametrize("own_cleaner", ["true", "false"])
+def test_a_log_shrinks_beside_traffic_and_without_a_restart(tmp_path: Path, own_cleaner: str) -> None:
     """Live, after the broker's own cleaner has gone over it, and after a restart every key is what it was promised to be."""
-    with swapping.traffic:
-        results = swapping.clean()
-        assert {row["outcome"] for row in results.values()} == {"committed"}, results
-        assert {row["committed_by"] for row in results.values()} == {"swap"}
-        swapping.transactions.end(commit=True)  # until then nothing behind its beginning is seen
-        swapping.check()
-        for topic, row in results.items():
-            assert row["bytes_after"] < row["bytes_before"]
-            assert swapping.first_dirty_offset(topic) == row["end_offset"]
-        assert results[TXN_TOPIC]["removed"]["aborted"] > 0
-        assert swapping.complaints() == []
-        if swapping.broker.properties.get("log.cleaner.enable") != "false":
-            swapping.let_own_cleaner_go_on()
-            swapping.check_in_order()
-    swapping.broker.stop()
-    swapping.broker.start()
-    swapping.check_in_order()
-    assert not list(swapping.directory(TOPIC).glob("*.cleanerd"))
-
-
-def changed(swap: dict[str, Any], **values: object) -> dict[str, Any]:
-    return {**swap, **values}
+    with Swapping(tmp_path, {"log.cleaner.enable": own_cleaner}) as swapping:
+        with swapping.traffic:
+            results = swapping.clean()
+            assert {row["outcome"] for row in results.values()} == {"committed"}, results
+            assert {row["committed_by"] for row in results.values()} == {"swap"}
+            swapping.transactions.end(commit=True)  # until then nothing behind its beginning is seen
+            swapping.check()
+            for topic, row in results.items():
+                assert row["bytes_after"] < row["bytes_before"]
+                assert swapping.first_dirty_offset(topic) == row["end_offset"]
+            assert results[TXN_TOPIC]["removed"]["aborted"] > 0
+            assert swapping.complaints() == []
+            if own_cleaner == "true":
+                swapping.let_own_cleaner_go_on()
+                swapping.check_in_order()
+        swapping.broker.stop()
+        swapping.broker.start()
+        swapping.check_in_order()
+        assert not list(swapping.directory(TOPIC).glob("*.cleanerd"))
 
 
 def with_group(swap: dict[str, Any], number: int, **values: object) -> dict[str, Any]:
@@ -73,42 +71,30 @@ def with_group(swap: dict[str, Any], number: int, **values: object) -> dict[str,
 
 def hostile(swap: dict[str, Any]) -> dict[str, tuple[dict[str, Any], str, str]]:
     """By name: a request that must not be carried out, the outcome and what the reason says."""
-    first, last = swap["groups"][0], swap["groups"][-1]
-    source = first["sources"][0]
+    source, last = swap["groups"][0]["sources"][0], swap["groups"][-1]
     beyond = {**last, "next_base_offset": last["next_base_offset"] + 10_000}
+
+    def read(name: str, more: int) -> dict[str, Any]:
+        return with_group(swap, 0, sources=[{**source, name: source[name] + more}])
+
+    two = [source, {**source, "base_offset": source["base_offset"] + 1}]
     return {
-        "inode": (
-            with_group(swap, 0, sources=[{**source, "inode": source["inode"] + 1}]),
-            "changed",
-            "is not the file that was read",
-        ),
-        "size": (
-            with_group(swap, 0, sources=[{**source, "size_bytes": source["size_bytes"] - 1}]),
-            "changed",
-            "bytes, has",
-        ),
-        "time": (
-            with_group(swap, 0, sources=[{**source, "mtime_ms": source["mtime_ms"] + 1500}]),
-            "changed",
-            "is not the file that was read",
-        ),
-        "one source more": (
-            with_group(swap, 0, sources=[source, {**source, "base_offset": source["base_offset"] + 1}]),
-            "changed",
-            "the segments in the group were",
-        ),
+        "inode": (read("inode", 1), "changed", "is not the file that was read"),
+        "size": (read("size_bytes", -1), "changed", "bytes, has"),
+        "time": (read("mtime_ms", 1500), "changed", "is not the file that was read"),
+        "one source more": (with_group(swap, 0, sources=two), "changed", "the segments in the group were"),
         "active segment": (with_group(swap, -1, **beyond), "changed", "is active"),
         "staged": (with_group(swap, 0, staged=[[".log", 1]]), "changed", "is not the staged file"),
         "another kind": (with_group(swap, 0, staged=[["/../../x", 1]]), "failed", "no file of a segment"),
-        "topic id": (changed(swap, topic_id="AAAAAAAAAAAAAAAAAAAAAA"), "changed", "the topic id was"),
-        "no topic": (changed(swap, topic="other"), "later", "no log"),
-        "directory": (changed(swap, directory="/tmp"), "changed", "has the log in"),
-        "checkpoint": (changed(swap, checkpoint=5), "changed", "the first dirty offset was 5"),
-        "epochs": (changed(swap, leader_epochs=[[0, 0], [1, 1]]), "changed", "the leader epochs below"),
-        "end": (changed(swap, round_end=swap["round_end"] + 1), "changed", "which follows the cleaned range"),
-        "no groups": (changed(swap, groups=None), "failed", "NullPointerException"),
-        "another version": (changed(swap, version=2), "failed", "speaks version 1"),
-        "time is up": (changed(swap, timeout_ms=-1), "busy", "the time is up"),
+        "topic id": (swap | {"topic_id": "AAAAAAAAAAAAAAAAAAAAAA"}, "changed", "the topic id was"),
+        "no topic": (swap | {"topic": "other"}, "later", "no log"),
+        "directory": (swap | {"directory": "/tmp"}, "changed", "has the log in"),
+        "checkpoint": (swap | {"checkpoint": 5}, "changed", "the first dirty offset was 5"),
+        "epochs": (swap | {"leader_epochs": [[0, 0], [1, 1]]}, "changed", "the leader epochs below"),
+        "end": (swap | {"round_end": swap["round_end"] + 1}, "changed", "which follows the cleaned range"),
+        "no groups": (swap | {"groups": None}, "failed", "NullPointerException"),
+        "another version": (swap | {"version": 2}, "failed", "speaks version 1"),
+        "time is up": (swap | {"timeout_ms": -1}, "busy", "the time is up"),
     }
 
 
@@ -119,35 +105,6 @@ def test_each_refusal_of_the_agent_has_its_cause() -> None:
     assert [cause for cause in REFUSAL_CAUSES if f'"{cause}"' not in sources] == []
 
 
-@pytest.mark.parametrize("swapping", ["cleaner on"], indirect=True)
-def test_what_does_not_fit_is_refused_and_nothing_is_touched(swapping: Swapping) -> None:
-    """By the broker's own knowledge, under the log's own lock: the request itself need not be right."""
-    for _ in range(30):  # segments behind the last stable offset
-        swapping.transactions.write()
-    unstable = swapping.stage_copies(TXN_TOPIC)._request()
-    swap = swapping.stage_copies(groups_max=3)._request()
-    session = swapping.session()
-    requests = {**hostile(swap), "unstable": (unstable, "later", "and the last stable offset")}
-
-    def live() -> dict[str, int]:
-        return {path.name: path.stat().st_ino for path in swapping.directory().iterdir()}
-
-    before = live()
-    for name, (request, outcome, reason) in requests.items():
-        answer = session.ask(request, 30)
-        while "LogCleaningInProgress" in answer["reason"]:  # its cleaner looks at every log, again and again
-            answer = session.ask(request, 30)
-        assert (answer["outcome"], reason in answer["reason"]) == (outcome, True), (name, answer)
-        assert (answer["cause"] == "other") == (outcome == "failed"), (name, answer)
-        assert live() == before, name
-    swapping.swap(session)
-    assert swapping.complaints() == []
-    swapping.transactions.end(commit=False)
-    swapping.check()
-    swapping.let_own_cleaner_go_on()  # nothing is left paused
-
-
-@pytest.mark.parametrize("swapping", ["cleaner on"], indirect=True)
 def test_groups_that_are_asked_for_a_few_at_a_time(
     swapping: Swapping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,49 +123,6 @@ def test_groups_that_are_asked_for_a_few_at_a_time(
     swapping.check_in_order()
 
 
-@contextmanager
-def not_to_be_renamed(path: Path) -> Iterator[None]:
-    run_tool([required_program("chattr"), "+i", str(path)])
-    try:
-        yield
-    finally:
-        run_tool([required_program("chattr"), "-i", str(path)])
-
-
-@pytest.mark.parametrize("swapping", ["cleaner on"], indirect=True)
-def test_a_failing_disk_is_seen_as_what_it_is(swapping: Swapping) -> None:
-    """Before the broker has begun, the log is as it was. In the middle, the broker gives the directory up, as for its own
-    cleaner, and its next start finishes what was begun.
-    """
-    swapping.transactions.end(commit=False)
-    session, directory = swapping.session(), swapping.directory()
-    swap = swapping.stage_copies(groups_max=3)
-    live = sorted(directory.glob("*.log"))
-    with not_to_be_renamed(directory / f"{0:020}.timeindex.cleanerd"):
-        answer = answered(swap, session)
-    assert answer.outcome == "failed"
-    assert "could not be opened" in answer.reason
-    assert sorted(directory.glob("*.log")) == live
-    assert not list(directory.glob("*.cleaned"))
-    swapping.check_in_order()
-
-    swap = swapping.stage_copies(groups_max=3)
-    with not_to_be_renamed(live[0]):
-        with contextlib.suppress(
-            NoWayIn
-        ):  # its only directory: the broker ends, perhaps before it has answered
-            answer = answered(swap, session)
-            assert answer.outcome == "failed"
-            assert "failed while it replaced segments" in answer.reason
-        with pytest.raises(RuntimeError, match="the broker ended"):
-            wait_until(lambda: swapping.broker.poll(), 60)
-        assert "could not be replaced" in "".join(swapping.complaints())
-    swapping.broker.start()
-    assert swapping.errors() == []
-    swapping.check()
-
-
-@pytest.mark.parametrize("swapping", ["cleaner on"], indirect=True)
 def test_the_compiler_that_spark_brings_makes_an_agent_that_swaps_as_well(
     swapping: Swapping, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,7 +144,6 @@ def test_the_compiler_that_spark_brings_makes_an_agent_that_swaps_as_well(
     swapping.check_in_order()
 
 
-@pytest.mark.parametrize("swapping", ["cleaner on"], indirect=True)
 def test_thousands_of_swaps_leave_the_broker_as_large_as_it_was(swapping: Swapping) -> None:
     """Heap, classes, threads and descriptors; by ten sessions."""
 
@@ -276,8 +189,76 @@ def resources(pid: int | None) -> dict[str, int]:
     }
 
 
+def test_what_does_not_fit_is_refused_and_nothing_is_touched(swapping: Swapping) -> None:
+    """By the broker's own knowledge, under the log's own lock: the request itself need not be right."""
+    for _ in range(30):  # segments behind the last stable offset
+        swapping.transactions.write()
+    unstable = swapping.stage_copies(TXN_TOPIC)._request()
+    swap = swapping.stage_copies(groups_max=3)._request()
+    wait_until(lambda: not list(swapping.directory().glob("*.deleted")), 30)
+    session = swapping.session()
+    requests = {**hostile(swap), "unstable": (unstable, "later", "and the last stable offset")}
+
+    def live() -> dict[str, int]:
+        return {path.name: path.stat().st_ino for path in swapping.directory().iterdir()}
+
+    before = live()
+    for name, (request, outcome, reason) in requests.items():
+        answer = session.ask(request, 30)
+        while "LogCleaningInProgress" in answer["reason"]:  # its cleaner looks at every log, again and again
+            answer = session.ask(request, 30)
+        assert (answer["outcome"], reason in answer["reason"]) == (outcome, True), (name, answer)
+        assert (answer["cause"] == "other") == (outcome == "failed"), (name, answer)
+        assert live() == before, name
+    swapping.swap(session)
+    assert swapping.complaints() == []
+    swapping.transactions.end(commit=False)
+    swapping.check()
+    swapping.let_own_cleaner_go_on()  # nothing is left paused
+
+
+@contextmanager
+def not_to_be_renamed(path: Path) -> Iterator[None]:
+    run_tool([required_program("chattr"), "+i", str(path)])
+    try:
+        yield
+    finally:
+        run_tool([required_program("chattr"), "-i", str(path)])
+
+
+def test_a_failing_disk_is_seen_as_what_it_is(swapping: Swapping) -> None:
+    """Before the broker has begun, the log is as it was. In the middle, the broker gives the directory up, as for its own
+    cleaner, and its next start finishes what was begun.
+    """
+    swapping.transactions.end(commit=False)
+    session, directory = swapping.session(), swapping.directory()
+    swap = swapping.stage_copies(groups_max=3)
+    live = sorted(directory.glob("*.log"))
+    with not_to_be_renamed(directory / f"{0:020}.timeindex.cleanerd"):
+        answer = answered(swap, session)
+    assert answer.outcome == "failed"
+    assert "could not be opened" in answer.reason
+    assert sorted(directory.glob("*.log")) == live
+    assert not list(directory.glob("*.cleaned"))
+    swapping.check_in_order()
+
+    swap = swapping.stage_copies(groups_max=3)
+    with not_to_be_renamed(live[0]):
+        with contextlib.suppress(
+            NoWayIn
+        ):  # its only directory: the broker ends, perhaps before it has answered
+            answer = answered(swap, session)
+            assert answer.outcome == "failed"
+            assert "failed while it replaced segments" in answer.reason
+        with pytest.raises(RuntimeError, match="the broker ended"):
+            wait_until(lambda: swapping.broker.poll(), 60)
+        assert "could not be replaced" in "".join(swapping.complaints())
+    swapping.broker.start()
+    assert swapping.errors() == []
+    swapping.check()
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize("swapping", ["cleaner on"], indirect=True)
 def test_kill_9_at_any_moment_of_a_swap(swapping: Swapping) -> None:
     """Whatever the broker had done: after its start every key is there, and what was staged is in no one's way."""
     rng = random.Random(33)

@@ -53,7 +53,7 @@ class World:
     def __init__(self, root: Path) -> None:
         self.disk = Ext4.made(root, 256 << 20)
         self.disk.mount()
-        self.swapping = Swapping(root, log_dir=self.disk.place / "logs")
+        self.swapping = Swapping(root, log_dirs=[self.disk.place / "logs"])
 
     def open(self) -> None:
         self.swapping.start()
@@ -65,15 +65,7 @@ class World:
 
     def make_dirty(self) -> None:
         """Some segments more, all of which is on the disk."""
-        swapping = self.swapping
-        for number in range(30):
-            for ledger in swapping.ledgers.values():
-                ledger.send()
-            if number % 10 == 0:
-                swapping.transactions.write()
-                swapping.transactions.end(commit=number % 20 == 0)
-        for ledger in swapping.ledgers.values():
-            ledger.flush()
+        self.swapping.write(30)
         subprocess.run(["sync", "--file-system", str(self.disk.place)], check=True)
 
     @contextmanager
@@ -193,7 +185,11 @@ def test_so_many_conversations_hang_in_a_broker_and_no_more(world: World) -> Non
 
 def live(directory: Path) -> dict[str, int]:
     """Inodes of the files that the broker has, by name."""
-    return {path.name: path.stat().st_ino for path in directory.iterdir() if path.suffix != ".cleanerd"}
+    return {
+        path.name: path.stat().st_ino
+        for path in directory.iterdir()
+        if path.suffix not in {".cleanerd", ".deleted"}
+    }
 
 
 def conversations(pid: int | None) -> int:

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 HELD_UP = "delay_enter=8000000"  # microseconds
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def swapping(swapping: Swapping) -> Swapping:
     swapping.transactions.end(commit=True)
     return swapping
@@ -67,7 +67,7 @@ def test_the_move_of_a_log_begins_before_or_after_a_group_is_swapped(tmp_path: P
     from kafka.admin import KafkaAdminClient  # slow
 
     homes = (tmp_path / "first", tmp_path / "second")
-    with Swapping(tmp_path, {"log.dirs": ",".join(map(str, homes))}, log_dir=homes[0]) as swapping:
+    with Swapping(tmp_path, log_dirs=homes) as swapping:
         swapping.transactions.end(commit=True)
         swapping.log_dir, target = sorted(homes, key=lambda home: not (home / f"{TOPIC}-0").exists())
         session, swap = swapping.session(), swapping.stage_copies(groups_max=3)
@@ -92,7 +92,7 @@ def test_log_dirs_may_be_links(tmp_path: Path) -> None:
     """The broker knows a directory by the name in its configuration, and its checkpoint with it."""
     (tmp_path / "disk").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "disk")
-    with Swapping(tmp_path, log_dir=tmp_path / "link") as swapping:
+    with Swapping(tmp_path, log_dirs=[tmp_path / "link"]) as swapping:
         swapping.transactions.end(commit=True)
         results = swapping.clean()
         for topic, row in results.items():
