@@ -4,7 +4,6 @@ import json
 import random
 import re
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,9 @@ from tests.broker.live import (
     DAEMON,
     EVENTS,
     PATIENCE_S,
+    create_elsewhere,
     fixed_ports,
+    home,
 )
 from tests.broker.tools import READ_COMMITTED, offset_checkpoint, read_all, run_cleanerd, served_from
 from tests.broker.traffic import Groups, Ledger, Traffic, Transactions
@@ -30,7 +31,6 @@ from tests.daemon.processes import DaemonProcess, wait_until
 RATIO = "min.cleanable.dirty.ratio"
 CHECKPOINT = "cleaner-offset-checkpoint"
 STAGED_S = 180.0
-CREATED_MAX = 12
 READS_MAX = 20
 BREATH_S = 1.5
 PARTIES = ("billing", "search", "audit")
@@ -69,18 +69,16 @@ And a controller that starts may register with itself in the moment between its 
 
 
 class World:
-    """The processes, the clients, their model, and a count of what happened."""
+    """The processes, the clients and their model."""
 
     def __init__(self, root: Path, seed: int, *, swaps: bool = False) -> None:
         """`swaps`: the broker is asked to swap each result; else results wait until it stops."""
         self.swaps = swaps
         self.rng = random.Random(seed)
-        self.counts: Counter[str] = Counter()
         self.log_dirs = (root / "a", root / "b")
         self._root = root
         self._ports = fixed_ports(2)
         self._said: list[str] = []
-        self._fillers = 0
         self.broker = self._new_broker("broker", BROKER)
         self.bootstrap = f"127.0.0.1:{self._ports[0]}"
         settings = {
@@ -126,10 +124,6 @@ class World:
         self.broker.start()
         alter_config(self.broker.admin(), "accounts", {RATIO: "0.0"})
 
-    def kill_daemon(self) -> None:
-        self.daemon.kill()
-        self.counts["kills of the daemon"] += 1
-
     def commit(self) -> None:
         """As ExecStartPre= of the broker's unit does."""
         self.daemon.ctl("commit", "--wait", "--timeout", "60")
@@ -149,15 +143,11 @@ class World:
 
     # -- looking ---------------------------------------------------------------------------------------------------
 
-    def home(self, topic: str) -> Path | None:
-        """The log directory in which partition 0 lies."""
-        return next((path for path in self.log_dirs if (path / f"{topic}-0").exists()), None)
-
     def first_dirty_offset(self, topic: str) -> int:
         """As the checkpoint of its directory tells; 0 without an entry."""
-        home = self.home(topic)
-        assert home is not None
-        return offset_checkpoint(home / CHECKPOINT).get(f"{topic}-0", 0)
+        log_dir = home(topic, self.log_dirs)
+        assert log_dir is not None
+        return offset_checkpoint(log_dir / CHECKPOINT).get(f"{topic}-0", 0)
 
     def wait_staged(self, topic: str) -> None:
         """Until a result waits, or has been swapped in."""
@@ -182,7 +172,6 @@ class World:
             for topic, ledger in self.ledgers.items():
                 ledger.check(seen[topic], log_starts[topic])
             self.groups.check()
-        self.counts["checks of every key"] += 1
 
     def verify(self) -> list[dict[str, Any]]:
         """Errors that `cleanerd verify` finds in the directories."""
@@ -219,7 +208,6 @@ class World:
     def over_a_restart(self, restart: Callable[[], None]) -> None:
         """With a transaction open before and ended after; then everything is still there."""
         self.transactions.write()
-        self.counts["transactions open over a restart"] += 1
         restart()
         self.end_transaction()
         self.check()
@@ -228,7 +216,6 @@ class World:
         self.transactions.write()
         commit = self.rng.random() < 0.6
         self.transactions.end(commit=commit)
-        self.counts[f"transactions {'committed' if commit else 'aborted'}"] += 1
 
     def breathe(self) -> None:
         """Let clients and both cleaners work for a moment."""
@@ -240,50 +227,35 @@ class World:
         self.stop_broker()
         self.commit()
         self.broker.start()
-        self.counts["clean restarts of the broker, after commit --wait"] += 1
 
     def kill_broker(self) -> None:
         """SIGKILL, and an immediate start without any hook."""
         self.stop_broker(kill=True)
         self.broker.start()
-        self.counts["kill -9 of the broker, immediate start"] += 1
 
     def kill_while_committing(self) -> None:
         """The daemon dies while it commits, the broker starts at once."""
         self.stop_broker()
         threading.Event().wait(self.rng.random() * 0.4)
-        self.kill_daemon()
+        self.daemon.kill()
         self.broker.start()
         self.daemon.start()
-        self.counts["kills of the daemon while it commits"] += 1
 
     def kill_daemon_at_work(self) -> None:
         """SIGKILL and a new one, under a living broker."""
-        self.kill_daemon()
+        self.daemon.kill()
         self.daemon.start()
 
     def recreate(self) -> None:
         """The same name, another topic, in the other directory."""
-        admin = self.broker.admin()
-        before = self.home("reborn")
         with self.traffic.without("reborn") as ledger:
-            for _ in range(CREATED_MAX):
-                admin.delete_topics(["reborn"])["reborn"].result(TIMEOUT_S)
-                wait_until(lambda: self.home("reborn") is None, PATIENCE_S)
-                self._fillers += 1
-                create_topics(admin, {f"filler-{self._fillers}": COMPACT})
-                create_topics(admin, {"reborn": TOPICS["reborn"]})
-                wait_until(lambda: self.home("reborn") is not None, PATIENCE_S)
-                if self.home("reborn") != before:
-                    break
-            assert self.home("reborn") != before
+            create_elsewhere(self.broker.admin(), "reborn", self.log_dirs)
             ledger.restart()
-        self.counts["topics created again in another directory"] += 1
 
     def move(self) -> None:
         from kafka.admin import KafkaAdminClient  # slow
 
-        before = self.home("moved")
+        before = home("moved", self.log_dirs)
         target = next(path for path in self.log_dirs if path != before)
         client = KafkaAdminClient(bootstrap_servers=[self.bootstrap])
         try:
@@ -291,9 +263,10 @@ class World:
         finally:
             client.close()
         wait_until(
-            lambda: self.home("moved") == target, PATIENCE_S, lambda: "\n".join(self.broker.messages())
+            lambda: home("moved", self.log_dirs) == target,
+            PATIENCE_S,
+            lambda: "\n".join(self.broker.messages()),
         )
-        self.counts["replicas moved to another directory"] += 1
 
     def delete_records(self) -> None:
         """Of a topic that retention shortens as well."""
@@ -301,7 +274,6 @@ class World:
         start = self._log_start("bounded")
         kept = [offset for offset in offsets if offset >= start]
         delete_records(self.broker.admin(), "bounded", kept[len(kept) // 3])
-        self.counts["DeleteRecords"] += 1
 
     def flip_policy(self) -> None:
         """From compact to delete while a result waits: the commit must not compact."""
@@ -313,15 +285,13 @@ class World:
         commits = [event for event in self.history("flips-0")[since:] if event["kind"] == "commit"]
         assert {event["outcome"] for event in commits} <= {"dropped"}, commits
         alter_config(self.broker.admin(), "flips", {"cleanup.policy": "compact"})
-        self.counts["policies changed between staging and commit"] += 1
 
     def race(self) -> None:
         """The broker's cleaner and ours at the same log at once."""
         alter_config(self.broker.admin(), "accounts", {RATIO: "0.0"})
         for _ in range(4):
             for topic in ("shared", "accounts"):
-                answer = self.daemon.ctl("clean", f"{topic}-0", check=False)
-                self.counts[f"clean asked for beside the broker's cleaner: exit {answer.returncode}"] += 1
+                self.daemon.ctl("clean", f"{topic}-0", check=False)
             threading.Event().wait(BREATH_S)
         alter_config(self.broker.admin(), "accounts", {RATIO: "1.0"})
 
@@ -331,7 +301,6 @@ class World:
         self.wait_staged("shared")
         self.daemon.ctl("unmute", "shared")
         assert self.daemon.ask("status")["status"]["muted"] == []
-        self.counts["mute and unmute"] += 1
 
     def hold(self) -> None:
         """What is paused is neither cleaned nor committed, over a restart; what is aborted starts again."""
@@ -342,16 +311,13 @@ class World:
         found = [event for event in self.history("accounts-0")[since:] if event["outcome"] == "committed"]
         assert not found, found
         self.daemon.ctl("resume", "accounts")
-        self.counts["pause, abort, resume"] += 1
 
     def restart_held(self) -> None:
         """Stop and start; `commit --wait` does not wait for what is held."""
         self.stop_broker()
         self.daemon.ctl("commit", "--wait", "--timeout", "60", check=False)
         self.broker.start()
-        self.counts["clean restarts of the broker, with a hold"] += 1
 
     def reload(self) -> None:
         self.daemon.configure(**{"cleanerd.scan.interval.ms": self.rng.choice((300, 500, 800))})
         self.daemon.ctl("reload")
-        self.counts["reloads"] += 1

@@ -7,12 +7,13 @@ import random
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as Delivery
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from cleanerd.daemon.api.client import Client
 from cleanerd.env.clock import SystemClock
@@ -20,7 +21,7 @@ from cleanerd.format.record import Record
 from tests.broker.kafka import KafkaBroker
 from tests.broker.releases import current_release
 from tests.broker.tools import READ_UNCOMMITTED, read_all, served_from
-from tests.broker.workload import DAY_MS, TIMEOUT_S, YEARS_MS
+from tests.broker.workload import DAY_MS, TIMEOUT_S, YEARS_MS, create_topics
 from tests.daemon.processes import DaemonProcess, wait_until
 
 SEGMENT_BYTES = 8192
@@ -29,6 +30,7 @@ BATCH_RECORDS = 5
 PATIENCE_S = 180.0
 BROKER_NODE = 2
 OTHER_NODE = 3
+CREATED_MAX = 12
 
 Entry = tuple[bytes, bytes | None]
 """Key and value of a record."""
@@ -260,6 +262,28 @@ def leader_and_isr(broker: KafkaBroker, topic: str) -> tuple[int, set[int]]:
     """Node that leads partition 0, -1 for none, and the nodes in sync with it."""
     partition = broker.admin().list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions[0]
     return partition.leader, set(partition.isrs)
+
+
+def home(topic: str, log_dirs: Iterable[Path]) -> Path | None:
+    """The log directory in which partition 0 lies, if it does yet."""
+    return next((path for path in log_dirs if (path / f"{topic}-0/partition.metadata").exists()), None)
+
+
+_fillers = count()
+
+
+def create_elsewhere(admin: AdminClient, topic: str, log_dirs: Sequence[Path]) -> None:
+    """Another topic of the same name, in the other directory: a broker takes that which has fewer partitions."""
+    before = home(topic, log_dirs)
+    for _ in range(CREATED_MAX):
+        admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+        wait_until(lambda: not any((path / f"{topic}-0").exists() for path in log_dirs), PATIENCE_S)
+        create_topics(admin, {f"filler-{next(_fillers)}": COMPACT})
+        create_topics(admin, {topic: COMPACT})
+        wait_until(lambda: home(topic, log_dirs), PATIENCE_S)
+        if home(topic, log_dirs) != before:
+            return
+    raise AssertionError("the partition never lay elsewhere")
 
 
 def fixed_ports(count: int) -> list[int]:

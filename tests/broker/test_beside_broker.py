@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cleanerd.env.clock import SystemClock
-from tests.broker.beside import PARTIES, TOPICS, World
+from tests.broker.beside import TOPICS, World
 from tests.broker.live import PATIENCE_S
 from tests.broker.swapping import build_agent
 from tests.daemon.processes import wait_until
@@ -52,7 +52,6 @@ def test_every_key_survives_everything(world: World) -> None:
     tell_story(world)
     world.check()
     outcomes = finish(world)
-    print(table(world, outcomes))
     happened = {kind: {o for k, o in outcomes if k == kind} for kind, _ in outcomes}
     assert "committed" in happened["cleaning" if world.swaps else "commit"]
     assert not {(k, o) for k, o in outcomes if o in {"failed", "uncleanable"}}, outcomes
@@ -128,16 +127,3 @@ def finish(world: World) -> Counter[tuple[str, str]]:
     world.check()
     assert world.has_cleaner_thread()
     return outcomes
-
-
-def table(world: World, outcomes: Counter[tuple[str, str]]) -> str:
-    written = {topic: ledger.written for topic, ledger in world.ledgers.items()}
-    rows = {
-        "records acknowledged": sum(map(len, written.values())),
-        "keys followed": sum(len({key for key, _ in entries.values()}) for entries in written.values()),
-        "offsets committed by groups": world.groups.committed * len(TOPICS) * len(PARTIES),
-        **dict(sorted(world.counts.items())),
-        **{f"history: {kind} {outcome}": count for (kind, outcome), count in sorted(outcomes.items())},
-        "complaints of the broker": len(world.complaints()),
-    }
-    return "\n".join(f"{count:>9,}  {what}" for what, count in rows.items())

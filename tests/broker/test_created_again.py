@@ -8,9 +8,9 @@ from cleanerd.env.clock import SystemClock
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from tests.broker.kafka import KafkaBroker
 from tests.broker.live import COMPACT, PATIENCE_S, Journal, records
-from tests.broker.test_one_checkpoint_entry import CHECKPOINT, KEYS, NO_CLEANER, TOPIC, create
+from tests.broker.test_one_checkpoint_entry import CHECKPOINT, KEYS, NO_CLEANER, TOPIC
 from tests.broker.tools import READ_UNCOMMITTED, offset_checkpoint, read_all
-from tests.broker.workload import DAY_MS, TIMEOUT_S
+from tests.broker.workload import DAY_MS, TIMEOUT_S, create_topics
 from tests.cleaning.logs import clean
 from tests.daemon.processes import wait_until
 
@@ -30,7 +30,7 @@ def test_what_is_deleted_in_a_topic_that_was_created_again_stays_deleted(
     """The new log grows past the entry of the old one; below it, no cleaning has seen anything."""
     log_dir = tmp_path / "logs"
     with KafkaBroker(tmp_path / "broker", [log_dir], NO_CLEANER) as broker:
-        create(broker.admin(), TOPIC)
+        create_topics(broker.admin(), {TOPIC: COMPACT})
         Journal(broker.bootstrap).fill(TOPIC, records("first", KEYS))
         broker.stop()
         clean(spark, log_dir, options=OPTIONS)
@@ -40,7 +40,7 @@ def test_what_is_deleted_in_a_topic_that_was_created_again_stays_deleted(
         admin = broker.admin()
         admin.delete_topics([TOPIC])[TOPIC].result(TIMEOUT_S)
         wait_until(lambda: not (log_dir / f"{TOPIC}-0").exists(), PATIENCE_S)
-        create(admin, TOPIC)
+        create_topics(admin, {TOPIC: COMPACT})
         journal = Journal(broker.bootstrap)
         journal.fill(TOPIC, [(SECRET, b"value"), *records("gone", [1]), (SECRET, None)])
         journal.fill(TOPIC, records("second", KEYS + KEYS))

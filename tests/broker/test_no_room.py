@@ -8,7 +8,16 @@ import pytest
 
 from cleanerd.env.space import space_of
 from tests.broker.kafka import KafkaBroker
-from tests.broker.live import COMPACT, DAEMON, PATIENCE_S, Journal, check_nothing_is_lost, records, troubles
+from tests.broker.live import (
+    COMPACT,
+    DAEMON,
+    PATIENCE_S,
+    Journal,
+    check_nothing_is_lost,
+    home,
+    records,
+    troubles,
+)
 from tests.broker.tools import READ_UNCOMMITTED, read_all
 from tests.broker.workload import create_topics
 from tests.cleaning.test_bad_input import mounted
@@ -43,9 +52,9 @@ def test_a_directory_that_fills_up_in_mid_write_costs_its_log_the_cleaning_and_t
         admin, journal = broker.admin(), Journal(broker.bootstrap)
         for topic in TOPICS:  # each in the directory that has fewer
             create_topics(admin, {topic: CONFIG})
-            wait_until(partial(home, topic, ample, small), PATIENCE_S)
-        roomy, tight = sorted(TOPICS, key=lambda topic: home(topic, ample, small) == [small])
-        assert home(tight, ample, small) == [small] != home(roomy, ample, small)
+            wait_until(partial(home, topic, broker.log_dirs), PATIENCE_S)
+        roomy, tight = sorted(TOPICS, key=lambda topic: home(topic, broker.log_dirs) == small)
+        assert home(tight, broker.log_dirs) == small != home(roomy, broker.log_dirs)
         fill(journal, tight, 20_000)
         fill(journal, roomy, 6_000)
         with running(tmp_path / "daemon", ample, small, topics={}, **SETTINGS) as daemon:
@@ -73,11 +82,6 @@ def test_a_directory_that_fills_up_in_mid_write_costs_its_log_the_cleaning_and_t
             check_nothing_is_lost(journal.written[topic], seen[topic], why=topic)
             assert len(seen[topic]) == len(journal.written[topic]), "nothing is committed beside a broker"
         assert troubles(broker) == []
-
-
-def home(topic: str, *log_dirs: Path) -> list[Path]:
-    """The log directory in which its partition lies, if it does yet."""
-    return [log_dir for log_dir in log_dirs if (log_dir / f"{topic}-0").exists()]
 
 
 def fill(journal: Journal, topic: str, count: int) -> None:

@@ -5,12 +5,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from tests.broker.kafka import KafkaBroker
-from tests.broker.live import COMPACT, DAEMON, PATIENCE_S, Journal, check_nothing_is_lost, records
+from tests.broker.live import (
+    COMPACT,
+    DAEMON,
+    PATIENCE_S,
+    Journal,
+    check_nothing_is_lost,
+    create_elsewhere,
+    home,
+    records,
+)
 from tests.broker.tools import READ_UNCOMMITTED, offset_checkpoint, read_all
-from tests.broker.workload import TIMEOUT_S, create_topics
+from tests.broker.workload import create_topics
 from tests.daemon.processes import DaemonProcess, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
@@ -19,7 +27,6 @@ TOPIC, CHECKPOINT = "moved", "cleaner-offset-checkpoint"
 NO_CLEANER = {"log.cleaner.enable": "false"}
 CLEANER = {"log.cleaner.enable": "true", "log.cleaner.min.cleanable.ratio": "0.0"}
 KEYS = [*range(30), *range(30), *range(60)] * 2
-CREATED_MAX = 12
 
 
 @pytest.fixture
@@ -35,27 +42,6 @@ def daemon(tmp_path: Path, log_dirs: tuple[Path, Path]) -> Iterator[DaemonProces
     found.kill()
 
 
-def home(log_dirs: tuple[Path, Path]) -> Path:
-    return next(log_dir for log_dir in log_dirs if (log_dir / f"{TOPIC}-0").exists())
-
-
-def create(admin: AdminClient, topic: str) -> None:
-    create_topics(admin, {topic: COMPACT})
-
-
-def create_elsewhere(admin: AdminClient, log_dirs: tuple[Path, Path], before: Path) -> None:
-    """Create the topic again, until its partition lies in the other directory: that which has fewer."""
-    for number in range(CREATED_MAX):
-        admin.delete_topics([TOPIC])[TOPIC].result(TIMEOUT_S)
-        wait_until(lambda: not any((d / f"{TOPIC}-0").exists() for d in log_dirs), PATIENCE_S)
-        create(admin, f"filler-{number}")
-        create(admin, TOPIC)
-        wait_until(lambda: any((d / f"{TOPIC}-0/partition.metadata").exists() for d in log_dirs), PATIENCE_S)
-        if home(log_dirs) != before:
-            return
-    raise AssertionError("the partition never lay elsewhere")
-
-
 def entries(log_dirs: tuple[Path, Path]) -> dict[Path, int]:
     """First dirty offset of the partition, in each directory that tells one."""
     found = {log_dir: offset_checkpoint(log_dir / CHECKPOINT) for log_dir in log_dirs}
@@ -64,10 +50,10 @@ def entries(log_dirs: tuple[Path, Path]) -> dict[Path, int]:
 
 def clean_and_stop(broker: KafkaBroker, daemon: DaemonProcess, log_dirs: tuple[Path, Path]) -> None:
     """Have a result staged, end the broker, have it committed."""
-    partition = home(log_dirs) / f"{TOPIC}-0"
-    wait_until(lambda: list(partition.glob("*.manifest.cleanerd")), PATIENCE_S, daemon.output)
+    where = home(TOPIC, log_dirs)
+    wait_until(lambda: list(where.glob(f"{TOPIC}-0/*.manifest.cleanerd")), PATIENCE_S, daemon.output)
     broker.stop()
-    wait_until(lambda: home(log_dirs) in entries(log_dirs), PATIENCE_S, daemon.output)
+    wait_until(lambda: where in entries(log_dirs), PATIENCE_S, daemon.output)
 
 
 def test_a_partition_that_lies_elsewhere_now_has_one_entry(
@@ -76,20 +62,20 @@ def test_a_partition_that_lies_elsewhere_now_has_one_entry(
     """With its cleaner off, a broker leaves the entry of a deleted topic behind. Then the cleaner is turned on."""
     broker = KafkaBroker(tmp_path / "off", list(log_dirs), NO_CLEANER)
     with broker:
-        create(broker.admin(), TOPIC)
+        create_topics(broker.admin(), {TOPIC: COMPACT})
         Journal(broker.bootstrap).fill(TOPIC, records("first", KEYS))
-        before = home(log_dirs)
+        before = home(TOPIC, log_dirs)
         daemon.start()
         clean_and_stop(broker, daemon, log_dirs)
         assert set(entries(log_dirs)) == {before}
 
         broker.start()
-        create_elsewhere(broker.admin(), log_dirs, before)
+        create_elsewhere(broker.admin(), TOPIC, log_dirs)
         journal = Journal(broker.bootstrap)
         journal.fill(TOPIC, records("second", KEYS))
         clean_and_stop(broker, daemon, log_dirs)
-        cleaned_to = entries(log_dirs)
-        assert set(cleaned_to) == {home(log_dirs)} != {before}
+        ((now, cleaned_to),) = entries(log_dirs).items()
+        assert now == home(TOPIC, log_dirs) != before
         assert daemon.stop() == 0
         broker.start()
 
@@ -98,7 +84,7 @@ def test_a_partition_that_lies_elsewhere_now_has_one_entry(
         again.written = journal.written
         rng = random.Random(1)
         again.fill(TOPIC, records("third", [rng.randrange(60) for _ in range(300)]))
-        wait_until(lambda: entries(log_dirs)[home(log_dirs)] > cleaned_to[home(log_dirs)], PATIENCE_S)
+        wait_until(lambda: entries(log_dirs)[now] > cleaned_to, PATIENCE_S)
         seen = read_all(own, [TOPIC], READ_UNCOMMITTED)[TOPIC]
         check_nothing_is_lost(again.written[TOPIC], seen)
         assert len(seen) < len(again.written[TOPIC])

@@ -9,7 +9,7 @@ import pytest
 from cleanerd.env.clock import SystemClock
 from cleanerd.storage.log_dir import LogDir
 from tests.broker.kafka import KafkaBroker
-from tests.broker.live import PATIENCE_S, Journal, check_nothing_is_lost, fixed_ports, records
+from tests.broker.live import PATIENCE_S, Journal, check_nothing_is_lost, fixed_ports, home, records
 from tests.broker.swapping import FILES, QUICK, asked_brokers, build_agent, staged_copies
 from tests.broker.tools import READ_UNCOMMITTED, read_all
 from tests.broker.workload import create_topics
@@ -38,7 +38,7 @@ def test_a_directory_that_fails_is_given_up_alone(broker: KafkaBroker) -> None:
     journal = Journal(broker.bootstrap)
     for topic in TOPICS:
         journal.fill(topic, records(topic, [*range(30), *range(60)]))
-    homes = {topic: path for path in broker.log_dirs for topic in TOPICS if (path / f"{topic}-0").exists()}
+    homes = {topic: home(topic, broker.log_dirs) for topic in TOPICS}
     alive, failing = (next(topic for topic in TOPICS if homes[topic] == path) for path in (first, second))
     with closing(asked_brokers()) as asked:
 
