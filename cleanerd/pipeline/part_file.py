@@ -10,7 +10,7 @@ from cleanerd.env.space import room
 from cleanerd.env.turns import file_turn
 from cleanerd.format.names import of_attempt
 from cleanerd.kernels.tables import Bytes
-from cleanerd.spark_runtime.place import AskedPlace, KnownPlace
+from cleanerd.spark_runtime.place import AskedPlace
 
 HELD_BYTES = 80 << 20
 """What is held of a part until it is whole: more than a chunk of the usual size keeps. Then its position is known, and all
@@ -35,17 +35,17 @@ def gone_if_it_fails(path: str | None) -> Iterator[None]:
 
 
 class PartFile:
-    """Written from its start to its end, in a `with`. Without an `asked` it is the file; the first part makes it.
+    """Written from its start to its end, in a `with`; the first part makes the file.
 
     Every method, and entering, raises OSError, NoSpace; Aborted when a part before it has failed.
     """
 
     def __init__(
-        self, path: str, like: str, least_free_bytes: int, asked: AskedPlace | KnownPlace | None = None
+        self, path: str, like: str, least_free_bytes: int, start: int = 0, asked: AskedPlace | None = None
     ) -> None:
-        """`like`: the file whose owner and mode the new one gets."""
+        """`like`: the file whose owner and mode the new one gets. `asked`: where it begins, if others write there, too."""
         self.path = path
-        self.start = 0
+        self.start = start
         """Where the part begins, when `finish` has returned."""
         self.size_bytes = 0
         self._least_free_bytes = least_free_bytes
@@ -61,10 +61,10 @@ class PartFile:
 
     def __enter__(self) -> "PartFile":
         try:
+            if (self.start if self._asked is None else self._asked.place.number) == 0:
+                _create_like(self.path, self._like)
             if self._asked is None:
-                self._fd = _create_like(self.path, self._like)
-            elif self._asked.is_first:
-                os.close(_create_like(self.path, self._like))
+                self._open(self.start)
         except BaseException:
             self._give_up()
             raise
@@ -74,9 +74,6 @@ class PartFile:
         try:
             if kind is not None:
                 self._give_up()
-                if self._asked is None:
-                    with contextlib.suppress(OSError):  # it goes with the stage
-                        os.unlink(self.path)
         finally:
             self._close()
 
@@ -93,7 +90,7 @@ class PartFile:
 
     def finish(self) -> None:
         """Write all that is held: when this returns the part can be read back."""
-        start = 0 if self._asked is None else self._asked.report_size(self.size_bytes)
+        start = self.start if self._asked is None else self._asked.report_size(self.size_bytes)
         assert self._fd is None or start == self.start, "a part begins where it was written"
         fd = self._begin(start) if self._fd is None else self._fd
         begin_writeback(fd, self.start, self.size_bytes)
@@ -105,12 +102,16 @@ class PartFile:
 
     def _begin(self, start: int) -> int:
         """Write the bytes that are held."""
-        self.start = start
-        self._fd = fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        os.lseek(fd, self.start, os.SEEK_SET)
+        fd = self._open(start)
         with file_turn(fd):
             self._write(fd, self._held)
         self._held.clear()
+        return fd
+
+    def _open(self, start: int) -> int:
+        self.start = start
+        self._fd = fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        os.lseek(fd, start, os.SEEK_SET)
         return fd
 
     def _write(self, fd: int, parts: Sequence[Bytes]) -> None:
@@ -126,8 +127,8 @@ class PartFile:
             os.close(fd)
 
 
-def _create_like(path: str, source: str) -> int:
-    """An empty file that the owner of the source can read from its first moment: a broker looks at every file (D2).
+def _create_like(path: str, source: str) -> None:
+    """Make an empty file that the owner of the source can read from its first moment: a broker looks at every file (D2).
 
     It is always a new one: what is left of a session that died may still write to the one of before.
     """
@@ -139,7 +140,5 @@ def _create_like(path: str, source: str) -> int:
         os.fchmod(fd, like.st_mode & 0o7777)
         if os.geteuid() == 0:
             os.fchown(fd, like.st_uid, like.st_gid)
-    except BaseException:
+    finally:
         os.close(fd)
-        raise
-    return fd

@@ -15,7 +15,6 @@ from cleanerd.format.names import FileKind, Suffix, segment_path
 from cleanerd.policy.winner import KEY_BYTES
 from cleanerd.spark_runtime.channel import Advance, Reporter
 from cleanerd.spark_runtime.messages import Phase
-from cleanerd.spark_runtime.place import KnownPlace
 
 from .index import index_chunk, log_context, resolve_all
 from .part_file import PartFile, gone_if_it_fails, path_of_attempt
@@ -92,9 +91,9 @@ def _rewrite(indexed: IndexedLog, path: str, advance: Advance, verified: Advance
     work, context = indexed.work, log_context(indexed, indexed.discardable_markers)
     parts: list[Part] = []
     position = 0
-    for number, (chunk, verdicts) in enumerate(zip(work.chunks, indexed.verdicts, strict=True)):
+    for chunk, verdicts in zip(work.chunks, indexed.verdicts, strict=True):
         assert verdicts is not None
-        out = PartFile(path, chunk.source.path, work.least_free_bytes, KnownPlace(number, position))
+        out = PartFile(path, chunk.source.path, work.least_free_bytes, position)
         part = _of(chunk, partial(rewrite_chunk, chunk, context, verdicts, out, advance, verified))
         parts.append(part)
         position += part.size_bytes

@@ -250,7 +250,7 @@ class RewriteTask:
         out = own = None
         if self.part_path is not None:
             own = path_of_attempt(self.part_path) if self.place is None else None
-            out = PartFile(own or self.part_path, self.work.source.path, self.least_free_bytes, asked)
+            out = PartFile(own or self.part_path, self.work.source.path, self.least_free_bytes, asked=asked)
 
         def rewrite() -> Part | PassedOnce | Unforeseen:
             context = contexts[self.log]

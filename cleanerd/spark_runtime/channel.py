@@ -21,15 +21,14 @@ from typing import Any, Generic, Self, TypeVar
 from cleanerd.errors import Aborted
 
 from .messages import (
-    ANSWER_BYTES,
+    ANSWER,
     MESSAGE_BYTES,
+    STOP,
     Message,
     Moved,
     Phase,
     ReportAnswer,
-    pack_answer,
     pack_message,
-    unpack_answer,
     unpack_message,
 )
 
@@ -104,9 +103,8 @@ class Listener:
         )
         self._closing = threading.Event()
         self._mutex = threading.Lock()
-        self._strangers: dict[
-            socket.socket, None
-        ] = {}  # have not proved that they know the token yet, oldest first
+        # Have not proved that they know the token yet, oldest first.
+        self._strangers: dict[socket.socket, None] = {}
         self._served: dict[socket.socket, threading.Thread] = {}
         self.endpoint = Endpoint(host, self._listener.getsockname()[1], secrets.token_bytes(_TOKEN_BYTES))
 
@@ -200,7 +198,7 @@ class Channel(Listener, Generic[_M]):
 
     def _answer_all(self, connection: socket.socket) -> None:
         while (message := _receive(connection, MESSAGE_BYTES)) is not None:
-            connection.sendall(pack_answer(self._answer(unpack_message(message))))
+            connection.sendall(ANSWER.pack(self._answer(unpack_message(message))))
 
 
 def _proof(token: bytes, role: bytes, challenge: bytes) -> bytes:
@@ -240,10 +238,11 @@ def _receive(connection: socket.socket, size: int) -> bytes | None:
 def _ask(connection: socket.socket, message: Message) -> ReportAnswer:
     """The answer to a message. Raises OSError."""
     connection.sendall(pack_message(message))
-    answer = _receive(connection, ANSWER_BYTES)
+    answer = _receive(connection, ANSWER.size)
     if answer is None:
         raise ConnectionResetError("connection closed")
-    return unpack_answer(answer)
+    (number,) = ANSWER.unpack(answer)
+    return int(number)
 
 
 def _go_on(ask: Callable[[Message], ReportAnswer], message: Message) -> int:
@@ -252,9 +251,9 @@ def _go_on(ask: Callable[[Message], ReportAnswer], message: Message) -> int:
         answer = ask(message)
     except OSError as error:
         raise Aborted(f"the driver does not answer: {error}") from error
-    if answer.is_stop:
+    if answer == STOP:
         raise Aborted("asked to stop")
-    return answer.number
+    return answer
 
 
 _open: dict["Reporter", socket.socket] = {}  # connections of this worker process

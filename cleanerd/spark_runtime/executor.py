@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar
 
 from pyspark import SparkContext
 
@@ -32,33 +32,14 @@ from cleanerd.errors import JobFailed
 from .block_store import block_file, scratch_directory, travelling
 from .channel import Endpoint
 from .host_blocks import drop, host_block_file, new_name, server_here
-from .resident_job import Answers, Blocks, ResidentJob, Residents, TaskStep, Work
+from .resident_job import Answers, Blocks, ResidentJob, Session, TaskStep, Work
 from .shared_value import SentValue, SharedFile
 from .task_queue import TURN_BYTES, TaskQueue, spark_tasks, turns
-
-_T = TypeVar("_T")
 
 _ROWS_PER_CORE = 2  # of a cluster: they end together, and each costs two JVMs some 40 ms of computing
 
 Merge = Callable[[list[Any], Any], Any]
 """`merge(values, shared)`: what becomes of all values of a key, which come in no order."""
-
-Exchanged = tuple[list[Any], list[Any]]
-"""The answers in the order of their tasks, and what was merged, in no order."""
-
-
-class Session(Protocol):
-    """The session, as an executor uses it."""
-
-    residents: Residents
-
-    def cores(self) -> int:
-        """How many tasks run at a time."""
-        ...
-
-    def run(self, work: Callable[[SparkContext], _T]) -> _T:
-        """Run `work` as a job. Raises JobFailed."""
-        ...
 
 
 class Executor(ABC):
@@ -80,14 +61,15 @@ class Executor(ABC):
         """The answers, in the order of the tasks. Raises JobFailed, OSError."""
         if not step.tasks:
             return []
-        return _in_order(self._answers(step), len(step.tasks))
-
-    def _answers(self, step: TaskStep) -> Answers:
         found = None if self._resident is None else self._resident.run(step, self._work)
-        if found is not None:
-            return found
-        self.release()
-        return self._session.run(partial(self._job, step))
+        if found is None:
+            self.release()
+            found = self._session.run(partial(self._job, step))
+        answers = sorted(found, key=itemgetter(0))
+        assert [number for number, _ in answers] == list(range(len(step.tasks))), (
+            "every task is answered once"
+        )
+        return [answer for _, answer in answers]
 
     @abstractmethod
     def _job(self, step: TaskStep, spark: SparkContext) -> Answers:
@@ -97,18 +79,18 @@ class Executor(ABC):
     def _work(self, step: TaskStep, directory: str, value: Any) -> Work:
         """The input of each process. `directory`: of this step and process; `value`: shared by its tasks."""
 
-    def exchange(self, step: TaskStep, merge: Merge) -> Exchanged:
+    def exchange(self, step: TaskStep, merge: Merge) -> tuple[list[Any], list[Any]]:
         """Run a step whose values go to files, then `merge` with a task for each key.
 
-        `step` answers a task with (answer, {key: value}). A value has `size_bytes`, as a task has. Raises JobFailed,
-        OSError.
+        `step` answers a task with (answer, {key: value}). A value has `size_bytes`, as a task has. Returns the answers in
+        the order of their tasks, and what was merged, in no order. Raises JobFailed, OSError.
         """
         try:
             return self._exchange(step, merge)
         except _ValuesGone:
             return self._exchange(step, merge)
 
-    def _exchange(self, step: TaskStep, merge: Merge) -> Exchanged:
+    def _exchange(self, step: TaskStep, merge: Merge) -> tuple[list[Any], list[Any]]:
         """Raises _ValuesGone if values were lost, with a session or an executor, between its steps."""
         answers: list[Any] = []
         values: dict[int, list[Any]] = defaultdict(list)
@@ -134,7 +116,7 @@ class Executor(ABC):
 
         Such a job holds its cores while this process has work to do between two steps.
         """
-        if size_bytes > 0 and size_bytes <= self.cores * TURN_BYTES:
+        if 0 < size_bytes <= self.cores * TURN_BYTES:
             self._resident = self._session.residents.take(
                 spark_tasks(tasks, size_bytes, self.cores, self.cores)
             )
@@ -215,12 +197,6 @@ class Cluster(Executor):
 def _with_server(do: Callable[..., Iterable[Any]], *of_step: Any) -> Iterator[tuple[Any, Endpoint]]:
     """Each answer of `do`, with the server of the host that made it."""
     return ((answer, server_here()) for answer in do(*of_step))
-
-
-def _in_order(answers: Answers, count: int) -> list[Any]:
-    answers = sorted(answers, key=itemgetter(0))
-    assert [number for number, _ in answers] == list(range(count)), "every task is answered once"
-    return [answer for _, answer in answers]
 
 
 class _ValuesGone(JobFailed):

@@ -10,7 +10,6 @@ On the wire a message is uint8 its kind and five int64, of which it uses the fir
 """
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -62,23 +61,15 @@ class PartStart(NamedTuple):
 Message = Moved | PartSize | PartMissing | PartStart
 
 
-@dataclass(frozen=True, slots=True)
-class ReportAnswer:
-    """Whether the task goes on; if it does, with the `number` that it asked for."""
-
-    number: int = 0
-    is_stop: bool = False
-
-
-GO_ON = ReportAnswer()
-STOP = ReportAnswer(is_stop=True)
+ReportAnswer = int
+"""The number that the task asked for, 0 where it asked for none (`GO_ON`); or `STOP`."""
+GO_ON, STOP = 0, -1
 
 _KINDS = (Moved, PartSize, PartMissing, PartStart)
 _FIELDS = 5
 _MESSAGE = struct.Struct(f">B{_FIELDS}q")
-_ANSWER = struct.Struct(">q")
 MESSAGE_BYTES = _MESSAGE.size
-ANSWER_BYTES = _ANSWER.size
+ANSWER = struct.Struct(">q")
 
 
 def pack_message(message: Message) -> bytes:
@@ -93,15 +84,3 @@ def unpack_message(data: bytes) -> Message:
         log, phase, *moved = numbers
         return Moved(log, Phase(phase), *moved)
     return _KINDS[kind]._make(numbers[: len(_KINDS[kind]._fields)])
-
-
-def pack_answer(answer: ReportAnswer) -> bytes:
-    """Its bytes on the wire."""
-    assert answer.number >= 0, "a negative number stands for STOP"
-    return _ANSWER.pack(-1 if answer.is_stop else answer.number)
-
-
-def unpack_answer(data: bytes) -> ReportAnswer:
-    """The answer of so many bytes."""
-    (number,) = _ANSWER.unpack(data)
-    return STOP if number < 0 else ReportAnswer(number)

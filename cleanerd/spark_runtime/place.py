@@ -43,7 +43,7 @@ class _Group:
     def start(self, number: int) -> ReportAnswer | None:
         """Where a part begins: STOP when it never will, because one before it failed; None: not known yet."""
         if number < len(self.ends):
-            return ReportAnswer(self.ends[number])
+            return self.ends[number]
         return STOP if any(other < number for other in self.missing) else None
 
 
@@ -69,7 +69,7 @@ class Places:
                     return GO_ON
             while (start := parts.start(message.number)) is None and not self._is_closed:
                 self._changed.wait()
-            return start or STOP
+            return STOP if start is None else start
 
     def close(self) -> None:
         """Wake the tasks that wait: no size will be reported any more."""
@@ -90,40 +90,11 @@ def places() -> Iterator[Reporter]:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownPlace:
-    """`AskedPlace` for parts that one task writes one after the other: this one begins at `position`."""
-
-    number: int
-    position: int
-
-    @property
-    def is_first(self) -> bool:
-        """Whether the part begins its segment."""
-        return self.number == 0
-
-    def report_size(self, size_bytes: int) -> int:  # noqa: ARG002
-        """Where the part begins. The task that makes the next part knows its size."""
-        return self.position
-
-    def give_up(self) -> None:
-        """There will be no next part."""
-
-    def start(self) -> int:
-        """Where the part begins."""
-        return self.position
-
-
-@dataclass(frozen=True, slots=True)
 class AskedPlace:
     """The task's end: a place, and the driver to ask. All but `give_up` raises Aborted when the job has failed."""
 
     place: Place
     reporter: Reporter
-
-    @property
-    def is_first(self) -> bool:
-        """Whether the part begins its segment."""
-        return self.place.number == 0
 
     def report_size(self, size_bytes: int) -> int:
         """The part is whole: those behind it need its size. Returns where it begins, as `start` does."""

@@ -21,7 +21,7 @@ from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from pyspark import SparkContext
 
@@ -38,6 +38,7 @@ _TRIES = 4  # as Spark does; a job that Spark repeats shows why it fails
 _LEAVE_S = 1.0  # for jobs that are to end
 _SENT_BYTES_MAX = 256 << 20  # to all processes of a step: Spark's broadcast is quicker with more
 
+_T = TypeVar("_T")
 Answers = list[tuple[int, Any]]
 """Each with the number of its task."""
 Blocks = Callable[[], AbstractContextManager[Put]]
@@ -80,8 +81,10 @@ class JvmLost(JobFailed):
     """The JVM has ended; the session can have another one."""
 
 
-class Host(Protocol):
-    """The session, as a resident job uses it."""
+class Session(Protocol):
+    """The session, as executors and resident jobs use it."""
+
+    residents: "Residents"
 
     @property
     def address(self) -> str:
@@ -93,8 +96,16 @@ class Host(Protocol):
         """Whether no task is ever repeated."""
         ...
 
+    def cores(self) -> int:
+        """How many tasks run at a time."""
+        ...
+
+    def run(self, work: Callable[[SparkContext], _T]) -> _T:
+        """Run `work` as a job. Raises JobFailed."""
+        ...
+
     def run_once(self, work: Callable[[SparkContext], None]) -> None:
-        """Run `work` as a job. Raises JvmLost, JobFailed."""
+        """`run`, but raises JvmLost if the JVM is gone."""
         ...
 
     def at_work(self) -> AbstractContextManager[None]:
@@ -136,10 +147,6 @@ class _Step:
     processes: int = 0  # that are in it
     losses: Counter[int] = field(default_factory=Counter)  # of processes that had taken a task
 
-    @property
-    def is_over(self) -> bool:
-        return not (self.left or self.processes)
-
 
 class Steps:
     """Hands out the tasks of one step after the other, in order, and collects their answers.
@@ -152,12 +159,8 @@ class Steps:
         self._repeated = repeated
         self._changed = threading.Condition()
         self._step: _Step | None = None  # that is being done
-        self._is_closed = False
-
-    @property
-    def is_closed(self) -> bool:
+        self.is_closed = False
         """Whether there will be no other step."""
-        return self._is_closed
 
     @property
     def is_at_work(self) -> bool:
@@ -173,8 +176,8 @@ class Steps:
             self._changed.notify_all()
         begun()
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or step.is_over)
-            if self._is_closed:
+            self._changed.wait_for(lambda: self.is_closed or not (step.left or step.processes))
+            if self.is_closed:
                 return None
             self._step = None
         return step.answers
@@ -182,7 +185,7 @@ class Steps:
     def close(self) -> None:
         """End it: no other step follows."""
         with self._changed:
-            self._is_closed = True
+            self.is_closed = True
             self._changed.notify_all()
 
     def lead(self, connection: socket.socket) -> None:
@@ -195,8 +198,8 @@ class Steps:
     def _join(self) -> _Step | None:
         """A step with tasks to take, as soon as there is one; None when there will be none."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or (self._step is not None and self._step.left))
-            if self._is_closed or self._step is None:
+            self._changed.wait_for(lambda: self.is_closed or (self._step is not None and self._step.left))
+            if self.is_closed or self._step is None:
                 return None
             self._step.processes += 1
             return self._step
@@ -221,24 +224,24 @@ class Steps:
                 elif taken:
                     step.losses.update(number for number, _ in taken)
                     step.left += taken[::-1]
-                    self._is_closed |= not self._repeated or max(step.losses.values()) == _TRIES
+                    self.is_closed |= not self._repeated or max(step.losses.values()) == _TRIES
                 step.processes -= 1
                 self._changed.notify_all()
         return True
 
     def _take(self, step: _Step) -> tuple[int, Any] | None:
         with self._changed:
-            return step.left.pop() if step.left and not self._is_closed else None
+            return step.left.pop() if step.left and not self.is_closed else None
 
 
 class ResidentJob:
     """The driver's end. Begins at once, in the background, with so many `tasks`; lasts until `close`."""
 
-    def __init__(self, host: Host, tasks: int) -> None:
+    def __init__(self, session: Session, tasks: int) -> None:
         self.tasks = tasks
         self.ended: Future[None] = Future()
-        self._host = host
-        self._steps = Steps(repeated=not host.is_one_machine)
+        self._session = session
+        self._steps = Steps(repeated=not session.is_one_machine)
         self._directory: Future[str | None] = Future()
         self._cancel: Callable[[], object] = lambda: None
         name = threading.current_thread().name  # Spark knows the pool of a job by it
@@ -256,7 +259,7 @@ class ResidentJob:
         """
         if self._steps.is_closed:  # it has ended while it had nothing to do
             return None
-        with self._host.at_work():
+        with self._session.at_work():
             directory = self._directory.result()
             if directory is None:
                 self._raise_failure()
@@ -297,7 +300,7 @@ class ResidentJob:
 
     def _live(self) -> None:
         try:
-            self._host.run_once(self._stay)
+            self._session.run_once(self._stay)
         except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
             self.ended.set_exception(error)
         else:
@@ -308,7 +311,7 @@ class ResidentJob:
     def _stay(self, spark: SparkContext) -> None:
         with (
             scratch_directory(spark) as directory,
-            Listener(self._steps.lead, self._host.address) as listener,
+            Listener(self._steps.lead, self._session.address) as listener,
         ):
             steps = listener.endpoint
             group = str(spark.getLocalProperty("spark.jobGroup.id"))
@@ -324,8 +327,8 @@ class ResidentJob:
 class Residents:
     """The resident jobs of one session."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._mutex = threading.Lock()
         self._users = 0  # cleanings and Spark jobs that want cores
         self._free: ResidentJob | None = None  # waits for the next cleaning: there are no users
@@ -340,14 +343,14 @@ class Residents:
         if free is not None and (free.tasks < tasks or not free.is_free):
             self._close(free)
             free = None
-        return free or ResidentJob(self._host, tasks)
+        return free or ResidentJob(self._session, tasks)
 
     def give_back(self, job: ResidentJob) -> None:
         """Give a job back; it is kept if nothing else runs."""
         with self._mutex:
             self._users -= 1
             if self._users == 0 and job.is_free:
-                if not self._host.is_one_machine:
+                if not self._session.is_one_machine:
                     self._patience = threading.Timer(_IDLE_S, self._give_up, [job])
                     self._patience.daemon = True
                     self._patience.start()

@@ -221,18 +221,3 @@ def test_an_attempt_that_ends_after_its_job_leaves_no_part(tmp_path: Path, is_sm
     assert isinstance(found, Aborted), found
     assert len(seen) == 1, "it was written"
     assert not seen[0].exists()
-
-
-def test_an_attempt_that_fails_leaves_no_file(tmp_path: Path) -> None:
-    """As does one whose job has ended without it."""
-    like, part = tmp_path / "like", tmp_path / "part"
-    like.touch()
-
-    def fail() -> None:
-        with PartFile(str(part), str(like), 0):
-            assert part.exists()
-            raise CorruptFile(str(like), 0, "this", "that")
-
-    with pytest.raises(CorruptFile):
-        fail()
-    assert not part.exists()

@@ -41,7 +41,7 @@ from cleanerd.env.files import RealFiles
 from cleanerd.errors import Aborted
 from cleanerd.format import names
 from cleanerd.pipeline import small_log
-from cleanerd.spark_runtime.messages import Moved, Phase, ReportAnswer
+from cleanerd.spark_runtime.messages import STOP, Moved, Phase, ReportAnswer
 from cleanerd.storage import lock as storage_lock
 from cleanerd.storage import log_dir, segments
 from cleanerd.tools.client import writer
@@ -113,7 +113,7 @@ class InlineReporter:
 
     def _report(self, log: int, phase: Phase, *done: int) -> None:
         self._interlude()
-        if self._answer(Moved(log, phase, *done)).is_stop:
+        if self._answer(Moved(log, phase, *done)) == STOP:
             raise Aborted("asked to stop")
 
     def __reduce__(self) -> tuple[Callable[[int], "InlineReporter"], tuple[int]]:

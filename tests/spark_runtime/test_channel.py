@@ -16,16 +16,7 @@ import cleanerd
 from cleanerd.errors import Aborted
 from cleanerd.spark_runtime import channel as channel_module
 from cleanerd.spark_runtime.channel import Channel, Reporter, driver_host
-from cleanerd.spark_runtime.messages import (
-    ANSWER_BYTES,
-    GO_ON,
-    STOP,
-    Moved,
-    Phase,
-    ReportAnswer,
-    pack_answer,
-    pack_message,
-)
+from cleanerd.spark_runtime.messages import ANSWER, GO_ON, STOP, Moved, Phase, ReportAnswer, pack_message
 
 IN_ANOTHER_PROCESS = """
 import pickle, sys
@@ -137,7 +128,7 @@ def call(reporter: Reporter, *, token: bool = True) -> socket.socket:
 def is_answered(connection: socket.socket) -> bool:
     """Whether a report over it is heard."""
     connection.sendall(pack_message(Moved(0, Phase.INDEX, 1, 0, 1)))
-    return connection.recv(ANSWER_BYTES) == pack_answer(GO_ON)
+    return connection.recv(ANSWER.size) == ANSWER.pack(GO_ON)
 
 
 def is_closed(connection: socket.socket) -> bool:

@@ -38,7 +38,7 @@ class Group:
         def write() -> None:
             asked = AskedPlace(Place(self._log, 3, number), self._reporter)
             try:
-                with PartFile(str(self.path), str(self.like), 0, asked) as part:
+                with PartFile(str(self.path), str(self.like), 0, asked=asked) as part:
                     for data in slices:
                         part.write(np.frombuffer(data, np.uint8))
                     then()
