@@ -8,26 +8,31 @@ import argparse
 import contextlib
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+import psutil
 
-from tests.bench import plot, report
-from tests.bench.contents import Contents, contents
+from cleanerd.env.files import FileStat
+from cleanerd.kernels.digest import digest_records
+from cleanerd.pipeline.chunks import read_pieces, slices
+from cleanerd.pipeline.values import Source
+from tests.bench import report
 from tests.bench.figures import FLOOR, OURS, Row
 from tests.bench.hot import sampled
 from tests.bench.kafka_side import Kafka
-from tests.bench.machine import describe
 from tests.bench.processes import ProcessTree, busy_seconds
 from tests.bench.sides import ROOT, WARM_UP, Cleanerd, Floor, Round, Side, archived, why_not_driven
 from tests.bench.workloads import Built, Workload, build, chosen
+from tests.broker.releases import current_release
 
 _QUICK_SCALE, _QUICK_ROUNDS = Fraction(1, 16), 2
 _DEDUPE_BYTES = 128 << 20
@@ -122,7 +127,7 @@ def _write(rows: Sequence[Row], machine: dict[str, str], given: argparse.Namespa
     (given.output / "bench.json").write_text(json.dumps(document, indent=1) + "\n")
     pictures = [given.output / "bench.png", *([_PAGE.with_suffix(".svg")] if given.reference else [])]
     try:
-        plot.draw(rows, pictures)
+        report.draw(rows, pictures)
     except ImportError:
         print("no picture without matplotlib: pip install '.[bench]'", file=sys.stderr)
     if given.reference:
@@ -183,7 +188,6 @@ def measured_rounds(
 
 
 def _timed(side: Side, number: int, memory_bytes: int) -> Round:
-    """The round, and what the machine computed beside it."""
     side.prepare(number)
     _warm_memory(memory_bytes)
     tree = ProcessTree(os.getpid())
@@ -216,6 +220,75 @@ def _warm_memory(size_bytes: int) -> None:
     """
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     np.ones(min(size_bytes, free // 2), np.uint8)
+
+
+def describe(given: argparse.Namespace) -> dict[str, str]:
+    memory = psutil.virtual_memory()
+    about = {
+        "processor": f"{len(os.sched_getaffinity(0))} cores of {_processor()}",
+        "memory": f"{memory.total / 2**30:.0f} GiB, {memory.available / 2**30:.0f} GiB available at the beginning",
+        "system": f"Linux {platform.release().split('-')[0]}, Python {platform.python_version()}, {_java()}",
+        "file system": _file_system(given.cache),
+        "pages": "input in the page cache, of cold workloads on the disk; twice as much memory was touched before a round",
+        "cleanerd": _git("rev-parse", "--short", "HEAD")
+        + (" with changes" if _git("status", "--porcelain") else ""),
+        "rounds": f"{given.rounds}, after a warm-up; seed {given.seed}; scale {Fraction(given.scale)}",
+        "load average at the beginning": _load(),
+    }
+    rival = (
+        "none"
+        if given.alone
+        else given.against or f"Kafka {current_release().version}, one cleaner thread, G1, 1 GiB heap"
+    )
+    return {**about, "beside": rival}
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next(
+        (line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine()
+    )
+
+
+def _java() -> str:
+    said = subprocess.run(["java", "-version"], check=False, capture_output=True, text=True).stderr
+    return said.splitlines()[0] if said else "no Java on the path"
+
+
+def _file_system(path: Path) -> str:
+    path.mkdir(parents=True, exist_ok=True)
+    found = max(
+        (part for part in psutil.disk_partitions(all=True) if path.resolve().is_relative_to(part.mountpoint)),
+        key=lambda part: len(part.mountpoint),
+    )
+    return found.fstype
+
+
+def _git(*command: str) -> str:
+    done = subprocess.run(["git", *command], cwd=ROOT, check=False, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Records of some logs; `digest` is over offset, timestamp, key and value of each, in order."""
+
+    records: int
+    digest: int
+
+
+def contents(directories: Iterable[Path]) -> Contents:
+    """Of all live segments. CRCs are checked. Raises CorruptFile."""
+    records = digest = 0
+    for path in (path for directory in directories for path in sorted(directory.glob("*.log"))):
+        stat = path.stat()
+        source = Source(str(path), FileStat.of(stat), 0, stat.st_size, int(path.stem))
+        for piece in read_pieces(source):
+            for part in slices(piece):
+                kept = np.zeros(len(part.records), np.uint8)
+                digest = digest_records(digest, piece.raw, part.expanded, piece.batches, part.records, kept)
+                records += len(part.records)
+    return Contents(records, digest)
 
 
 if __name__ == "__main__":

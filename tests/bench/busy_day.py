@@ -29,7 +29,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -39,7 +39,6 @@ import numpy as np
 import psutil
 from confluent_kafka.admin import NewTopic
 
-from tests.bench import day_plot
 from tests.bench.day_load import TOPICS, Latencies, Traffic
 from tests.bench.processes import ProcessTree, busy_seconds, members
 from tests.broker.cluster import NODES, KafkaCluster
@@ -73,10 +72,13 @@ BROKER = {
 JVM = ("-Xmx320m", "-XX:TieredStopAtLevel=4", "-XX:-UseSerialGC", "-XX:+UseG1GC")
 """As a broker runs, but for the size of its heap: the tests' own options are for a quick start."""
 NICE = 10
+NAMES = {"kafka": "Kafka's cleaner", "swap": "cleanerd, swaps"}
+COLOURS = {"kafka": "#8c8c8c", "swap": "#d98200"}
+CORES_S = 15
+MB = 1e6
 
 
 def main() -> None:
-    """The command line."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench.busy_day", description=__doc__.splitlines()[0]
     )
@@ -226,7 +228,6 @@ class Day:
 
 
 def create_topics(cluster: KafkaCluster, options: argparse.Namespace, *, is_muted: bool) -> None:
-    """All topics, on all brokers."""
     config = TOPIC | {"segment.bytes": str(options.segment_mib << 20)}
     config |= {"min.cleanable.dirty.ratio": "1.0"} if is_muted else {}
     topics = [NewTopic(topic, options.partitions, len(NODES), config=config) for topic in TOPICS]
@@ -237,7 +238,6 @@ def create_topics(cluster: KafkaCluster, options: argparse.Namespace, *, is_mute
 
 @contextmanager
 def cleanerd(cluster: KafkaCluster, node: int, root: Path) -> Iterator[DaemonProcess]:
-    """One daemon beside a broker."""
     settings = {
         "cleanerd.kafka.bootstrap.servers": cluster.bootstrap,
         "cleanerd.min.cleanable.dirty.ratio": "0.5",
@@ -281,7 +281,6 @@ class Client:
         self._process.wait()
 
     def send(self, number: int) -> None:
-        """A signal."""
         self._process.send_signal(number)
 
     def ended(self) -> dict[str, Any]:
@@ -292,7 +291,6 @@ class Client:
 
 
 def pid_of(daemon: DaemonProcess) -> int:
-    """Of one that runs."""
     assert daemon.process is not None
     return daemon.process.pid
 
@@ -326,7 +324,6 @@ def pss_bytes(process: psutil.Process) -> int:
 
 
 def percentiles(took_ms: "np.ndarray[Any, Any]") -> dict[str, float | None]:
-    """Of latencies, ms; None where there are none."""
     values = np.percentile(took_ms, (50, 99)).round(2) if len(took_ms) else (None, None)
     return dict(zip(("p50_ms", "p99_ms"), values, strict=True))
 
@@ -354,17 +351,80 @@ def summary(rows: list[dict[str, Any]], slices: list[dict[str, Any]], latencies:
 
 
 def report(output: Path) -> None:
-    """Table and picture of all modes that were measured."""
     found = [json.loads(path.read_text()) for mode in MODES if (path := output / f"{mode}.json").exists()]
     summaries = {one["mode"]: {k: v for k, v in one.items() if k != "rows"} for one in found}
     (output / "summary.json").write_text(json.dumps(summaries, indent=2) + "\n")
-    table = day_plot.table(found)
-    (output / "summary.md").write_text(table)
-    print(table)
+    text = table(found)
+    (output / "summary.md").write_text(text)
+    print(text)
     try:
-        day_plot.draw(found, output / "busy_day.png")
+        draw(found, output / "busy_day.png")
     except ImportError:
         print("no picture without matplotlib: pip install '.[bench]'", file=sys.stderr)
+
+
+def table(found: Sequence[dict[str, Any]]) -> str:
+    names = [NAMES[one["mode"]] for one in found]
+    rows = [
+        ("disk used, mean / most, MB", lambda s: f"{s['disk_mean_bytes'] / MB:.0f} / {s['disk_max_bytes'] / MB:.0f}"),
+        ("CPU of the brokers, cores", lambda s: f"{s['brokers_cores']:.2f}"),
+        ("CPU of cleanerd, cores", lambda s: f"{s['cleanerd_cores']:.2f}" if s["cleanerd_cores"] else "-"),
+        ("memory of a cleanerd at most, MiB", lambda s: str(s["memory_max_bytes"] >> 20 or "-")),
+        ("produce p50, ms", lambda s: f"{s['p50_ms']:.1f}"),
+        ("produce p99, ms", lambda s: f"{s['p99_ms']:.1f}"),
+        ("the same by round, least / median / most, ms", lambda s: " / ".join(f"{p:.0f}" for p in s["p99_of_rounds_ms"])),
+        ("produce p99.9, ms", lambda s: f"{s['p999_ms']:.0f}"),
+        ("longest, ms", lambda s: f"{s['max_ms']:.0f}"),
+        ("errors of clients", lambda s: str(s["errors"] + s["consumer_errors"])),
+        ("wrong keys", lambda s: f"{s['wrong_keys']} of {s['keys']}"),
+        ("CPU of others on the machine, cores", lambda s: f"{s['others_cores']:.2f}"),
+    ]  # fmt: skip
+    lines = ["| | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+    lines += [
+        f"| {name} | " + " | ".join(tell(one["summary"]) for one in found) + " |" for name, tell in rows
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def draw(found: Sequence[dict[str, Any]], path: Path) -> None:
+    """Disk, CPU and latency over time. Raises ImportError without matplotlib."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    from matplotlib import pyplot
+
+    figure, (disk, cpu, latency) = pyplot.subplots(3, 1, figsize=(8, 8), sharex=True, layout="constrained")
+    for one in found:
+        rows, colour = one["rows"], COLOURS[one["mode"]]
+        minutes = [row["seconds"] / 60 for row in rows]
+        disk.plot(minutes, [row["disk_bytes"] / MB for row in rows], color=colour, label=NAMES[one["mode"]])
+        for name, style in (("brokers", "-"), ("cleanerd", ":")):
+            if rows[-1][f"{name}_cpu_s"]:
+                cpu.plot(minutes, cores(rows, f"{name}_cpu_s"), style, color=colour)
+        latency.plot(minutes, [row["p99_ms"] for row in rows], color=colour)
+        latency.plot(minutes, [row["p50_ms"] for row in rows], color=colour, linewidth=0.6)
+    disk.set_ylabel("disk used by three brokers, MB")
+    cpu.set_ylabel("CPU, cores\nline: brokers, dots: cleanerd")
+    latency.set_ylabel("produce, ms, of the last 10 s\nthick: p99, thin: p50")
+    latency.set_yscale("log")
+    latency.set_xlabel("minutes")
+    for axes in (disk, cpu):
+        axes.set_ylim(bottom=0)
+    for axes in (disk, cpu, latency):
+        axes.grid(alpha=0.3)
+    figure.legend(loc="outside upper center", ncols=len(found))
+    figure.savefig(path, dpi=80, pil_kwargs={"optimize": True})
+    pyplot.close(figure)
+
+
+def cores(rows: Sequence[dict[str, Any]], name: str) -> list[float]:
+    """Used by the second, over the seconds before."""
+    found = []
+    for number, row in enumerate(rows):
+        before = rows[max(number - CORES_S, 0)]
+        seconds = row["seconds"] - before["seconds"]
+        found.append((row[name] - before[name]) / seconds if seconds else 0.0)
+    return found
 
 
 if __name__ == "__main__":

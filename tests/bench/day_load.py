@@ -43,7 +43,6 @@ class Traffic:
     seed: int = 1
 
     def arguments(self) -> list[str]:
-        """As options of the command line."""
         return [f"--{name}={value}" for name, value in asdict(self).items()]
 
 
@@ -67,7 +66,6 @@ class Latencies:
 
 
 def main() -> None:
-    """The command line."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench.day_load", description=__doc__.splitlines()[0]
     )

@@ -199,7 +199,6 @@ def _segments(kafka: Kafka, number: int) -> list[Path]:
 
 
 def resident_bytes(paths: Iterable[Path]) -> int:
-    """What of files the page cache holds."""
     count = 0
     for path in paths:
         if size := path.stat().st_size:

@@ -39,7 +39,6 @@ class ProcessTree:
 
 
 def members(pid: int) -> list[psutil.Process]:
-    """A process and its descendants now; none if it is gone."""
     try:
         root = psutil.Process(pid)
         return [root, *root.children(recursive=True)]

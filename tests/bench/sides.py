@@ -61,7 +61,6 @@ class Side(Protocol):
 
 
 def copy_logs(built: Built, log_dir: Path, topic: str) -> list[Path]:
-    """Fresh partition directories of a topic, read once."""
     targets = [log_dir / f"{topic}-{i}" for i in range(len(built.logs))]
     for i, target in enumerate(targets):
         built.copy(i, target)
@@ -69,7 +68,6 @@ def copy_logs(built: Built, log_dir: Path, topic: str) -> list[Path]:
 
 
 def write_checkpoint(log_dir: Path, topics: Mapping[str, Built]) -> None:
-    """What was cleaned before, as a cleaner finds it."""
     ends = {
         TopicPartition(topic, i): log.clean_end
         for topic, built in topics.items()
@@ -81,7 +79,6 @@ def write_checkpoint(log_dir: Path, topics: Mapping[str, Built]) -> None:
 
 
 def empty_logs(directories: Iterable[Path]) -> None:
-    """Give back what the segments of logs take."""
     for directory in directories:
         for path in directory.glob("*.log"):
             os.truncate(path, 0)
@@ -100,7 +97,6 @@ def read_through(paths: Iterable[Path]) -> None:
 
 
 def evict(paths: Iterable[Path]) -> None:
-    """Take what is on the disk of files out of the page cache."""
     for path in paths:
         with path.open("rb") as file:
             drop(file.fileno(), ((0, path.stat().st_size),))

@@ -55,7 +55,6 @@ class Workload:
         return self.name.partition("-")[0]
 
     def variant(self, suffix: str, title: str, kafka: Mapping[str, str] | None = None) -> "Workload":
-        """The same bytes under other conditions."""
         return replace(self, name=self.name + suffix, title=f"{self.title}, {title}", kafka=kafka or {})
 
     def scaled(self, scale: float) -> "Workload":
