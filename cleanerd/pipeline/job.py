@@ -32,8 +32,8 @@ from cleanerd.kernels.tables import KeySet
 from cleanerd.policy.winner import KEY_BYTES
 from cleanerd.spark_runtime.channel import Reporter
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from cleanerd.spark_runtime.messages import Phase
-from cleanerd.spark_runtime.place import Place, places
+from cleanerd.spark_runtime.messages import Phase, Place
+from cleanerd.spark_runtime.place import places
 from cleanerd.spark_runtime.resident_job import TaskStep
 
 from .index import Blocks, LogContext, log_context, resolve_all
@@ -319,7 +319,6 @@ def _index_tasks(logs: Sequence[IndexedLog], *, dirty: bool | None) -> list[Inde
 
 
 def _rewrite_tasks(log: IndexedLog, number: int, write: bool) -> Iterator[RewriteTask]:
-    """A task for each chunk of a group that changes."""
     work = log.work
     groups: dict[int, list[int]] = defaultdict(list)
     for chunk, one in enumerate(work.chunks):
@@ -339,7 +338,6 @@ def _rewrite_tasks(log: IndexedLog, number: int, write: bool) -> Iterator[Rewrit
 
 
 def _drop_parts(log: RewrittenLog) -> None:
-    """Delete the parts that were written for a log."""
     for part in chain.from_iterable(log.parts.values()):
         with suppress(FileNotFoundError):  # those of a group may share a file
             if part.path is not None:

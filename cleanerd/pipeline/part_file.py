@@ -101,7 +101,6 @@ class PartFile:
             self._asked.give_up()
 
     def _begin(self, start: int) -> int:
-        """Write the bytes that are held."""
         fd = self._open(start)
         with file_turn(fd):
             self._write(fd, self._held)

@@ -130,7 +130,7 @@ class _PartTally:
         self._size_bytes = self._records_digest = self._batches_digest = 0
         self._written: list[Table] = []
 
-    def add(self, piece: Piece, part: Slice, judged: Table, kept: npt.NDArray[np.uint8], rows: Table) -> None:
+    def add(self, piece: Piece, part: Slice, judged: Table, kept: Bytes, rows: Table) -> None:
         """Add a judged slice; its WRITTEN `rows` are moved behind those of earlier slices."""
         self._records_digest = digest_records(
             self._records_digest, piece.raw, part.expanded, piece.batches, part.records, kept
@@ -144,15 +144,8 @@ class _PartTally:
         self._written.append(rows)
 
     def _sample(
-        self,
-        piece: Piece,
-        part: Slice,
-        judged: Table,
-        kept: npt.NDArray[np.uint8],
-        rows: Table,
-        codec: TopicCodec,
+        self, piece: Piece, part: Slice, judged: Table, kept: Bytes, rows: Table, codec: TopicCodec
     ) -> None:
-        """Encode the first rebuilt batches of the chunk with their own codec, and with `codec`."""
         is_rebuilt = judged["action"] == int(Action.REBUILD)
         self._rebuilt_bytes += int(rows["size"][is_rebuilt[judged["action"] != int(Action.DROP)]].sum())
         if self._sampled_bytes or not is_rebuilt.any():
@@ -222,7 +215,7 @@ class _Known:
 
 
 def _encode(
-    piece: Piece, part: Slice, judged: Table, kept: npt.NDArray[np.uint8], codec: TopicCodec | None
+    piece: Piece, part: Slice, judged: Table, kept: Bytes, codec: TopicCodec | None
 ) -> tuple[Bytes, Table]:
     """Bytes and WRITTEN rows of a judged slice; rebuilt batches get `codec` (not markers), or keep their own."""
     batches, begin = piece.batches, part.begin

@@ -17,8 +17,8 @@ from cleanerd.kernels.tables import KeySet
 from cleanerd.policy.winner import FINGERPRINT_BYTES
 from cleanerd.spark_runtime.block_store import Put, Shipped, load
 from cleanerd.spark_runtime.channel import Reporter
-from cleanerd.spark_runtime.messages import Phase
-from cleanerd.spark_runtime.place import AskedPlace, Place
+from cleanerd.spark_runtime.messages import Phase, Place
+from cleanerd.spark_runtime.place import AskedPlace
 
 from .index import Block, Blocks, LogContext, combine, holders_of_buckets, index_chunk, resolve
 from .one_pass import LookedUp, PassedOnce, Unforeseen
@@ -119,15 +119,9 @@ def index_together(tasks: Iterable[IndexTask], shared: Common, put: Put) -> Iter
         for task, found in chunks:
             if isinstance(found, CleanerdError):
                 yield found, {}
-            else:
-                summary, blocks = found
-                yield (
-                    summary,
-                    {
-                        task.first_bucket + bucket: _ship(task, bucket, blocks[bucket], put)
-                        for bucket in blocks
-                    },
-                )
+                continue
+            summary, blocks = found
+            yield summary, {task.first_bucket + b: _ship(task, b, block, put) for b, block in blocks.items()}
 
 
 def _ship(task: IndexTask, bucket: int, block: Block, put: Put) -> ShippedBlock:

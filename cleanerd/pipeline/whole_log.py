@@ -44,9 +44,10 @@ def join_chunks(
         together = np.concatenate([nothing, *answers])
         log.verdicts.append(Verdicts(PackedBits.of(together), np.array(buckets, np.int64), counts))
         log.superseded.append(int(np.count_nonzero(together)))
-    events = _join_transactions(log)
+    events = joined([summary.events for summary in log.summaries], EVENT)
+    _join_transactions(log, events)
     log.error = _unlisted_abort(log, events)
-    log.changed_groups = _changed_groups(log, events)
+    log.changed_groups = _changed_groups(log)
     return log
 
 
@@ -86,19 +87,16 @@ def _broken_bounds(log: IndexedLog) -> CleanerdError | None:
     return _broken_order(log) or _overflow(log)
 
 
-def _unlisted_abort(log: IndexedLog, events: Sequence[Table]) -> CorruptFile | None:
+def _unlisted_abort(log: IndexedLog, events: Table) -> CorruptFile | None:
     """Error for an aborted transaction whose data counted as committed: its transaction index was lost.
 
     Below the log start all data counts as committed (rule 4.22), and no consumer gets any of that.
     """
-    marker = unlisted_abort(joined(events, EVENT), log.work.log_start_offset)
+    marker = unlisted_abort(events, log.work.log_start_offset)
     if marker is None:
         return None
-    chunk = [
-        c
-        for c, s in zip(log.work.chunks, log.summaries, strict=True)
-        if s.batches and s.first_offset <= marker
-    ][-1]
+    chunks = zip(log.work.chunks, log.summaries, strict=True)
+    chunk = [chunk for chunk, found in chunks if found.batches and found.first_offset <= marker][-1]
     path = segment_path(log.work.directory, chunk.source.min_offset, FileKind.TXN_INDEX)
     return CorruptFile(path, 0, f"the transaction that was aborted at offset {marker}", "none")
 
@@ -130,18 +128,15 @@ def _overflow(log: IndexedLog) -> LogUncleanable | None:
     return None
 
 
-def _join_transactions(log: IndexedLog) -> list[Table]:
-    """Markers of empty transactions and the aborted ones to keep (rule 4.20); returns the events per chunk."""
-    per_chunk = [summary.events for summary in log.summaries]
-    events = joined(per_chunk, EVENT)
+def _join_transactions(log: IndexedLog, events: Table) -> None:
+    """Markers of empty transactions and the aborted ones to keep (rule 4.20)."""
     discardable = empty_transactions(events)
     log.discardable_markers = events["offset"][discardable].tolist()
     kept_markers = set(events["offset"][~discardable & (events["kind"] == int(EventKind.ABORT))].tolist())
     log.kept_aborted = [txn for txn in log.work.aborted_txns if txn.last_offset in kept_markers]
-    return per_chunk
 
 
-def _changed_groups(log: IndexedLog, events: Sequence[Table]) -> frozenset[int]:
+def _changed_groups(log: IndexedLog) -> frozenset[int]:
     """Groups in which a record or batch goes, shrinks or gets a delete horizon, or a transaction index entry goes.
 
     And those with a damaged index: a broker would go on using it (spec disk E2). Those of chunks that have not been read are
@@ -150,12 +145,10 @@ def _changed_groups(log: IndexedLog, events: Sequence[Table]) -> frozenset[int]:
     discardable = np.array(log.discardable_markers, np.int64)
     changed = set(log.work.renewed_groups)
     for number, (chunk, summary) in enumerate(zip(log.work.chunks, log.summaries, strict=True)):
-        mine = events[number]
-        markers = mine[np.isin(mine["offset"], discardable) & (mine["changes"] > 0)]
-        is_wrong = summary.index_flaw is not None
-        if (
-            log.verdicts[number] is None or summary.changed_anyway or log.superseded[number] or len(markers)
-            or is_wrong
-        ):  # fmt: skip
+        events = summary.events
+        markers = events[np.isin(events["offset"], discardable) & (events["changes"] > 0)]
+        is_unread = log.verdicts[number] is None
+        is_damaged = summary.index_flaw is not None
+        if is_unread or is_damaged or summary.changed_anyway or log.superseded[number] or len(markers):
             changed.add(chunk.group)
     return frozenset(changed)

@@ -1,15 +1,30 @@
-"""Blocks in files: how large answers of tasks travel to the next step when all run on one machine.
+"""Blocks in files: how large answers of tasks travel to the next step.
 
 Otherwise each fingerprint passes through the JVM: from one Python worker into it, through a file of Spark's shuffle, and out
 of it to the next worker, which takes three times as long as to compute it. So a task writes them to a file of its own, and
 its answer only has where in it they are.
+
+On a cluster the file lies among the scratch files of its executor. A task of the same host reads it. One of another host
+asks the server that the daemon of the executor's Python workers has beside it, and gets the bytes over one connection: they
+pass through no JVM, and nothing moves that need not.
+
+The server is a `channel.Listener` where the host reaches the driver. Its token travels with the answers, and it has nothing
+to give but blocks. It ends with the daemon, as the blocks do with the executor: a step that needs them then is done again
+with the one before (`Executor.exchange`).
 """
 
 import contextlib
+import os
+import re
 import shutil
+import socket
+import struct
 import tempfile
-from collections.abc import Callable, Iterator
-from typing import BinaryIO, NamedTuple, Protocol
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import astuple
+from functools import partial
+from typing import BinaryIO, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +33,21 @@ from pyspark import SparkContext
 from cleanerd.env.files import open_regular
 from cleanerd.storage.file_bytes import read_at
 
+from .channel import Endpoint, Listener, address_towards
 from .pyspark_privates import scratch_root
 
 Bytes = npt.NDArray[np.uint8]
+
+DRIVER = "CLEANERD_DRIVER"
+"""Environment variable of executors: address at which they reach the driver."""
+_PLACE = "CLEANERD_BLOCKS"
+"""Of Python workers: the server beside them and the directory of their blocks."""
+_TIMEOUT_S = 60.0
+_LOOK_S = 0.5  # between two looks whether the daemon lives
+_REQUEST = struct.Struct("!HqQ")  # length of the name, which follows; first byte, _DROP: none; bytes
+_DROP = -1
+_NAME = re.compile(r"([0-9a-f]{16})(/\w+)?", re.ASCII)  # a set of blocks, or one of its files
+_NAME_BYTES_MAX = 64
 
 
 class StoredBytes(NamedTuple):
@@ -39,20 +66,22 @@ class StoredBytes(NamedTuple):
         return stored
 
 
-class Stored(Protocol):
-    """Bytes that lie somewhere else."""
+class HostBytes(NamedTuple):
+    """Bytes in a file of an executor. A tuple: thousands of them are pickled."""
 
-    @property
-    def nbytes(self) -> int:
-        """Number of bytes."""
-        ...
+    server: Endpoint
+    path: str
+    position: int
+    nbytes: int
 
     def load(self) -> Bytes:
-        """The bytes. Raises OSError, EOFError."""
-        ...
+        """The bytes. Raises OSError, EOFError where they, or their executor, are gone."""
+        with contextlib.suppress(FileNotFoundError, PermissionError):  # of another host, or another user
+            return StoredBytes(self.path, self.position, self.nbytes).load()
+        return _fetch(self)
 
 
-Shipped = Bytes | Stored
+Shipped = Bytes | StoredBytes | HostBytes
 """What travels for the bytes of an array; `load` has them again."""
 Put = Callable[[Bytes], Shipped]
 """What a task ships them with."""
@@ -96,3 +125,99 @@ def scratch_directory(spark: SparkContext) -> Iterator[str]:
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def host_block_file(name: str) -> Iterator[Put]:
+    """Bytes go to a file of one task, with the set of blocks `name`, and stay until that is dropped. Raises OSError."""
+    server, directory = _place()
+    own = os.path.join(directory, name)
+    os.makedirs(own, exist_ok=True)
+    with block_file(own) as put:
+        yield lambda data: HostBytes(server, *put(data))
+
+
+def server_here() -> Endpoint:
+    """The server beside this worker."""
+    return _place()[0]
+
+
+def drop(name: str, servers: Iterable[Endpoint]) -> None:
+    """Delete the set of blocks `name`; the rest goes with its executor."""
+    for server in servers:
+        with contextlib.suppress(OSError), _connected(server) as connection:
+            connection.sendall(_request(name, _DROP, 0))
+            connection.recv(1)
+
+
+def begin_server(driver: str, scratch: str) -> None:
+    """Start the server in the process that workers are forked from, and publish its address. Raises OSError."""
+    directory = tempfile.mkdtemp(prefix="cleanerd-blocks-", dir=scratch)
+    listener, daemon_pid = Listener(partial(_answer, directory), address_towards(driver)), os.getpid()
+    if os.fork() == 0:
+        _serve(listener, daemon_pid)
+    listener.leave_to_fork()
+    host, port, token = astuple(listener.endpoint)
+    os.environ[_PLACE] = f"{host} {port} {token.hex()} {directory}"
+
+
+def _serve(listener: Listener, daemon_pid: int) -> NoReturn:
+    try:
+        devnull = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1):  # those of the daemon are for the daemon alone
+            os.dup2(devnull, stream)
+        with listener:
+            while os.getppid() == daemon_pid:
+                threading.Event().wait(_LOOK_S)
+    finally:
+        os._exit(0)
+
+
+def _place() -> tuple[Endpoint, str]:
+    host, port, token, directory = os.environ[_PLACE].split(" ", 3)
+    return Endpoint(host, int(port), bytes.fromhex(token)), directory
+
+
+def _answer(directory: str, connection: socket.socket) -> None:
+    with connection.makefile("rb") as requests:
+        while len(head := requests.read(_REQUEST.size)) == _REQUEST.size:
+            length, position, size_bytes = _REQUEST.unpack(head)
+            name = requests.read(min(length, _NAME_BYTES_MAX)).decode("ascii", "replace")
+            if _NAME.fullmatch(name) is None:
+                return
+            path = os.path.join(directory, name)
+            if position == _DROP:
+                shutil.rmtree(path, ignore_errors=True)
+                return
+            with open_regular(path) as fd, open(fd, "rb", closefd=False) as file:
+                connection.sendfile(file, position, size_bytes)
+
+
+def _request(name: str, position: int, size_bytes: int) -> bytes:
+    return _REQUEST.pack(len(name), position, size_bytes) + name.encode()
+
+
+def _connected(server: Endpoint) -> socket.socket:
+    connection = server.connect()
+    connection.settimeout(_TIMEOUT_S)
+    return connection
+
+
+_open: dict[Endpoint, socket.socket] = {}  # connections of this worker process
+
+
+def _fetch(wanted: HostBytes) -> Bytes:
+    if not wanted.nbytes:
+        return np.empty(0, np.uint8)
+    name = "/".join(wanted.path.rsplit("/", 2)[1:])
+    connection = _open.pop(wanted.server, None) or _connected(wanted.server)
+    data = np.empty(wanted.nbytes, np.uint8)
+    connection.sendall(_request(name, wanted.position, wanted.nbytes))
+    view = data.data
+    while view:
+        got = connection.recv_into(view)
+        if not got:
+            raise EOFError(f"{wanted.server.host}: has no {name}")
+        view = view[got:]
+    _open[wanted.server] = connection
+    return data

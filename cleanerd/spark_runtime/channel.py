@@ -1,6 +1,6 @@
 """Channels from tasks to the driver: a task sends a message, and waits for its answer (`messages`).
 
-Blocks of a host are fetched from a listener of this kind, too (`host_blocks`).
+Blocks of a host are fetched from a listener of this kind, too (`block_store`).
 
 Tasks run in other processes, on a cluster on other machines, hence TCP. Each end proves that it knows a random token, which
 travels with the tasks, before anything else is read (`_proof`).
@@ -236,7 +236,6 @@ def _receive(connection: socket.socket, size: int) -> bytes | None:
 
 
 def _ask(connection: socket.socket, message: Message) -> ReportAnswer:
-    """The answer to a message. Raises OSError."""
     connection.sendall(pack_message(message))
     answer = _receive(connection, ANSWER.size)
     if answer is None:

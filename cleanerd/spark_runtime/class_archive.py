@@ -48,9 +48,8 @@ class ClassArchive:
             found = os.stat(java)
         except OSError:
             return None
-        about = (
-            f"{java}|{found.st_size}|{pyspark.__version__}|{os.path.dirname(pyspark.__file__)}|{jvm_options}"
-        )
+        spark = f"{pyspark.__version__}|{os.path.dirname(pyspark.__file__)}"
+        about = f"{java}|{found.st_size}|{spark}|{jvm_options}"
         path = os.path.join(cache, f"spark-{hashlib.sha256(about.encode()).hexdigest()[:16]}.jsa")
         return ClassArchive(path, f"{path}.{os.getpid()}")
 
@@ -81,7 +80,6 @@ class ClassArchive:
             os.unlink(self.unfinished)
 
     def _forget_old_ones(self) -> None:
-        """Delete archives that were never kept because their cleanerd was killed."""
         directory = os.path.dirname(self.path)
         oldest_ms = SystemClock().now_ms() - _UNFINISHED_MS
         with contextlib.suppress(OSError):

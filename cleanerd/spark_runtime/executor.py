@@ -4,7 +4,7 @@ A step is one function for many tasks. Between the two executors this differs, a
 
                   Local                                               Cluster
 what they share   a file that workers map (`shared_value`)            is sent to each process, or broadcast
-large answers     files of the session (`block_store`)                files of the hosts (`host_blocks`)
+large answers     files of the session (`block_store`)                files of the hosts (`block_store`)
 a lost process    is the end of the job                               its tasks are repeated
 new segments      parts go to one file                                a file for each attempt at a part
 
@@ -14,6 +14,7 @@ lets Spark hand out rows.
 """
 
 import os
+import secrets
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
@@ -29,9 +30,8 @@ from pyspark import SparkContext
 
 from cleanerd.errors import JobFailed
 
-from .block_store import block_file, scratch_directory, travelling
+from .block_store import block_file, drop, host_block_file, scratch_directory, server_here, travelling
 from .channel import Endpoint
-from .host_blocks import drop, host_block_file, new_name, server_here
 from .resident_job import Answers, Blocks, ResidentJob, Session, TaskStep, Work
 from .shared_value import SentValue, SharedFile
 from .task_queue import TURN_BYTES, TaskQueue, spark_tasks, turns
@@ -182,7 +182,7 @@ class Cluster(Executor):
         return Work(step.do, SentValue(value), travelling if step.blocks is None else step.blocks(directory))
 
     def _kept(self, step: TaskStep, stack: ExitStack) -> list[Any]:
-        name = new_name()
+        name = secrets.token_hex(8)
         of_host = replace(
             step,
             do=partial(_with_server, step.do),

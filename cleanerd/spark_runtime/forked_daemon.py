@@ -92,7 +92,9 @@ def hand_over(address: str) -> bool:
     except OSError:
         return False
     connection.settimeout(None)
-    about = json.dumps([sys.argv, dict(os.environ), _umask()]).encode()
+    mask = os.umask(0)
+    os.umask(mask)
+    about = json.dumps([sys.argv, dict(os.environ), mask]).encode()
     socket.send_fds(connection, [_LENGTH.pack(len(about))], range(_STREAMS))
     connection.sendall(about)
     devnull = os.open(os.devnull, os.O_RDWR)
@@ -100,12 +102,6 @@ def hand_over(address: str) -> bool:
         os.dup2(devnull, stream)
     connection.recv(1)
     return True
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _run(listening: socket.socket, alive: int, make_ready: Callable[[], None]) -> NoReturn:
@@ -161,13 +157,11 @@ def _asked(listening: socket.socket, alive: int) -> socket.socket | None:
 
 
 def _is_ours(connection: socket.socket) -> bool:
-    """Whether a process of this user is at the other end."""
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     return bool(_PEER.unpack(found)[1] == os.geteuid())
 
 
 def _take_place(connection: socket.socket) -> None:
-    """Take over streams, environment and arguments."""
     connection.sendall(b"+")
     length, streams, _, _ = socket.recv_fds(connection, _LENGTH.size, _STREAMS, socket.MSG_WAITALL)
     with connection.makefile("rb") as file:
@@ -180,10 +174,6 @@ def _take_place(connection: socket.socket) -> None:
     os.environ.clear()
     os.environ.update(environment)
     os.umask(mask)
-    _settle_malloc()
-
-
-def _settle_malloc() -> None:
     mallopt: Any = getattr(ctypes.CDLL(None), "mallopt", None)
     for name, number in _MALLOC.items():
         if mallopt is not None and name in os.environ:
@@ -191,7 +181,6 @@ def _settle_malloc() -> None:
 
 
 def _serve(connection: socket.socket) -> None:
-    """Be the daemon until Spark closes its input."""
     from .pyspark_privates import serve_workers  # noqa: PLC0415 - what hands over is to be quick
 
     # What waits at the other end learns of the daemon's end, not of the end of the last worker.

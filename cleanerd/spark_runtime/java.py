@@ -99,7 +99,6 @@ def _trusted_cache(environment: Mapping[str, str]) -> str:
 def _candidates(
     environment: Mapping[str, str], bundled: Callable[[], str | None]
 ) -> Iterator[tuple[str, str | None]]:
-    """Where to look, and the executable that should be there."""
     home = environment.get("JAVA_HOME")
     if home:
         yield f"JAVA_HOME={home}", os.path.join(home, "bin", "java")

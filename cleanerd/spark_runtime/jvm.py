@@ -45,7 +45,7 @@ _OF_MASTERS = {
     "k8s": ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"),
 }
 """Where the clients of cluster managers find the cluster; they look nowhere else."""
-_READ_BY_PYSPARK = ("SPARK_", "PYSPARK_")
+_READ_BY_PYSPARK = ("SPARK_", "PYSPARK_")  # in this process: of the host, or of an earlier session
 _LEAST_FILES = 512  # the JVM has 300 open before its first job
 _FILES = 1024  # `select` knows no larger descriptors
 _POLL_S = 0.02
@@ -64,7 +64,8 @@ class Jvm:
     ) -> None:
         """Begin its start. Raises Fatal where it could not open the files that it needs, or has no place for its own."""
         _provide_files()
-        _forget_other_sparks()
+        for name in [name for name in os.environ if name.startswith(_READ_BY_PYSPARK)]:
+            del os.environ[name]
         self._scratch = _scratch_of(conf)
         self.conf = conf
         self.log = SessionLog()
@@ -75,7 +76,6 @@ class Jvm:
         self._gateway = begin(lambda: self._start(java_home))
 
     def _start(self, java_home: str) -> ClientServer:
-        """Start it, and wait until it can be called."""
         connection = os.path.join(self._scratch.paths[0], "gateway")
         environment = spark_environment(os.environ, java_home, self.conf.get("spark.master") or "")
         self._process = subprocess.Popen(
@@ -201,12 +201,6 @@ def _provide_files() -> None:
             f"Spark needs {_LEAST_FILES} open files or more, and the limit is {soft} (ulimit -n; LimitNOFILE= of a unit, "
             f"--ulimit nofile= of a container): raise it to {_FILES}"
         )
-
-
-def _forget_other_sparks() -> None:
-    """Drop variables that PySpark would read in this process, also those of an earlier session."""
-    for name in [name for name in os.environ if name.startswith(_READ_BY_PYSPARK)]:
-        del os.environ[name]
 
 
 def _kill_writers(log: SessionLog) -> None:

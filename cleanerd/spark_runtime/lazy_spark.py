@@ -25,11 +25,11 @@ from cleanerd.env.cache import cache_directory
 from cleanerd.env.host import passed_on
 from cleanerd.errors import Fatal, JobFailed
 
+from .block_store import DRIVER
 from .channel import driver_host
 from .class_archive import ClassArchive
 from .executor import Cluster, Executor, Local
 from .forked_daemon import ADDRESS, ForkedDaemon
-from .host_blocks import DRIVER
 from .java import find_java_home
 from .jvm import JVM_OPTIONS, Jvm, begin
 from .pyspark_privates import SETTINGS, is_stopped, stop
@@ -110,9 +110,8 @@ class LazySpark:
         self._start_limit_s = start_limit_s
         self._settings = {
             **_SETTINGS,
-            "spark.jars.ivy": os.path.join(
-                cache_directory(os.environ), "ivy"
-            ),  # else in a home that there may not be
+            # Else in a home that there may not be.
+            "spark.jars.ivy": os.path.join(cache_directory(os.environ), "ivy"),
             **_authentication(master, settings or {}),
             **(settings or {}),
         }
@@ -269,7 +268,6 @@ class LazySpark:
             jvm.kill()
 
     def _is_alive(self) -> bool:
-        """Whether the JVM answers and its context takes jobs."""
         try:
             return self._context is not None and not is_stopped(self._context)
         except _LOST:
@@ -325,7 +323,6 @@ class LazySpark:
         return context
 
     def _new_jvm(self, daemon: ForkedDaemon | None = None) -> Jvm:
-        """One that starts. Raises Fatal when Java is missing."""
         java_home = find_java_home()
         conf = SparkConf(loadDefaults=False).setMaster(self.master)
         conf.set("spark.executorEnv.PYTHONPATH", passed_on(os.environ)["PYTHONPATH"])

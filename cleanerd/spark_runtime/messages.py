@@ -42,20 +42,20 @@ class PartSize(NamedTuple):
     size_bytes: int
 
 
-class PartMissing(NamedTuple):
+class Place(NamedTuple):
+    """The part `number` (from 0) of segment group `group` of log `log`; travels with the task."""
+
+    log: int
+    group: int
+    number: int
+
+
+class PartMissing(Place):
     """There will be no such part: its task has failed. Answered `GO_ON`."""
 
-    log: int
-    group: int
-    number: int
 
-
-class PartStart(NamedTuple):
+class PartStart(Place):
     """Asks where a part begins. Answered with that position, or `STOP` when a part before it is missing."""
-
-    log: int
-    group: int
-    number: int
 
 
 Message = Moved | PartSize | PartMissing | PartStart

@@ -12,18 +12,9 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from .channel import Channel, Reporter
-from .messages import GO_ON, STOP, PartMissing, PartSize, PartStart, ReportAnswer
-
-
-class Place(NamedTuple):
-    """The part `number` (from 0) of segment group `group` of log `log`; travels with the task."""
-
-    log: int
-    group: int
-    number: int
+from .messages import GO_ON, STOP, PartMissing, PartSize, PartStart, Place, ReportAnswer
 
 
 @dataclass(slots=True)

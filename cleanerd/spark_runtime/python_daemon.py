@@ -13,10 +13,10 @@ from cleanerd.spark_runtime.forked_daemon import ADDRESS, TASKS, hand_over
 
 
 def _serve() -> None:
-    from cleanerd.spark_runtime import host_blocks  # noqa: PLC0415 - what hands over is to be quick
+    from cleanerd.spark_runtime import block_store  # noqa: PLC0415 - what hands over is to be quick
 
-    if host_blocks.DRIVER in os.environ:  # before kernels: the server needs none, and stays small
-        host_blocks.begin_server(os.environ[host_blocks.DRIVER], os.environ["SPARK_LOCAL_DIRS"].split(",")[0])
+    if block_store.DRIVER in os.environ:  # before kernels: the server needs none, and stays small
+        block_store.begin_server(os.environ[block_store.DRIVER], os.environ["SPARK_LOCAL_DIRS"].split(",")[0])
     from cleanerd.kernels.native import make_ready  # noqa: PLC0415
     from cleanerd.spark_runtime.pyspark_privates import serve_workers  # noqa: PLC0415
 

@@ -378,7 +378,6 @@ class Residents:
             self._close(free)
 
     def _give_up(self, job: ResidentJob) -> None:
-        """Release it if it is still the free job."""
         with self._mutex:
             if self._free is not job:
                 return
@@ -423,7 +422,6 @@ def _do_next(driver: _Pickles) -> bool:
 
 
 def _taken(driver: _Pickles) -> Numbered[Any]:
-    """The next task, again and again, until none is left. Raises OSError."""
     while True:
         driver.send(None)
         task = driver.receive()

@@ -62,7 +62,6 @@ class TaskQueue:
             os.close(fd)
 
     def _next(self, fd: int) -> int:
-        """Take the number of a task that no other process has."""
         fcntl.flock(fd, fcntl.LOCK_EX)
         try:
             (number,) = read_at(fd, 0, _WORD_BYTES).view(np.int64).tolist()

@@ -27,7 +27,6 @@ def shares(targets: dict[str, Target], inputs: int) -> dict[str, int]:
 
 
 def main() -> int:
-    """Feed."""
     options = _parsed()
     targets = {name: t for name, t in all_targets().items() if not options.target or name in options.target}
     total = Fed()

@@ -49,15 +49,12 @@ class Failure:
 
 @dataclass
 class Fed:
-    """What became of the inputs of one target."""
-
     taken: int = 0
     refused: int = 0
     failures: list[Failure] = field(default_factory=list)
     seconds: float = 0.0
 
     def add(self, other: "Fed") -> None:
-        """Count these as well."""
         self.taken += other.taken
         self.refused += other.refused
         self.failures += other.failures

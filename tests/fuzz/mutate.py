@@ -60,7 +60,6 @@ def _changed(rng: random.Random, data: bytes, valid: Sequence[bytes], words: Seq
 
 
 def batches_mutated(rng: random.Random, valid: Sequence[bytes]) -> bytes:
-    """Some of these batches, spoilt."""
     return spoilt(rng, [rng.choice(valid) for _ in range(rng.choice((1, 1, 2, 4)))], 0.7)
 
 

@@ -79,7 +79,6 @@ def _requests() -> tuple[bytes, ...]:
 
 @cache
 def _control() -> str:
-    """A server of this process, at a path."""
     served = Served(Path(tempfile.mkdtemp()), limits=_LIMITS)
     served.parts.life.stopping.set()  # what would be waited for is not
     return str(served.path)

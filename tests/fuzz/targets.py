@@ -29,7 +29,6 @@ class Target:
     is_sound: bool = True
 
     def input(self, name: str, seed: int) -> bytes:
-        """The input with this number."""
         return self.mutate(random.Random(f"{name} {seed}"), self._valid)
 
     def check_valid(self, directory: Path) -> None:

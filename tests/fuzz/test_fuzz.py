@@ -22,7 +22,6 @@ CHEAP = {**decoders.TARGETS, **requests.TARGETS}
 
 
 def check(name: str, target: Target, inputs: int) -> None:
-    """Feed so many inputs: none fails."""
     fed = feed(name, target, range(inputs))
     assert not fed.failures, "\n".join(map(str, fed.failures))
 

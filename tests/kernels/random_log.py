@@ -92,7 +92,6 @@ class RandomLog:
     producers: dict[int, _Producer] = field(default_factory=dict)
 
     def append(self, count: int = 1) -> "RandomLog":
-        """`count` random steps."""
         for _ in range(count):
             if self.rng.random() < 0.1:
                 self.next_offset += self.rng.choice((1, 5, 1000))
@@ -110,7 +109,6 @@ class RandomLog:
 
     @property
     def data(self) -> bytes:
-        """All batches."""
         return b"".join(placed.data for placed in self.batches)
 
     def _add(self, base_offset: int, data: bytes, next_offset: int) -> None:
@@ -260,8 +258,6 @@ class RandomLog:
 
 @dataclass(frozen=True)
 class LogSegment:
-    """A closed segment."""
-
     base_offset: int
     data: bytes
     retain_legacy_deletes: bool = False

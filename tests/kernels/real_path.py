@@ -64,7 +64,6 @@ class RealPath:
         self.work = self._work()
 
     def clean(self) -> Cleaned:
-        """The result, in the words of the twin."""
         saved = chunks.PIECE_BYTES, chunks.SLICE_BYTES
         chunks.PIECE_BYTES, chunks.SLICE_BYTES = self.layout.piece_bytes, self.layout.slice_bytes
         try:
@@ -170,7 +169,6 @@ class RealPath:
 
 
 def part_of(chunk: ChunkWork, path: Path) -> PartFile:
-    """The file of a chunk's part, alone."""
     return PartFile(str(path), chunk.source.path, 0)
 
 
@@ -189,7 +187,6 @@ def _go_on(read_bytes: int, written_bytes: int, records: int) -> None:
 
 
 def _positions(data: bytes) -> list[int]:
-    """Batch starts, as far as the data is sound."""
     found = []
     with contextlib.suppress(FormatError):
         for position, _, _ in iterate_batches(data):
@@ -203,7 +200,6 @@ def _index(positions: Sequence[int]) -> OffsetIndex:
 
 
 def _cuts(positions: list[int], size: int, chunk_bytes: int) -> list[tuple[int, int]]:
-    """Chunks of about `chunk_bytes` that begin at batches."""
     cuts = [0]
     for position in positions:
         if position - cuts[-1] >= chunk_bytes:

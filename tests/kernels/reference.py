@@ -57,19 +57,16 @@ class Batch:
 
     @property
     def base_offset(self) -> int:
-        """First offset that the batch covers."""
         source = self.header or self.entry
         assert source is not None
         return source.base_offset
 
     @property
     def is_control(self) -> bool:
-        """Whether it holds a marker."""
         return self.header is not None and self.header.is_control
 
     @property
     def is_transactional(self) -> bool:
-        """Whether it is part of a transaction."""
         return self.header is not None and self.header.is_transactional
 
     @property
@@ -122,8 +119,6 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment of the cleanable range or below it."""
-
     data: bytes
     retain_legacy_deletes: bool  # rule 4.11
 

@@ -35,7 +35,6 @@ class SmallLog:
     def append(
         self, *keys: int | bytes | None, pid: int = -1, txn: bool = False, value: bytes | None = b"offset"
     ) -> None:
-        """One batch."""
         offset = self.next_offset
         records = [
             Record(
@@ -59,18 +58,15 @@ class SmallLog:
         )
 
     def append_each(self, keys: Iterable[int], per_segment: int = 1 << 30) -> None:
-        """A batch for each key, so many in a segment."""
         for number, key in enumerate(keys, 1):
             self.append(key)
             if number % per_segment == 0:
                 self.roll()
 
     def produce(self, pid: int, *keys: int | bytes) -> None:
-        """One batch of a transaction."""
         self.append(*keys, pid=pid, txn=True)
 
     def commit(self, pid: int, *, epoch: int = 0) -> None:
-        """The end of a transaction."""
         self._end(ControlType.COMMIT, pid, epoch)
 
     def abort(self, pid: int) -> None:
@@ -82,7 +78,6 @@ class SmallLog:
         self._end(ControlType.ABORT, pid)
 
     def add(self, data: bytes) -> None:
-        """Some encoded batches that follow the last one."""
         last = self.segments[-1]
         self.segments[-1] = LogSegment(last.base_offset, last.data + data, last.retain_legacy_deletes)
         reference.replay(self.producers, data, from_offset=0, high_watermark=2**62)
@@ -116,7 +111,6 @@ class SmallLog:
         self.clean(first_dirty, now_ms + DAY_MS + 1)
 
     def facts(self, first_dirty: int, round_end: int, now_ms: int) -> Facts:
-        """Facts of a round; no producer ever expires."""
         horizon = now_ms + self.retention_ms
         return Facts(
             now_ms=now_ms,
@@ -145,7 +139,6 @@ class SmallLog:
         return sequence
 
     def batches(self) -> Iterator[Batch]:
-        """All batches, those of the last segment too."""
         for segment in self.segments:
             yield from reference.read_batches(segment.data)
 
@@ -172,12 +165,10 @@ class SmallLog:
 
     @property
     def batch_ends(self) -> list[int]:
-        """Last offset of every batch."""
         return [batch.last_offset for batch in self.batches()]
 
     @property
     def batch_bases(self) -> list[int]:
-        """First offset of every batch."""
         return [batch.base_offset for batch in self.batches()]
 
     @property

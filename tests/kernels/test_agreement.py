@@ -31,7 +31,6 @@ SEEDS_PER_TEST = 20
 
 
 def twin_of(segments: list[LogSegment], facts: Facts) -> Cleaned:
-    """What the rules say."""
     return reference.clean([Segment(s.data, s.retain_legacy_deletes) for s in segments], facts)
 
 
@@ -56,7 +55,6 @@ def assert_only_changed_groups_change(path: RealPath, cleaned: Cleaned) -> None:
 
 
 def agree_on(seed: int, directory: Path) -> None:
-    """A random log in a random layout."""
     rng = random.Random(seed)
     log = RandomLog(rng).append(rng.choice((1, 3, 10, 60)))
     segments, facts = cut_segments(rng, log.batches, rng.choice((1, 2, 5))), random_facts(rng, log)

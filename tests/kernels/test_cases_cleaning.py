@@ -25,7 +25,6 @@ NOW_MS = 1_700_000_000_000
 
 @pytest.fixture
 def log(tmp_path: Path) -> SmallLog:
-    """An empty log."""
     return SmallLog(tmp_path)
 
 

@@ -43,7 +43,6 @@ def clean(directory: Path, data: bytes, facts: Facts = FACTS) -> list[Batch]:
 
 
 def keyed(*offsets: int, ts: Sequence[int] | None = None, drop: Sequence[int] = ()) -> list[Record]:
-    """Records with a key of their own; those to drop have none."""
     times = ts or [10 + offset for offset in offsets]
     return [
         Record(offset, time, None if offset in drop else b"key-%d" % offset, b"value-%d" % offset)
@@ -54,17 +53,14 @@ def keyed(*offsets: int, ts: Sequence[int] | None = None, drop: Sequence[int] = 
 def batch_of(
     *offsets: int, ts: Sequence[int] | None = None, drop: Sequence[int] = (), **options: Any
 ) -> bytes:
-    """A batch of `keyed` records from the first offset on."""
     return encode_batch(keyed(*offsets, ts=ts, drop=drop), base_offset=offsets[0], **options)
 
 
 def headers_of(batches: Sequence[Batch]) -> list[BatchHeader]:
-    """All are of magic 2."""
     return [batch.header for batch in batches if batch.header is not None]
 
 
 def offsets_of(batches: Sequence[Batch]) -> list[list[int]]:
-    """Offsets per batch."""
     return [[record.offset for record in batch.records] for batch in batches]
 
 

@@ -17,7 +17,6 @@ MAX_MS = 2**63 - 1
 
 @pytest.fixture
 def log(tmp_path: Path) -> SmallLog:
-    """An empty log."""
     return SmallLog(tmp_path)
 
 

@@ -14,7 +14,6 @@ from cleanerd.kernels.compiled import VARIABLE, settle_cache, version
 
 
 def settled(environment: dict[str, str]) -> str:
-    """The directory that is named."""
     version.cache_clear()
     settle_cache(environment)
     version.cache_clear()

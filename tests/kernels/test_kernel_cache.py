@@ -20,7 +20,6 @@ from cleanerd.kernels.native import JIT, load_kept, njit
 
 
 def twice(number: Any) -> Any:
-    """What is compiled here."""
     return number * 2
 
 
@@ -28,13 +27,11 @@ inner: Any = None  # another kernel, in a test
 
 
 def twice_and_one(number: Any) -> Any:
-    """Calls it."""
     return inner(number) + 1
 
 
 @pytest.fixture(autouse=True)
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where compiled code goes."""
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
     return tmp_path
 
@@ -47,7 +44,6 @@ def loaded_by_a_new_process(argument: Any = 21) -> int:
 
 
 def loaded(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A new dispatcher with what is kept of it."""
     monkeypatch.setattr(native, "_KERNELS", [])
     dispatcher = njit(**JIT)(twice)
     load_kept()
@@ -55,7 +51,6 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def files(directory: Path) -> list[Path]:
-    """All of them, in order of their age."""
     found = [path for path in directory.rglob("*") if path.is_file()]
     return sorted(found, key=lambda path: path.stat().st_mtime_ns)
 

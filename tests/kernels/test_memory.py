@@ -58,12 +58,10 @@ def touching() -> Iterator[tuple[str, int | None, Callable[..., object]]]:
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A kernel that is kept nowhere."""
     return numba.njit(**JIT)(function)  # type: ignore[no-any-return]
 
 
 def refused(touch: Callable[..., object], *given: int) -> bool:
-    """Whether that is outside."""
     try:
         touch(*given)
     except IndexError as error:

@@ -140,7 +140,6 @@ def test_fingerprints_leave_out_what_does_not_compete() -> None:
 
 
 def plain_bucket_hash(data: bytes, k0: int, k1: int) -> int:
-    """The same with numbers of any size."""
     mixed = k0 ^ len(data)
     for at in range(0, len(data), 8):
         mixed = (mixed ^ int.from_bytes(data[at : at + 8], "little")) * (k1 | 1) & _MASK
@@ -275,7 +274,6 @@ def test_mark_superseded_against_a_dict(numbers: list[int], data: st.DataObject)
 def look_up_in(
     tables: dict[int, Fingerprints], fingerprints: Fingerprints, bucket: int = 0
 ) -> npt.NDArray[np.bool_]:
-    """In a set of four buckets."""
     return look_up(key_set(tables, 4), fingerprints, np.full(len(fingerprints), bucket, np.int32))
 
 
@@ -342,7 +340,6 @@ def test_index_marks_as_an_appending_broker_sets_them(sizes: list[int], interval
 
 
 def field(data: bytes | None, magic: int) -> bytes:
-    """A key or value with its length."""
     size = -1 if data is None else len(data)
     return (encode_varint(size) if magic == 2 else size.to_bytes(4, "big", signed=True)) + (data or b"")
 

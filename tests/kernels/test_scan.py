@@ -36,7 +36,6 @@ def scan(data: bytes) -> tuple[Bytes, Table, int, ReadStatus]:
 
 
 def walk(data: bytes, previous_offset: int = -1) -> tuple[Table, ReadStatus, int]:
-    """Walk all batches of `data`, none of them compressed."""
     raw, batches, _, status = scan(data)
     assert status is ReadStatus.OK
     rows = int(batches["count"].sum())
@@ -47,7 +46,6 @@ def walk(data: bytes, previous_offset: int = -1) -> tuple[Table, ReadStatus, int
 def walk_wrapper(
     messages: bytes, wrapper: bytes, previous_offset: int = -1
 ) -> tuple[Table, Table, ReadStatus]:
-    """Walk the messages of one wrapper."""
     raw, batches, _, _ = scan(wrapper)
     expanded = guarded(messages)
     batches["expanded"], batches["payload_start"], batches["payload_end"] = 1, 0, len(messages)
@@ -106,7 +104,6 @@ def test_every_flipped_bit_under_the_crc_shows(data: bytes) -> None:
 
 
 def placed(base: int, last: int) -> bytes:
-    """A batch that covers these offsets."""
     return encode_batch([Record(base, 0, b"k", b"v")], base_offset=base, last_offset=last)
 
 
@@ -178,7 +175,6 @@ def batch_of(payload: bytes, count: int = 1) -> bytes:
 
 
 def test_the_record_that_the_bad_ones_are_made_from() -> None:
-    """It is good."""
     assert walk(batch_of(GOOD))[1] is ReadStatus.OK
 
 
@@ -252,12 +248,10 @@ def test_wrappers_that_hold_something_else() -> None:
 
 
 def inner(*offsets: int) -> bytes:
-    """Messages with these offsets as they stand inside a wrapper."""
     return b"".join(encode_message(Record(o, 1, b"k", b"v"), magic=1) for o in offsets)
 
 
 def wrapped(messages: bytes, last_offset: int, magic: int = 1) -> bytes:
-    """A wrapper around them."""
     return wrap_messages(
         messages,
         magic=magic,

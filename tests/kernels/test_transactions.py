@@ -30,18 +30,15 @@ NO_PRODUCERS = ReplayState(np.zeros(0, PRODUCER), -1)
 
 
 def table_of(data: bytes) -> tuple[Bytes, Table]:
-    """Bytes and BATCH rows of a log."""
     raw = np.frombuffer(bytearray(data), np.uint8)
     return raw, scan_batches(raw, 0, len(raw))[0]
 
 
 def context(new_horizon_ms: int = NOW_MS + 1000) -> Context:
-    """A context in which only times matter."""
     return Context(NOW_MS, new_horizon_ms, 2**62, producer_columns({}), np.zeros(0, np.int64))
 
 
 def random_log(seed: int, steps: int = 80) -> RandomLog:
-    """Producers whose transactions interleave."""
     return RandomLog(random.Random(seed), kinds=TRANSACTIONAL).append(steps)
 
 
@@ -82,7 +79,6 @@ def test_aborted_batches_against_the_tracker(seed: int) -> None:
 
 
 def marker(kind: ControlType, offset: int, *, producer_id: int = 1, epoch: int = 0) -> bytes:
-    """The end of a transaction."""
     return encode_end_txn_marker(
         kind, offset=offset, timestamp_ms=NOW_MS, producer_id=producer_id, producer_epoch=epoch
     )
@@ -126,13 +122,11 @@ def test_control_batches_that_end_nothing() -> None:
 
 
 def as_dict(state: ReplayState) -> dict[int, tuple[int, ...]]:
-    """Rows by producer id."""
     names = ("epoch", "last_data_offset", "timestamp", "txn_first_offset")
     return {int(row["producer_id"]): tuple(int(row[name]) for name in names) for row in state.producers}
 
 
 def twin_as_dict(state: Replay) -> dict[int, tuple[int, ...]]:
-    """The twin's producers in the same shape."""
     return {
         number: (
             p.epoch,

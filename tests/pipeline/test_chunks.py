@@ -42,19 +42,16 @@ def go_on(read_bytes: int, written_bytes: int, records: int) -> None:
 
 
 def batch(offset: int, key: bytes = b"k", codec: Codec = Codec.NONE) -> bytes:
-    """One record."""
     return encode_batch([Record(offset, 5, key, b"v" * 50)], base_offset=offset, codec=codec)
 
 
 def source_of(path: Path, data: bytes, min_offset: int = 0) -> Source:
-    """A whole file."""
     path.write_bytes(data)
     stat = path.stat()
     return Source(str(path), FileStat.of(stat), 0, len(data), min_offset)
 
 
 def read_all(source: Source) -> list[int]:
-    """Offsets of all records."""
     return [
         offset
         for piece in read_pieces(source)

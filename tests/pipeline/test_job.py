@@ -38,7 +38,6 @@ SMALL = Shape(keys=5_000, records_per_batch=50, value_bytes=30, segment_bytes=1 
 
 
 def plan(log_dir: Path, name: str, first_dirty_offset: int = 0, chunk_bytes: int = 256 << 10) -> LogWork:
-    """The work for one log, planned as `clean` plans it."""
     files, tp = RealFiles(), TopicPartition(name, 0)
     checkpoints = Checkpoints({tp: first_dirty_offset}, {}, {}, {})
     snapshot = scan_partition(PartitionDir.of(files, str(log_dir), tp), tp, checkpoints, is_kafka=False)
@@ -86,14 +85,12 @@ def offsets_in(log: RewrittenLog) -> np.ndarray:
 
 
 def flip(path: Path, position: int) -> None:
-    """Damage a byte."""
     data = bytearray(path.read_bytes())
     data[position] ^= 1
     path.write_bytes(data)
 
 
 def assert_newest(log: RewrittenLog, keys: np.ndarray) -> None:
-    """The newest record of each key is left, and no other."""
     assert log.error is None
     np.testing.assert_array_equal(offsets_in(log), newest_offsets(keys))
 
@@ -242,9 +239,10 @@ def test_a_jvm_that_dies_between_two_steps_costs_one_retry(spark: LazySpark, tmp
 
 @pytest.mark.soak
 def test_executors_in_processes_of_their_own(spark: LazySpark, tmp_path: Path) -> None:
-    """`local-cluster[2,1,1024]`: a master, two workers and their executors, over sockets as on a cluster."""
+    """`local-cluster[2,1,1024]`: a master, two workers and their executors, over sockets as on a cluster, share a secret."""
     spark.stop()
     keys = write_log(tmp_path / "apart-0", 60_000, SMALL)
     with session("local-cluster[2,1,1024]") as apart:
+        assert apart.context().getConf().get("spark.authenticate") == "true"
         _, (rewritten,) = run(apart, [plan(tmp_path, "apart")], TIGHT)
     assert_newest(rewritten, keys)

@@ -4,7 +4,6 @@ import os
 import random
 from collections import Counter
 from dataclasses import fields, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 
 from cleanerd.errors import Aborted, CorruptFile, SourceChanged
-from cleanerd.format.txn_index import render_txn_index
 from cleanerd.kernels.tables import EVENT
 from cleanerd.pipeline import one_pass
 from cleanerd.pipeline.job import Pipeline
@@ -23,7 +21,7 @@ from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.messages import GO_ON, STOP, Moved, Phase, ReportAnswer
 from tests.kernels.random_log import RandomLog
 from tests.pipeline.test_job import AMPLE, SMALL, flip, offsets_in, plan, run
-from tests.pipeline.test_small_log import part_bytes, values, without_paths
+from tests.pipeline.test_small_log import part_bytes, random_segments, values, without_paths
 from tests.synthetic import write_log
 
 NEVER = 1 << 60
@@ -45,7 +43,6 @@ def in_two_passes(spark: LazySpark, work: LogWork, *, write: bool = True) -> tup
 
 
 def read_once(log: IndexedLog) -> list[int]:
-    """The chunks that were looked up when they were rewritten."""
     return [number for number, verdicts in enumerate(log.verdicts) if verdicts is None]
 
 
@@ -59,24 +56,11 @@ def told(log: IndexedLog) -> Any:
     return found
 
 
-def random_log(directory: Path, seed: int, kinds: tuple[str, ...], segments: int = 4) -> int:
-    """Segments of all codecs, and an active one; returns the base of the last but one."""
-    directory.mkdir()
-    log = RandomLog(random.Random(seed), kinds=kinds)
-    bases = [log.write_segment(directory, batches) for batches in (*[25] * segments, 2)]
-    for base, end in pairwise([*bases, log.next_offset]):
-        ended = [txn for txn in log.aborted if base <= txn.last_offset < end]
-        if ended:
-            (directory / f"{base:020d}.txnindex").write_bytes(render_txn_index(ended))
-    return bases[-2]
-
-
 def planned(log_dir: Path, name: str, first_dirty_offset: int, chunk_bytes: int) -> LogWork:
     return replace(plan(log_dir, name, first_dirty_offset, chunk_bytes), in_place=True)
 
 
 def large_log(log_dir: Path, name: str = "t", seed: int = 1) -> LogWork:
-    """One of 60,000 records."""
     write_log(log_dir / f"{name}-0", 60_000, SMALL, seed)
     return planned(log_dir, name, DIRTY_FROM, 256 << 10)
 
@@ -105,7 +89,7 @@ def both_ways(spark: LazySpark, work: LogWork) -> tuple[IndexedLog, RewrittenLog
 @pytest.mark.parametrize("seed", range(8))
 def test_one_pass_comes_to_what_two_do(spark: LazySpark, tmp_path: Path, seed: int) -> None:
     """With tombstones, delete horizons, records without a key and batches that are empty, of all codecs."""
-    dirty_from = random_log(tmp_path / "t-0", seed, ("plain", "idempotent"))
+    dirty_from = random_segments(tmp_path / "t-0", seed, segments=4)[-2]
     work = planned(tmp_path, "t", dirty_from, 900)
     if seed % 2:
         work = a_group_a_segment(work)
@@ -120,7 +104,7 @@ def test_what_only_the_whole_log_tells_is_looked_up_first(
     spark: LazySpark, tmp_path: Path, kinds: tuple[str, ...], seed: int
 ) -> None:
     """Transactions (rule 4.20) and old formats (4.33), wherever they are met: in the first piece, or when it is too late."""
-    dirty_from = random_log(tmp_path / "t-0", seed, kinds)
+    dirty_from = random_segments(tmp_path / "t-0", seed, kinds, segments=4)[-2]
     found, _ = both_ways(spark, planned(tmp_path, "t", dirty_from, 900))
     assert not read_once(found)
 

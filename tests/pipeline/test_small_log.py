@@ -4,6 +4,7 @@ import dataclasses
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from cleanerd.errors import Aborted, CorruptFile
 from cleanerd.format.names import without_attempt
+from cleanerd.format.txn_index import render_txn_index
 from cleanerd.pipeline.job import Budget, Pipeline
 from cleanerd.pipeline.small_log import SMALL_LOG_BYTES, is_small
 from cleanerd.pipeline.values import IndexedLog, LogWork, Part, RewrittenLog
@@ -63,17 +65,24 @@ def without_paths(parts: Sequence[Part]) -> Any:
     return values([replace(part, path=None) for part in parts])
 
 
-def random_segments(directory: Path, seed: int) -> int:
-    """Three segments of all codecs, and an active one; returns the base of the second."""
+def random_segments(
+    directory: Path, seed: int, kinds: Sequence[str] = ("plain", "idempotent"), segments: int = 3
+) -> list[int]:
+    """So many segments of all codecs, and an active one; returns their bases."""
     directory.mkdir()
-    log = RandomLog(random.Random(seed), kinds=("plain", "idempotent"))
-    return [log.write_segment(directory, batches) for batches in (25, 15, 20, 2)][1]
+    log = RandomLog(random.Random(seed), kinds=kinds)
+    bases = [log.write_segment(directory, batches) for batches in (*[25] * segments, 2)]
+    for base, end in pairwise([*bases, log.next_offset]):
+        ended = [txn for txn in log.aborted if base <= txn.last_offset < end]
+        if ended:
+            (directory / f"{base:020d}.txnindex").write_bytes(render_txn_index(ended))
+    return bases
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_one_task_does_what_two_steps_do(spark: LazySpark, tmp_path: Path, seed: int) -> None:
     """With a clean section in every other one; its parts lie one behind the other in one file."""
-    second = random_segments(tmp_path / "t-0", seed)
+    second = random_segments(tmp_path / "t-0", seed)[1]
     work = replace(plan(tmp_path, "t", second if seed % 2 else 0, chunk_bytes=900), in_place=True)
     assert len(work.chunks) > 2
 

@@ -39,7 +39,6 @@ SILENT = cast(Reporter, Silent())
 
 
 def logs(tmp_path: Path) -> tuple[list[IndexTask], list[Any]]:
-    """Tasks for the chunks of two logs, and the contexts of these."""
     work, contexts = [], []
     for number in range(2):
         rng = random.Random(number)
@@ -72,7 +71,6 @@ def bits(work: list[IndexTask], found: list[Indexed], log: int) -> list[list[boo
 
 
 def shipped(found: list[Indexed]) -> int:
-    """Fingerprints that travel."""
     return sum(
         len(block.fingerprints)
         for answer in found
@@ -104,7 +102,6 @@ def test_answers_are_those_of_each_chunk_alone(
 
 
 def block(records: int, keys: int, first_key: int) -> Block:
-    """So many records of so many keys, evenly."""
     numbers = np.arange(records, dtype=np.uint64) % np.uint64(keys) + np.uint64(first_key)
     return Block(None, np.stack([numbers << np.uint64(40), numbers], axis=1), 0)
 
@@ -140,32 +137,34 @@ def test_every_chunk_gets_the_answers_of_its_own_records(held: list[dict[int, in
     assert found == expected
 
 
-@pytest.mark.parametrize("is_small", [False, True])
-def test_an_attempt_that_spark_repeats_meanwhile_writes_to_its_own_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_small: bool
-) -> None:
-    """Speculation, or an executor that was given up too early: the first is verified while the second is half done."""
+@pytest.fixture
+def cleaned(tmp_path: Path) -> RealPath:
+    """A log of one chunk that was indexed."""
     rng = random.Random(1)
     log = RandomLog(rng, kinds=("plain",), keys=[b"a", b"b"]).append(40)
-    segment = LogSegment(0, log.data)
-    path = RealPath(tmp_path, [segment], random_facts(rng, log), Layout(buckets=BUCKETS))
+    path = RealPath(tmp_path, [LogSegment(0, log.data)], random_facts(rng, log), Layout(buckets=BUCKETS))
     path.clean()
-    (work,) = path.work.chunks
-    where = segment_path(str(tmp_path), 0, FileKind.PART, Suffix.STAGED)
+    return path
 
-    def attempt() -> Part:
-        if is_small:
-            _, rewritten = SmallLogTask(IndexedLog(path.work, (1, 2), BUCKETS)).run(SILENT)
-            assert rewritten is not None
-            return rewritten.parts[0][0]
-        task = RewriteTask(0, 0, work, path.indexed.verdicts[0], where, 0)
-        part = task.run([path.context()], SILENT, None, {})
-        assert isinstance(part, Part), part
-        return part
 
+def attempt(path: RealPath, reporter: Reporter, *, is_small: bool) -> object:
+    """The part, or the error."""
+    if is_small:
+        indexed, rewritten = SmallLogTask(IndexedLog(path.work, (1, 2), BUCKETS)).run(reporter)
+        return indexed.error if rewritten is None else rewritten.parts[0][0]
+    where = segment_path(str(path.directory), 0, FileKind.PART, Suffix.STAGED)
+    task = RewriteTask(0, 0, path.work.chunks[0], path.indexed.verdicts[0], where, 0)
+    return task.run([path.context()], reporter, None, {})
+
+
+@pytest.mark.parametrize("is_small", [False, True])
+def test_an_attempt_that_spark_repeats_meanwhile_writes_to_its_own_file(
+    tmp_path: Path, cleaned: RealPath, monkeypatch: pytest.MonkeyPatch, is_small: bool
+) -> None:
+    """Speculation, or an executor that was given up too early: the first is verified while the second is half done."""
     is_half_done, may_go_on = threading.Event(), threading.Event()
-    parts: list[Part] = []
-    second = threading.Thread(target=lambda: parts.append(attempt()))
+    parts: list[object] = []
+    second = threading.Thread(target=lambda: parts.append(attempt(cleaned, SILENT, is_small=is_small)))
     write, verify = PartFile._write, rewrite.verify_part
 
     def write_late(self: PartFile, fd: int, data: list[Bytes]) -> None:
@@ -184,25 +183,20 @@ def test_an_attempt_that_spark_repeats_meanwhile_writes_to_its_own_file(
 
     monkeypatch.setattr(PartFile, "_write", write_late)
     monkeypatch.setattr(rewrite, "verify_part", verify_first)
-    parts.append(attempt())
+    parts.append(attempt(cleaned, SILENT, is_small=is_small))
     may_go_on.set()
     second.join(20)
-    first, other = (str(part.path) for part in parts)
+    first, other = (str(part.path) for part in parts if isinstance(part, Part))
     assert first != other
     assert Path(first).read_bytes() == Path(other).read_bytes() != b""
     assert len(list(tmp_path.glob("*.part.cleanerd"))) == 2
 
 
 @pytest.mark.parametrize("is_small", [False, True])
-def test_an_attempt_that_ends_after_its_job_leaves_no_part(tmp_path: Path, is_small: bool) -> None:
+def test_an_attempt_that_ends_after_its_job_leaves_no_part(
+    tmp_path: Path, cleaned: RealPath, is_small: bool
+) -> None:
     """A log that was staged meanwhile is not looked through again until its next cleaning."""
-    rng = random.Random(1)
-    log = RandomLog(rng, kinds=("plain",), keys=[b"a", b"b"]).append(40)
-    path = RealPath(tmp_path, [LogSegment(0, log.data)], random_facts(rng, log), Layout(buckets=BUCKETS))
-    path.clean()
-    for part in tmp_path.glob("*.part.cleanerd"):
-        part.unlink()
-    where = segment_path(str(tmp_path), 0, FileKind.PART, Suffix.STAGED)
     seen: list[Path] = []
 
     def answer(message: Message) -> ReportAnswer:
@@ -212,12 +206,7 @@ def test_an_attempt_that_ends_after_its_job_leaves_no_part(tmp_path: Path, is_sm
         return GO_ON
 
     with Channel(answer) as channel:
-        if is_small:
-            indexed, _ = SmallLogTask(IndexedLog(path.work, (1, 2), BUCKETS)).run(channel.reporter)
-            found: object = indexed.error
-        else:
-            task = RewriteTask(0, 0, path.work.chunks[0], path.indexed.verdicts[0], where, 0)
-            found = task.run([path.context()], channel.reporter, None, {})
+        found = attempt(cleaned, channel.reporter, is_small=is_small)
     assert isinstance(found, Aborted), found
     assert len(seen) == 1, "it was written"
     assert not seen[0].exists()

@@ -40,7 +40,6 @@ def test_a_report_arrives_whole_from_another_process() -> None:
 
 
 def report_once(reporter: Reporter) -> None:
-    """What a task of one small step does."""
     with reporter.advance(0, Phase.INDEX) as advance:
         advance(1, 0, 1)
 
@@ -59,7 +58,6 @@ def test_an_answer_held_back_is_a_brake() -> None:
 
 
 def failing_task(reporter: Reporter) -> None:
-    """It did something, and then its disk broke."""
     with reporter.advance(0, Phase.INDEX) as advance:
         advance(1, 0, 1)
         raise OSError("disk")
@@ -77,7 +75,6 @@ def test_a_task_that_failed_says_nothing_more() -> None:
 
 
 def test_a_wrong_token_is_not_answered() -> None:
-    """Others on the machine can connect; they are not heard."""
     heard: list[object] = []
     with Channel(lambda moved: heard.append(moved) or GO_ON) as channel:
         reporter = Reporter(channel.reporter.host, channel.reporter.port, bytes(16))
@@ -126,13 +123,11 @@ def call(reporter: Reporter, *, token: bool = True) -> socket.socket:
 
 
 def is_answered(connection: socket.socket) -> bool:
-    """Whether a report over it is heard."""
     connection.sendall(pack_message(Moved(0, Phase.INDEX, 1, 0, 1)))
     return connection.recv(ANSWER.size) == ANSWER.pack(GO_ON)
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Whether the other end has closed it."""
     try:
         while connection.recv(64):  # the challenge, of a stranger
             pass

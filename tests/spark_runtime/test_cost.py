@@ -80,7 +80,6 @@ def test_the_same_records_spread_over_more_offsets_cost_the_same(
 
 
 def plan_spread(directory: Path, step: int) -> LogWork:
-    """A fresh log and its plan."""
     shutil.rmtree(directory, ignore_errors=True)
     write_spread(directory, RECORDS, step)
     return plan(directory.parent, directory.name.removesuffix("-0"))

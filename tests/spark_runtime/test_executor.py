@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from cleanerd.errors import JobFailed
-from cleanerd.spark_runtime.block_store import Put, Shipped, StoredBytes, load
+from cleanerd.spark_runtime.block_store import HostBytes, Put, Shipped, StoredBytes, load
 from cleanerd.spark_runtime.executor import Cluster, Executor, Local
-from cleanerd.spark_runtime.host_blocks import HostBytes
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.resident_job import TaskStep
 from tests.spark_runtime.sessions import session
@@ -23,15 +22,11 @@ KEYS = 23
 
 @dataclass(frozen=True)
 class Sized:
-    """A task that stands for so much log."""
-
     number: int
     size_bytes: int
 
 
 class Value(NamedTuple):
-    """What a task has about a key."""
-
     key: int
     number: int
     data: Shipped
@@ -49,7 +44,6 @@ def executor(request: pytest.FixtureRequest, spark: LazySpark) -> Iterator[Execu
 
 
 def path_of(value: Value) -> str:
-    """Where its data lie."""
     assert isinstance(value.data, StoredBytes | HostBytes)
     return value.data.path
 

@@ -71,14 +71,6 @@ def test_runtime_without_the_module_is_wrapped(tmp_path: Path, version: str) -> 
     assert find(tmp_path, bundled=java) == home
 
 
-def test_wrapper_keeps_the_exit_code(tmp_path: Path) -> None:
-    """It executes the real one, so signals and codes are its own."""
-    java = runtime(tmp_path / "jre", vector=False)
-    java.write_text(java.read_text() + "exit 7\n")
-    home = find(tmp_path, bundled=java)
-    assert subprocess.run([f"{home}/bin/java"], check=False).returncode == 7
-
-
 def test_a_runtime_is_asked_once_until_it_changes(tmp_path: Path) -> None:
     """The answer is kept by path, size and time."""
     java = runtime(tmp_path / "home")

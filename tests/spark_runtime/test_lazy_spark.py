@@ -146,14 +146,6 @@ def test_a_local_session_listens_on_loopback_only_and_tells_no_secret(spark: Laz
 
 
 @pytest.mark.soak
-def test_executors_of_a_cluster_share_the_secret(alone: None) -> None:
-    """`local-cluster`: master, worker and executor are processes and ports of their own."""
-    with session("local-cluster[1,1,1024]") as own:
-        assert count(own) == 2
-        assert own.context().getConf().get("spark.authenticate") == "true"
-
-
-@pytest.mark.soak
 def test_settings_go_to_spark_and_win(alone: None) -> None:
     """`cleanerd.spark.conf.*`; whoever names a secret means it to be asked for."""
     with session(settings={"spark.locality.wait": "7s", "spark.authenticate.secret": "s3cret"}) as own:

@@ -15,7 +15,8 @@ from cleanerd.errors import Aborted, NoSpace
 from cleanerd.pipeline import part_file
 from cleanerd.pipeline.part_file import PartFile
 from cleanerd.spark_runtime.channel import Reporter
-from cleanerd.spark_runtime.place import AskedPlace, Place, places
+from cleanerd.spark_runtime.messages import Place
+from cleanerd.spark_runtime.place import AskedPlace, places
 
 PARTS = 9
 PATIENCE_S = 20
@@ -52,7 +53,6 @@ class Group:
         thread.start()
 
     def end(self) -> None:
-        """All threads have ended."""
         for thread in self._threads:
             thread.join(PATIENCE_S)
             assert not thread.is_alive(), "it waits for ever"

@@ -50,7 +50,6 @@ def step(
 
 
 def plainly(step: TaskStep, directory: str, value: Any) -> Work:
-    """What processes get."""
     return Work(step.do, SentValue(value), partial(block_file, directory))
 
 
@@ -111,7 +110,6 @@ def stuck(tmp_path: Path) -> Callable[[Task], None]:
 
 
 def until_stuck(tmp_path: Path) -> None:
-    """Until such a task has begun."""
     wait_until((tmp_path / "begun").exists, _LIMIT_S, lambda: "no task")
 
 
