@@ -1,12 +1,7 @@
 """`cleanerd broker check`: whether the running broker of each log directory can be asked to swap segments.
 
-========  ====================================================================
-exit      when
-========  ====================================================================
-0         every one of them can
-1         one cannot, or a directory has none; each with its reason
-2, 78     the command line or the configuration is wrong
-========  ====================================================================
+Exit 0 if every one of them can; 1 if one cannot, or a directory has none, each with its reason; 2 or 78 if the command line
+or the configuration is wrong.
 """
 
 import contextlib

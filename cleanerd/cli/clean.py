@@ -1,12 +1,7 @@
 """`cleanerd clean`: one shot over the log directories, in this process.
 
-========  ====================================================================
-exit      when
-========  ====================================================================
-0         all done: nothing failed and no stop was requested
-1         some log failed or was aborted; each is named with its reason
-2, 78     the command line or the configuration is wrong; nothing was touched
-========  ====================================================================
+Exit 0 if nothing failed and no stop was requested; 1 if some log failed or was aborted, each named with its reason; 2 or 78
+if the command line or the configuration is wrong, and nothing was touched.
 """
 
 import os

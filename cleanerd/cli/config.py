@@ -44,11 +44,11 @@ def show(arguments: Namespace) -> int:
 
 def check(arguments: Namespace) -> int:
     """Read and validate everything; all that is wrong is raised as one `BadConfiguration`."""
-    found = diagnose(arguments)
+    found, problems = diagnose(arguments)
     for warning in found.warnings:
         output.say(f"warning: {warning}")
-    if found.problems:
-        raise BadConfiguration(list(found.problems))
+    if problems:
+        raise BadConfiguration(problems)
     output.say(f"the configuration is valid; log directories: {', '.join(found.log_dirs)}")
     return 0
 

@@ -158,18 +158,10 @@ def no_log_dirs(log_dirs: Iterable[str]) -> Iterator[str]:
             yield reason
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """The log directories of a configuration, all its problems, and its warnings."""
+def diagnose(arguments: Namespace) -> tuple[Loaded, list[str]]:
+    """Look at everything: values, names, directories, the metadata log; with all problems.
 
-    log_dirs: tuple[str, ...]
-    problems: tuple[str, ...]
-    warnings: tuple[str, ...]
-
-
-def diagnose(arguments: Namespace) -> Diagnosis:
-    """Look at everything: values, names, directories, the metadata log. A default directory of which a file that cannot be
-    read may differ is not looked at.
+    A default directory of which a file that cannot be read may differ is not looked at.
 
     Raises: `BadUsage` for directories that make no sense together.
     """
@@ -179,7 +171,7 @@ def diagnose(arguments: Namespace) -> Diagnosis:
     broker = configuration.broker
     log_dirs = _log_dirs(arguments.log_dir, broker.log_dirs)
     if sources.problems and not (arguments.log_dir or _names_log_dirs(configuration)):
-        return Diagnosis(log_dirs, tuple(problems), configuration.warnings)
+        return Loaded(configuration, log_dirs, configuration.warnings), problems
     directories = dict.fromkeys(log_dirs)
     if "metadata.log.dir" in configuration.broker_settings:
         directories[os.path.abspath(broker.metadata_log_dir)] = None
@@ -193,7 +185,7 @@ def diagnose(arguments: Namespace) -> Diagnosis:
     warnings = [*configuration.warnings, *no_log_dirs(log_dirs)]
     if not unusable:
         warnings += _unknown_topics(files, log_dirs, configuration, None)
-    return Diagnosis(log_dirs, (*problems, *unusable), tuple(warnings))
+    return Loaded(configuration, log_dirs, tuple(warnings)), problems + unusable
 
 
 def _names_log_dirs(configuration: Configuration) -> bool:

@@ -21,17 +21,7 @@ _WAITING = "starting Spark ..."
 """Of a log until the first of its bytes is read. Where Spark is up, that is too soon to be seen."""
 
 
-class NoProgress(RunProgress):
-    """Draws nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-class Bars(NoProgress):
+class Bars(RunProgress):
     """Draws between entering and leaving; the bar of a log goes away when the log is finished."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -74,9 +64,9 @@ class Bars(NoProgress):
                 self._bars.remove_task(self._tasks.pop(log))
 
 
-def progress_on(stream: TextIO) -> NoProgress:
+def progress_on(stream: TextIO) -> contextlib.AbstractContextManager[RunProgress]:
     """Bars if `stream` is a terminal that can draw them."""
-    return Bars(stream) if _is_drawable(stream) else NoProgress()
+    return Bars(stream) if _is_drawable(stream) else contextlib.nullcontext(RunProgress())
 
 
 @contextlib.contextmanager

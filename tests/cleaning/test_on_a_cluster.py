@@ -1,12 +1,12 @@
 """`cleanerd clean` where Spark may be anywhere leaves the same bytes as on one machine."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from cleanerd.cleaning.result import LogResult
-from cleanerd.cli.progress import NoProgress
+from cleanerd.cleaning.result import LogResult, Progress
 from cleanerd.format import names
 from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.pipeline import small_log
@@ -24,7 +24,7 @@ def cluster(spark: LazySpark) -> Iterator[LazySpark]:
     session.stop()
 
 
-class Seen(NoProgress):
+class Seen(Progress):
     """Logs that were planned and finished, in order."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ def test_logs_of_several_directories_are_tasks_of_the_same_jobs(
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"!")
     shared, seen, run = [], [Seen()], ResidentJob.run
     monkeypatch.setattr(ResidentJob, "run", lambda job, *step: shared.append(job) or run(job, *step))
-    monkeypatch.setattr("cleanerd.cli.clean.progress_on", lambda _: seen.pop())
+    monkeypatch.setattr("cleanerd.cli.clean.progress_on", lambda _: nullcontext(seen.pop()))
     progress = seen[0]
     ran = clean(cluster, *log_dirs)
     assert ran.code == 1

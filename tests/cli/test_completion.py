@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cleanerd.cli.completion import script
-from cleanerd.cli.ctl.names import COMPLETERS
+from cleanerd.cli.ctl.main import COMPLETERS
 from cleanerd.cli.ctl.parser import make_parser as make_ctl_parser
 from cleanerd.cli.main import make_parser
 from cleanerd.cli.parser import SHELLS

@@ -6,11 +6,10 @@ Imports nothing but light modules of the standard library, so that it starts in 
 import argparse
 import select
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cleanerd.cli.completion import autocomplete
 from cleanerd.cli.ctl import tables as ctl_tables
-from cleanerd.cli.ctl.names import COMPLETERS
 from cleanerd.cli.ctl.parser import make_parser
 from cleanerd.cli.output import INTERRUPTED, is_table, prepare_streams, rendered, write
 from cleanerd.cli.tables import fitted
@@ -28,6 +27,7 @@ from cleanerd.daemon.api.verb import Reply
 from cleanerd.errors import CleanerdError
 
 _LEAST_PAUSE_S = 0.1
+_COMPLETION_S = 1.0  # who presses TAB does not wait longer for the daemon
 _CLEAR_SCREEN = "\x1b[H\x1b[2J"
 _HINTS = {
     NOT_RUNNING: "start it: `systemctl start cleanerd`, or `cleanerd run --config FILE`;\n"
@@ -100,6 +100,35 @@ def _reply(options: argparse.Namespace) -> Reply:
 
 def _say(text: str) -> None:
     print(f"cleanerctl: {text}", file=sys.stderr)
+
+
+# -- names of the daemon for shell completion -------------------------------------------------------------------
+
+
+def _logs(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
+    return sorted(
+        f"{log['topic']}-{log['partition']}" for log in _rows("logs", parsed_args, pattern=f"{prefix}*")
+    )
+
+
+def _patterns(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
+    rows = _rows("logs", parsed_args, pattern=f"{prefix}*")
+    return sorted({name for log in rows for name in (log["topic"], f"{log['topic']}-{log['partition']}")})
+
+
+def _ids_of(what: str) -> Callable[..., list[str]]:
+    return lambda parsed_args, **_: [row["id"] for row in _rows(what, parsed_args)]
+
+
+def _rows(what: str, options: argparse.Namespace, pattern: str | None = None) -> list[dict[str, str]]:
+    """What the daemon has; nothing if it does not answer soon."""
+    try:
+        return list(Client(options.socket, _COMPLETION_S).get(f"/v1/{what}", pattern=pattern)[what])
+    except (ControlError, KeyError):
+        return []
+
+
+COMPLETERS = {"LOG": _logs, "PATTERN": _patterns, "JOB": _ids_of("jobs"), "HOLD": _ids_of("holds")}
 
 
 if __name__ == "__main__":

@@ -1,17 +1,63 @@
-"""The command line of cleanerctl, made from the verbs: arguments, options, help."""
+"""The command line of cleanerctl, made from the verbs: arguments, options, help.
+
+`top` and `completion` make no request of the control API of their own.
+"""
 
 import argparse
 import os
 
 from cleanerd import __version__
-from cleanerd.cli.ctl.own_verbs import COMPLETION, TOP
 from cleanerd.cli.options import FORMATS, OUTPUT_HELP
-from cleanerd.cli.parser import Parser, add_arguments
-from cleanerd.daemon.api.arguments import duration
+from cleanerd.cli.output import is_table
+from cleanerd.cli.parser import SHELLS, Parser, add_arguments
+from cleanerd.daemon.api.arguments import argument, duration, option
+from cleanerd.daemon.api.client import Client
+from cleanerd.daemon.api.verb import Reply, Verb
 from cleanerd.daemon.api.verbs import VERBS
 
 DEFAULT_SOCKET = "/run/cleanerd/control.sock"
-PUBLIC = (VERBS[0], TOP, *VERBS[1:], COMPLETION)
+
+
+def _top(client: Client, options: argparse.Namespace) -> Reply:
+    """On a terminal, again and again until the user leaves; then nothing is left to print."""
+    from cleanerd.cli.ctl import top  # noqa: PLC0415 - rich takes longer to import than all other verbs together
+
+    if is_table(options.output) and top.is_possible():
+        top.watch(client, options.interval)
+        return Reply({}, text="")
+    found = top.ask(client)
+    return Reply(found, text=top.snapshot(found))
+
+
+def _completion(_: Client, options: argparse.Namespace) -> Reply:
+    from cleanerd.cli.completion import script  # noqa: PLC0415 - only here
+
+    made = script("cleanerctl", options.shell)
+    return Reply({"completion": made}, text=made)
+
+
+_TOP = Verb(
+    "top",
+    "Watch logs, jobs and results on the whole screen; without a terminal, print them once.\n\n"
+    "Watch logs, jobs and results on the whole screen, every second by default; without a terminal, print them once.",
+    (),
+    (option("--interval", "default: 1s", metavar="TIME", type=duration, default=1.0),),
+    ("top", "top --interval 5s"),
+    ask=_top,
+)
+_COMPLETION = Verb(
+    "completion",
+    "Print a script that completes verbs, options and names of logs in a shell.",
+    (),
+    (argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS)),),
+    (
+        "completion bash > /etc/bash_completion.d/cleanerctl",
+        "completion fish > ~/.config/fish/completions/cleanerctl.fish",
+        "completion zsh > ~/.cleanerctl.zsh  # and in ~/.zshrc: source ~/.cleanerctl.zsh",
+    ),
+    ask=_completion,
+)
+PUBLIC = (VERBS[0], _TOP, *VERBS[1:], _COMPLETION)
 """In the order in which help and manual list them."""
 _EXAMPLES = (
     "cleanerctl status",

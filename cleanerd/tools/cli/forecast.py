@@ -1,12 +1,7 @@
 """`cleanerd forecast`: what a cleaning would remove now; it only reads, and needs no daemon.
 
-========  ====================================================================
-exit      when
-========  ====================================================================
-0         every log was read
-1         some log could not be read; the others are shown
-2, 78     the command line or the configuration is wrong
-========  ====================================================================
+Exit 0 if every log was read; 1 if some log could not be, and the others are shown; 2 or 78 if the command line or the
+configuration is wrong.
 
 JSON and YAML are `{"apiVersion": "cleanerd/v1", "logs": [...]}` with `FIELDS` of each log that is compacted; estimates
 are `{"value": ..., "error": ...}` (95 % confidence; 0: exact), and null where there is nothing to clean.

@@ -1,12 +1,7 @@
 """`cleanerd inspect`: what is in logs, and why they are so large.
 
-========  =====================================================================================================
-exit      when
-========  =====================================================================================================
-0         every log was read
-1         some log could not be read, and the others are shown; or none of the logs that were named was found
-2, 78     the command line or the configuration is wrong
-========  =====================================================================================================
+Exit 0 if every log was read; 1 if some log could not be, and the others are shown, or if none of the logs that were named
+was found; 2 or 78 if the command line or the configuration is wrong.
 
 JSON and YAML are `{"apiVersion": "cleanerd/v1", "logs": [...], "failed": [...]}`, a log with the fields of
 `insight.inspect.Inspection` and its `log_dir`; an estimate is `{"value": ..., "error": ...}`, and keys that are no text are
@@ -38,8 +33,7 @@ from cleanerd.units import key_text, size
 
 if TYPE_CHECKING:
     from cleanerd.tools.insight.coordinators import CoordinatorEntry
-    from cleanerd.tools.insight.inspect import Inspection
-    from cleanerd.tools.insight.inspect_logs import InspectTask
+    from cleanerd.tools.insight.inspect import Inspection, InspectTask
 
 _DETAILS_MAX = 1
 """With more logs than that, details have to be asked for."""
@@ -48,8 +42,13 @@ _DETAILS_MAX = 1
 def run(arguments: Namespace) -> int:
     """Look, report; returns the exit code."""
     from cleanerd.pipeline.values import TopicCodec  # noqa: PLC0415
-    from cleanerd.tools.insight.inspect import KEYS_MAX, Inspection  # noqa: PLC0415 - loads the compiled loops
-    from cleanerd.tools.insight.inspect_logs import InspectTask, inspect_logs, size_of_log  # noqa: PLC0415
+    from cleanerd.tools.insight.inspect import (  # noqa: PLC0415 - loads the compiled loops
+        KEYS_MAX,
+        Inspection,
+        InspectTask,
+        inspect_logs,
+        size_of_log,
+    )
     from cleanerd.tools.insight.log_dir_check import list_log_dir  # noqa: PLC0415
 
     now_ms = arguments.now_ms if arguments.now_ms is not None else SystemClock().now_ms()

@@ -1,12 +1,7 @@
 """`cleanerd salvage`: a copy of the sound part of a partition directory.
 
-========  ====================================================================
-exit      when
-========  ====================================================================
-0         the copy holds everything
-1         the copy lacks what is listed, or could not be written
-2         the directories make no sense
-========  ====================================================================
+Exit 0 if the copy holds everything; 1 if it lacks what is listed, or could not be written; 2 if the directories make no
+sense.
 
 JSON is one document with `FIELDS` and `damage`, a list of byte ranges with `path`, `start`, `end` (exclusive), `code`,
 `expected` and `found`.

@@ -1,12 +1,7 @@
 """`cleanerd verify`: check log directories and change nothing.
 
-========  ====================================================================
-exit      when
-========  ====================================================================
-0         nothing is wrong; there may be warnings
-1         some finding is an error, or none of the logs that were named was found
-2, 78     the command line or the configuration is wrong
-========  ====================================================================
+Exit 0 if nothing is wrong but for warnings; 1 if some finding is an error, or none of the logs that were named was found;
+2 or 78 if the command line or the configuration is wrong.
 
 JSON and YAML are `{"apiVersion": "cleanerd/v1", "summary": {...}, "findings": [...]}` with `FINDING_FIELDS` for each;
 JSON lines are the findings one by one, then the summary. What does not apply is null.

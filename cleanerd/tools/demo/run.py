@@ -20,7 +20,6 @@ from cleanerd.cleaning.one_shot import clean_once
 from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
 from cleanerd.cli import clean, output
 from cleanerd.cli.main import make_parser
-from cleanerd.cli.progress import NoProgress
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.env.clock import Clock, SystemClock
@@ -110,7 +109,7 @@ class Demo:
             feed.roll(self._clock.now_ms())
             feed.close(self._clock.now_ms())
             requests, _ = clean.requests_from(_parsed(_options(log_dir)))
-            self._clean_once(requests, NoProgress(), self._clock)
+            self._clean_once(requests, Progress(), self._clock)
 
     def _clean_once(
         self, requests: Sequence[CleanRequest], progress: Progress, clock: Clock

@@ -8,22 +8,26 @@ keys all numbers are exact; with more, those of keys are estimates from a sample
 locked or changed; of a broker's directory nothing is read above the checkpointed high watermark.
 """
 
+import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from cleanerd.errors import SourceChanged
+from cleanerd.errors import CleanerdError, SourceChanged, attempt
 from cleanerd.format.codecs import Codec
 from cleanerd.format.head import CODEC_MASK
+from cleanerd.format.names import TopicPartition
 from cleanerd.kernels.judge import mark_aborted
 from cleanerd.kernels.tables import EventKind, Table
 from cleanerd.pipeline.values import TopicCodec
 from cleanerd.tools.kernels.tally import DAY_MS, GROUPS, Tally, TopTable, Total
 
+from .processes import ReadProgress, answers
 from .recoding import Recoded, RecordSample
 from .records import LogRange, open_log, read_slices
 from .walk import Sound
@@ -161,12 +165,12 @@ def inspect_partition(
     Raises: `BadUsage` for no partition directory; `CorruptFile` for damage; `SourceChanged` when segments keep changing;
     `OSError`.
     """
-    for attempt in range(_ATTEMPTS_MAX):
+    for number in range(_ATTEMPTS_MAX):
         try:
             tally = Tally(keys_max, new_key(), prefix_bytes)
             return _inspect(committed_or_not(partition_dir), now_ms, tally, topic_codec)
         except SourceChanged:  # a live broker deletes and swaps segments
-            if attempt == _ATTEMPTS_MAX - 1:
+            if number == _ATTEMPTS_MAX - 1:
                 raise
     raise AssertionError
 
@@ -203,7 +207,6 @@ def _inspect(view: LogRange, now_ms: int, tally: Tally, topic_codec: TopicCodec 
         batches.add(sound)
         sample.add(sound)
     newest, totals = tally.newest(), tally.totals
-    records, size = superseded(tally)
     is_tombstone = newest["is_tombstone"] != 0
     today, weight = now_ms // DAY_MS, 1 << tally.level
     tombstone_ages = today - newest["timestamp"][is_tombstone] // DAY_MS
@@ -221,8 +224,8 @@ def _inspect(view: LogRange, now_ms: int, tally: Tally, topic_codec: TopicCodec 
         records=int(totals[Total.RECORDS]),
         keys=count_estimate(len(newest), tally.level),
         live_bytes=_estimate(_by_group(newest)[:, 1] * weight, tally.level),
-        superseded_records=records,
-        superseded_bytes=size,
+        superseded_records=_estimate(tally.waste[:, 0], tally.level),
+        superseded_bytes=_estimate(tally.waste[:, 1], tally.level),
         superseded_ages=_superseded_ages(tally, today),
         tombstones=int(totals[Total.TOMBSTONES]),
         live_tombstones=int(np.count_nonzero(is_tombstone)) * weight,
@@ -244,11 +247,6 @@ def _inspect(view: LogRange, now_ms: int, tally: Tally, topic_codec: TopicCodec 
         codecs=batches.codecs(),
         alternatives=sample.alternatives(expanded_bytes, batches.bytes, batches.count, topic_codec),
     )
-
-
-def superseded(tally: Tally) -> tuple[Estimate, Estimate]:
-    """Superseded records, and their bytes."""
-    return _estimate(tally.waste[:, 0], tally.level), _estimate(tally.waste[:, 1], tally.level)
 
 
 def removable(partition_dir: str, end_offset: int, keys_max: int, now_ms: int) -> tuple[Estimate, Estimate]:
@@ -366,3 +364,56 @@ def _largest(tally: Tally) -> tuple[LargeRecord, ...]:
         if expanded_bytes:
             found.append(LargeRecord(offset, timestamp_ms, tally.large_name(at), expanded_bytes, size))
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class InspectTask:
+    """A log to look at, and how; see `inspect_partition`."""
+
+    log_dir: str
+    topic_partition: TopicPartition
+    directory: str
+    size_bytes: int
+    now_ms: int
+    keys_max: int
+    prefix_bytes: int
+    topic_codec: TopicCodec | None
+
+
+def inspect_logs(
+    tasks: Sequence[InspectTask], processes: int | None, read: ReadProgress
+) -> dict[InspectTask, Inspection | CleanerdError]:
+    """What is in some logs, or why one cannot be read; the largest first. Each is read in one of several processes.
+
+    Memory is that of `keys_max` for each process. `processes`, `read`: as `answers` has them.
+    """
+    found = answers(inspect_task, tasks, _killed, processes, read)
+    return {
+        task: found[task]
+        for task in sorted(tasks, key=lambda task: (-task.size_bytes, task.log_dir, task.topic_partition))
+    }
+
+
+def size_of_log(directory: str) -> int:
+    """Bytes of its segments."""
+    try:
+        return sum(entry.stat().st_size for entry in os.scandir(directory) if entry.name.endswith(".log"))
+    except OSError:  # it is gone, or cannot be read: opening it reports that
+        return 0
+
+
+def inspect_task(task: InspectTask) -> Inspection | CleanerdError:
+    """Look at one log; what cannot be read is the answer."""
+    look = partial(
+        inspect_partition,
+        task.directory,
+        now_ms=task.now_ms,
+        keys_max=task.keys_max,
+        prefix_bytes=task.prefix_bytes,
+        topic_codec=task.topic_codec,
+    )
+    return attempt(look, task.directory)
+
+
+def _killed(_: InspectTask) -> Inspection | CleanerdError:
+    return CleanerdError("the process that read it was killed")

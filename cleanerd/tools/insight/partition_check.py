@@ -17,7 +17,14 @@ from cleanerd.env.files import FileStat
 from cleanerd.errors import CleanerdError
 from cleanerd.format import names
 from cleanerd.format.checkpoint import EpochEntry, parse_leader_epochs
-from cleanerd.format.names import FileKind, SegmentFileName, Suffix, TopicPartition, parse_segment_file
+from cleanerd.format.names import (
+    MAX_OFFSET,
+    FileKind,
+    SegmentFileName,
+    Suffix,
+    TopicPartition,
+    parse_segment_file,
+)
 from cleanerd.format.partition_metadata import parse_partition_metadata
 from cleanerd.format.producer_snapshot import parse_producer_snapshot
 from cleanerd.kernels.tables import EVENT, EventKind, Table
@@ -28,7 +35,6 @@ from cleanerd.storage.staged import read_manifests, staged_flaw, staged_names
 from .findings import Finding, Judged
 from .regular_files import CarefulFiles
 from .segment_check import SegmentReport, SegmentTask
-from .waiting import waiting_swaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +97,21 @@ def list_partition(facts: DirFacts, topic_partition: TopicPartition, directory: 
     return found
 
 
+def waiting_swaps(listed: Sequence[str]) -> list[SegmentFileName]:
+    """Each `.log.swap` among these names that a starting broker takes for its segment, or whose sources are `.deleted`.
+
+    What they hold may lie nowhere else. Ascending. Others lie at or above a `.cleaned`: the broker deletes them, and their
+    sources are the log (spec disk D2).
+    """
+    found = [name for name in map(parse_segment_file, listed) if name is not None]
+    first_cleaned = min((n.base_offset for n in found if n.suffix is Suffix.CLEANED), default=MAX_OFFSET)
+    logs = [name for name in found if name.kind is FileKind.LOG]
+    last_deleted = max((n.base_offset for n in logs if n.suffix is Suffix.DELETED), default=-1)
+    swaps = [name for name in logs if name.suffix is Suffix.SWAP]
+    waiting = [n for n in swaps if n.base_offset < first_cleaned or n.base_offset <= last_deleted]
+    return sorted(waiting, key=lambda name: name.base_offset)
+
+
 def _sort_names(
     found: Partition, listed: Sequence[str]
 ) -> tuple[list[SegmentFileName], list[SegmentFileName]]:
@@ -134,7 +155,7 @@ def _judge_name(found: Partition, name: str) -> None:
     number, _, _ = name.partition(".")
     if not os.path.isfile(path) or _SEGMENT_END.search(name) is None:
         found.add("foreign_file", path)
-    elif not number.isdecimal() or int(number) > names.MAX_OFFSET:
+    elif not number.isdecimal() or int(number) > MAX_OFFSET:
         found.add("misnamed_file", path, -1, "an offset of 20 digits", name)
     else:
         found.add("short_name", path, -1, "an offset of 20 digits", name)
@@ -188,7 +209,7 @@ def _list_segment(
         SegmentTask(
             facts.log_dir, found.topic_partition, found.directory, base, next_base, identity,
             frozenset(kinds), facts.is_live, is_clean,
-            watermark if facts.is_kafka else names.MAX_OFFSET, max(watermark, flushed), suffix,
+            watermark if facts.is_kafka else MAX_OFFSET, max(watermark, flushed), suffix,
         )
     )  # fmt: skip
 

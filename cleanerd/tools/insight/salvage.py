@@ -52,8 +52,8 @@ from cleanerd.storage.partition_dir import bases_of
 from cleanerd.storage.producer_state import ProducerState
 
 from .new_segment import NewSegment, check_stopped
+from .partition_check import waiting_swaps
 from .regular_files import CarefulFiles, file_size, read_around_bad_sectors
-from .waiting import waiting_swaps
 from .walk import Bounds, Damage, Sound, walk_log
 
 _T = TypeVar("_T")

@@ -11,7 +11,7 @@ from cleanerd.format.batch import Record
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.demo import run as demo
-from cleanerd.tools.demo.reader import read_and_compare
+from cleanerd.tools.demo.process import read_and_compare
 from cleanerd.tools.demo.topics import ORDERS, PROFILES, TOPICS, Feed, Topic
 from tests.cli.conftest import CLEANERD, Run
 

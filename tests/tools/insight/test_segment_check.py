@@ -2,6 +2,7 @@
 
 import errno
 import os
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import pytest
 
 from cleanerd.format import names
 from cleanerd.format.names import FileKind
+from cleanerd.format.offset_index import parse_offset_index
 from cleanerd.tools.insight import segment_check
-from cleanerd.tools.insight.segment_check import SegmentReport
+from cleanerd.tools.insight.segment_check import OffsetIndexCheck, SegmentReport
 from cleanerd.tools.insight.walk import Bounds, Damage, Sound, walk_log
 from tests.cleaning.logs import lock_of_another
 from tests.tools.insight import damage
@@ -71,3 +73,17 @@ def test_damage_of_an_index_is_found_beside_a_log_that_cannot_be_read_to_its_end
 
     monkeypatch.setattr(segment_check, "walk_log", to_a_bad_sector)
     assert {"index_entry", "unreadable"} <= codes(log_dir).keys()
+
+
+@pytest.mark.parametrize("before", [(), ((3, 400),)])
+def test_the_half_of_an_entry_is_one_that_is_being_written(before: tuple[tuple[int, int], ...]) -> None:
+    """Kafka puts the offset into the mapped file, then the position (spec disk B2)."""
+    content = b"".join(struct.pack(">ii", *entry) for entry in (*before, (8, 0))) + bytes(80)
+    is_written, is_settled = (
+        OffsetIndexCheck(parse_offset_index(content, 56), is_settled=is_settled)
+        for is_settled in (False, True)
+    )
+    assert is_written.flaw is None
+    assert str(is_settled.flaw) == (
+        f"at byte {8 * len(before)}: expected rising offsets and positions, found relative offset 8, position 0"
+    )
