@@ -17,20 +17,18 @@ from cleanerd.tools.insight.verify import verify
 from tests.cleaning.damage import HINTS
 from tests.cleaning.logs import clean, contents, segment
 from tests.cleaning.test_merge import append, bytes_of
-from tests.tools.insight import damage, damage_beside
+from tests.tools.insight import damage
 from tests.tools.insight.logdirs import broker_log_dir
 
 FILES = (".index", ".timeindex", ".txnindex", ".snapshot", "-checkpoint")
 """Ends of the names of what a cleaning reads beside the `.log`."""
 CODES = ("index", "time_index", "txn_index", "snapshot", "epoch", "checkpoint", "log_start", "not_regular")
-OF_VERIFY = [
-    harm for harm, code in (damage.DAMAGES | damage_beside.DAMAGES).items() if code.startswith(CODES)
-]
+OF_VERIFY = [harm for harm, code in damage.DAMAGES.items() if code.startswith(CODES)]
 VERIFY_ALONE: dict[Callable[[Path], object], str] = {
     damage.time_index_too_old: "it takes the timestamps of all batches to see it",
     damage.time_index_too_young: "the same",
     damage.txn_index_without_an_abort: "in the active segment, and no transaction that was cleaned reaches it",
-    damage_beside.fifo_as_log: "no file beside the `.log`",
+    damage.fifo_as_log: "no file beside the `.log`",
 }
 """Errors that a cleaning does not meet, and why."""
 

@@ -29,12 +29,6 @@ COMMANDS = {
     "config show": [DIRECTORY, "--origin"],
     "salvage": [str(GOLDEN / "plain-0")],
 }
-VERBS = {
-    "log": ["orders-3"],
-    "explain": ["orders-0"],
-    "clean": ["orders-3"],
-    "retention": ["orders"],
-}
 ENCODINGS = ("ascii", "latin-1")
 
 
@@ -92,14 +86,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize(
-    "verb", ["status", "logs", "jobs", "holds", "history", "forecast", "throttle", "top", *VERBS]
-)
+@pytest.mark.parametrize("verb", ["explain orders-0", "holds", "status", "top"])
 def test_cleanerctl(verb: str, form: str, plain: Streams, served: Daemon) -> None:
     with plain, capture_logs():  # the daemon logs in this process
-        code = ctl_main.main(["--socket", str(served.path), verb, *VERBS.get(verb, []), "-o", form])
+        code = ctl_main.main(["--socket", str(served.path), *verb.split(), "-o", form])
     assert code == 0, plain.text()
-    assert plain.text() or form == "jsonl", "no jobs are no lines"
+    assert plain.text()
 
 
 @pytest.mark.parametrize(

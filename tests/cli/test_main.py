@@ -1,24 +1,11 @@
 """`cleanerd` itself and `cleanerd config`."""
 
-import importlib.util
 import json
 from pathlib import Path
 
 import pytest
 
-from cleanerd.cli.main import make_parser
-from tests.cli.conftest import Run, python, verbs
-
-
-def test_every_command_names_a_function_that_there_is() -> None:
-    """By name, so that no type checker sees them; those of the tools are in no module that the cleaner imports."""
-    named = {name for _, command in verbs(make_parser()) if (name := command.get_default("run"))}
-    assert len(named) > 8
-    for module, function in (name.split(":") for name in named):
-        found = importlib.util.find_spec(module)
-        assert found is not None
-        assert found.origin is not None
-        assert f"\ndef {function}(" in Path(found.origin).read_text()
+from tests.cli.conftest import Run, python
 
 
 def test_python_o_is_refused() -> None:

@@ -17,7 +17,6 @@ COMMANDS = [
     for program in PROGRAMS.values()
     for command in (program.make_parser(), *(found for _, found in verbs(program.make_parser())))
 ]
-EXIT_CODES = {"cleanerd": (0, 1, 2, 78, 130), "cleanerctl": (0, 1, 2, 3, 4, 75, 77, 130)}
 
 
 def parsed(line: str) -> argparse.Namespace:
@@ -47,15 +46,9 @@ def test_help_of_every_command_teaches(
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_lists_its_commands_and_exit_codes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_version(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert PROGRAMS[name].main(["--version"]) == 0
     assert capsys.readouterr().out == f"{name} {__version__}\n"
-    parser = PROGRAMS[name].make_parser()
-    text = parser.format_help()
-    for command in (found for found, _ in verbs(parser) if " " not in found):
-        assert f"\n    {command} " in text
-    for code in EXIT_CODES[name]:
-        assert re.search(rf"^  {code} ", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""cleanerd's own keys: what each accepts, and that all layers set them."""
+"""cleanerd's own keys: what each accepts."""
 
 from pathlib import Path
 
@@ -9,11 +9,9 @@ from cleanerd.config.keys import BROKER_KEYS
 from cleanerd.config.load import resolve
 from cleanerd.config.model import ClusterMetadata
 from cleanerd.config.reload import plan_reload
-from cleanerd.config.sources import environment_variable, read_sources
-from cleanerd.config.values import ValueType
+from cleanerd.config.sources import read_sources
 from cleanerd.errors import BadConfiguration
 
-OWN = sorted(name for name in BROKER_KEYS if name.startswith("cleanerd."))
 FORMS = {
     "cleanerd.io.max.read.bytes.per.second": ("1e6 0.5 unlimited", "0 -1 NaN fast"),
     "cleanerd.reserved.topics": ("__consumer_offsets,a.b", f"a/b a,,b {'x' * 250}"),
@@ -51,25 +49,6 @@ def test_what_a_key_of_each_form_accepts(key: str) -> None:
         (problem,) = caught.value.problems
         assert problem.startswith(f"{key}: expected ")
         assert problem.endswith(f"found {text!r} (command line: --set {key})")
-
-
-@pytest.mark.parametrize("key", OWN)
-def test_environment_and_file_set_each_key(key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`CLEANERD_...` beats the config file, `--set` beats both."""
-    default = BROKER_KEYS[key].default
-    text = ",".join(default) if isinstance(default, tuple) else str(default)
-    if default is None:
-        text = "true" if BROKER_KEYS[key].type is ValueType.BOOLEAN else "1"
-    path = tmp_path / "server.properties"
-    path.write_text(f"{key}={text}\n")
-    in_file = resolve(read_sources(str(path))).broker_settings[key]
-    assert str(in_file.origin) == f"config file: {path}:1"
-    monkeypatch.setenv(environment_variable(key), text)
-    in_environment = resolve(read_sources(str(path))).broker_settings[key]
-    assert str(in_environment.origin) == "environment: CLEANERD_" + key[9:].replace(".", "_").upper()
-    on_command_line = resolve(read_sources(str(path), [(key, text)])).broker_settings[key]
-    assert str(on_command_line.origin) == f"command line: --set {key}"
-    assert in_file.value == in_environment.value == on_command_line.value
 
 
 def test_records_of_the_metadata_log_set_what_may_change_at_run_time() -> None:

@@ -9,7 +9,6 @@ import cleanerd
 from cleanerd.config.keys import (
     BROKER_KEYS,
     IGNORED_BROKER_KEYS,
-    IGNORED_TOPIC_KEYS,
     MS_PER_UNIT,
     TOPIC_KEYS,
 )
@@ -88,11 +87,6 @@ def test_every_declaration_is_sound(key: Key) -> None:
 
 def _shown(value: object) -> str:
     return ",".join(value) if isinstance(value, tuple) else str(value)
-
-
-def test_no_key_is_both_used_and_ignored() -> None:
-    """The list of names without effect holds only such."""
-    assert TOPIC_KEYS.keys().isdisjoint(IGNORED_TOPIC_KEYS)
 
 
 def test_every_key_is_read_or_said_to_have_no_effect() -> None:

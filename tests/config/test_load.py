@@ -75,20 +75,6 @@ def test_c153_log_retention_of_zero_is_rejected(key: str) -> None:
     assert problem == f"{key}: expected -1 or a number ≥ 1, found 0 (command line: --set {key})"
 
 
-@pytest.mark.parametrize(
-    ("properties", "segment_ms"),
-    [
-        ({"log.roll.ms": "1800000"}, HOUR_MS // 2),
-        ({"log.roll.hours": "1"}, HOUR_MS),
-        ({"log.roll.ms": "1800000", "log.roll.hours": "1"}, HOUR_MS // 2),
-        ({}, 168 * HOUR_MS),
-    ],
-)
-def test_n4_roll_time(properties: dict[str, str], segment_ms: int) -> None:
-    """The pattern of retention, for rolling."""
-    assert configured(properties).topic_settings("t")["segment.ms"].value == segment_ms
-
-
 @pytest.mark.parametrize("text", ["0", "-1"])
 @pytest.mark.parametrize("key", ["log.roll.ms", "log.roll.hours"])
 def test_n4_roll_time_below_one_is_rejected(key: str, text: str) -> None:
@@ -169,14 +155,6 @@ def test_n1_dedupe_buffer_per_thread(enable: str) -> None:
     for size in ("2097153", "2097152", "0", "-5"):
         (problem,) = problems_of({**sizes, "log.cleaner.dedupe.buffer.size": size})
         assert problem.startswith("log.cleaner.dedupe.buffer.size: expected more than 1048576 for each of 2")
-
-
-def test_n6_max_message_bytes() -> None:
-    """1 MiB and the overhead of a log entry, for brokers and topics; one key feeds both."""
-    for values, expected in (({}, 1_048_576 + 12), ({"message.max.bytes": "5"}, 5)):
-        found = configured(values)
-        assert found.broker_settings["message.max.bytes"].value == expected
-        assert found.topic_settings("t")["max.message.bytes"].value == expected
 
 
 def test_every_problem_is_reported_at_once() -> None:

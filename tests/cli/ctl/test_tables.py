@@ -55,22 +55,9 @@ def test_status_has_human_units_and_a_table_of_log_directories() -> None:
 
 def test_what_a_muted_topic_had_before_is_told_of_the_cluster_alone() -> None:
     """Of a topic that the agent keeps the broker's cleaner from, nobody has asked."""
+    mute = {"topic": "orders", "since_ms": 0, "prior_ratio": None, "confirmed": True}
     shown = {
-        by_lease: ctl_tables.text(
-            Reply(
-                {
-                    "muted": [
-                        {
-                            "topic": "orders",
-                            "since_ms": 0,
-                            "prior_ratio": None,
-                            "confirmed": True,
-                            "by_lease": by_lease,
-                        }
-                    ]
-                }
-            )
-        )
+        by_lease: ctl_tables.text(Reply({"muted": [{**mute, "by_lease": by_lease}]}))
         for by_lease in (False, True)
     }
     assert "not set" in shown[False]

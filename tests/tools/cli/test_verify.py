@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cleanerd.tools.cli.verify import FINDING_FIELDS
 from tests.cli.conftest import Run
-from tests.tools.insight import damage, damage_beside
+from tests.tools.insight import damage
 from tests.tools.insight.logdirs import broker_log_dir
 
 
@@ -22,7 +22,7 @@ def test_a_healthy_directory(run: Run, log_dir: Path) -> None:
 def test_findings_as_a_document(run: Run, log_dir: Path) -> None:
     """Exit 1 for an error; every field is there, null where it does not apply."""
     log, position = damage.bad_crc(log_dir)
-    checkpoint, _ = damage_beside.checkpoint_partition(log_dir)
+    checkpoint, _ = damage.checkpoint_partition(log_dir)
     ran = run("verify", "--log-dir", str(log_dir), "-o", "json")
     document = json.loads(ran.out)
     assert ran.code == 1

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cleanerd.errors import CorruptFile
 from cleanerd.format.codecs import Codec
 from cleanerd.format.record import encode_records
 from cleanerd.format.txn_index import parse_txn_index
@@ -14,7 +13,6 @@ from cleanerd.pipeline.values import TopicCodec
 from cleanerd.tools.insight.inspect import Inspection, inspect_partition
 from tests.kernels.reference import Batch, read_batches
 from tests.synthetic import Shape, write_log
-from tests.tools.insight import damage
 from tests.tools.insight.logdirs import GOLDEN, random_partition
 
 LOGS = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir() and not path.name.startswith("__"))
@@ -147,13 +145,6 @@ def test_hot_keys_are_found_when_not_all_keys_have_a_row(tmp_path: Path) -> None
     most = int(np.bincount(keys).max())
     assert found.hot_keys[0].bytes <= most * record_bytes + most
     assert found.hot_keys[0].bytes + found.hot_keys_error_bytes >= (most - 1) * record_bytes
-
-
-def test_damage_is_an_error_with_file_and_byte(log_dir: Path) -> None:
-    path, position = damage.bad_crc(log_dir)
-    with pytest.raises(CorruptFile) as caught:
-        inspect_partition(str(log_dir / "plain-0"), now_ms=NOW_MS)
-    assert (caught.value.path, caught.value.position) == (str(path), position)
 
 
 def test_other_batches_are_measured_not_guessed(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Bounds of a `LogRange` by time, control records and batch columns, and parts whose segments are exchanged meanwhile."""
 
-import os
 import random
 import shutil
 from pathlib import Path
@@ -14,7 +13,7 @@ from cleanerd.format.record import Record
 from cleanerd.storage.segments import LogBatch, log_batches
 from cleanerd.tools.client.writer import LogWriter
 from cleanerd.tools.insight import live
-from cleanerd.tools.insight.records import BATCH, Columns, LogRange, open_log, read_columns, split
+from cleanerd.tools.insight.records import Columns, LogRange, open_log, split
 from tests.tools.insight.logdirs import GOLDEN, segment
 from tests.tools.insight.test_records import ISOLATIONS, LOGS, records, rows
 
@@ -104,29 +103,6 @@ def test_control_records(name: str, isolation: str) -> None:
     assert (len(markers) > 0) == (name != "plain-0")
     found = records(log, with_control=True)
     assert found == sorted(records(log) + markers, key=lambda record: record.offset)
-
-
-def test_columns_of_the_batch() -> None:
-    """Of every record the header of its batch and the file."""
-    path = GOLDEN / "transactions-0"
-    expected = {
-        record.offset: batch.header for batch in log_batches(str(path), 0) for record in batch.records()
-    }
-    seen = 0
-    for columns in read_columns(open_log(str(path)), columns={BATCH}, with_control=True):
-        assert columns.batches is not None
-        assert os.path.dirname(columns.path) == str(path)
-        for offset, batch in zip(columns.offsets.tolist(), columns.batches, strict=True):
-            header = expected[offset]
-            assert header is not None
-            assert (batch["base_offset"], batch["producer_id"], batch["producer_epoch"]) == (
-                header.base_offset, header.producer_id, header.producer_epoch,
-            )  # fmt: skip
-            assert (batch["base_sequence"], batch["leader_epoch"], batch["attributes"]) == (
-                header.base_sequence, header.leader_epoch, header.attributes,
-            )  # fmt: skip
-            seen += 1
-    assert seen == len(expected)
 
 
 def copied(path: Path) -> None:

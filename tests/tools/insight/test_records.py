@@ -21,7 +21,6 @@ from cleanerd.tools.insight.records import (
     LogRange,
     open_log,
     read_columns,
-    read_slices,
     split,
 )
 from tests.tools.insight import damage
@@ -135,19 +134,6 @@ def test_only_the_columns_that_are_asked_for() -> None:
         assert len(columns) == 16
 
 
-def test_damage(log_dir: Path) -> None:
-    """Refused with file and byte, or skipped."""
-    whole = records(open_log(str(log_dir / "plain-0")))
-    path, position = damage.bad_crc(log_dir)
-    log = open_log(str(log_dir / "plain-0"))
-    with pytest.raises(CorruptFile) as caught:
-        records(log)
-    assert (caught.value.path, caught.value.position) == (str(path), position)
-    rest = records(log, on_corrupt="skip")
-    assert 0 < len(rest) < len(whole)
-    assert {record.offset for record in rest} < {record.offset for record in whole}
-
-
 def test_a_segment_that_goes_meanwhile(log_dir: Path) -> None:
     """Deleted, or exchanged by a cleaning: never half of one and half of the other."""
     log = open_log(str(log_dir / "plain-0"))
@@ -190,18 +176,6 @@ def test_a_lost_transaction_index_is_no_reason_to_show_aborted_records(log_dir: 
     with pytest.raises(CorruptFile, match="the transaction of producer 1 that was aborted at offset"):
         open_log(str(path), isolation="read_committed")
     assert records(open_log(str(path)))
-
-
-def test_slices_have_the_positions_of_everything() -> None:
-    """Batches and records as the kernels know them, control batches too."""
-    log = open_log(str(GOLDEN / "transactions-0"))
-    found = list(read_slices(log))
-    batches = sum(len(part.batches) for part in found)
-    assert batches == sum(len(damage.starts(path)) for path in (GOLDEN / "transactions-0").glob("*.log"))
-    for part in found:
-        for record in part.part.records:
-            key = part.piece.raw[record["key_start"] : record["key_start"] + max(record["key_length"], 0)]
-            assert len(key) == max(record["key_length"], 0)
 
 
 def test_what_is_no_partition(tmp_path: Path) -> None:

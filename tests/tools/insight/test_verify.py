@@ -9,28 +9,25 @@ import pytest
 
 from cleanerd.env.page_cache import cold_ranges, drop
 from cleanerd.format import names
-from cleanerd.format.legacy import encode_message
 from cleanerd.format.names import SEGMENT_KINDS, FileKind
-from cleanerd.format.record import Record
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.tools.insight import segment_check
-from cleanerd.tools.insight.findings import KINDS, Severity
+from cleanerd.tools.insight.findings import KINDS
 from cleanerd.tools.insight.segment_check import SegmentReport
 from cleanerd.tools.insight.verify import verify
 from cleanerd.tools.insight.walk import Bounds, walk_log
 from tests.cleaning.logs import clean, lock_of_another, write_logs
-from tests.tools.insight import damage, damage_beside
+from tests.tools.insight import damage
 from tests.tools.insight.damage import Damage
 from tests.tools.insight.logdirs import GOLDEN, broker_log_dir, codes, findings, random_partition, segment
 
-DAMAGES = damage.DAMAGES | damage_beside.DAMAGES
 ALSO = {
     damage.zeros: {"bad_batch"},
     damage.segment_too_large: {"preallocated"},
     damage.many_findings: {"bad_crc"},
     damage.segment_overflow: {"time_index_end", "epoch_order", "snapshot", "checkpoint_beyond_end"},
     damage.txn_index_without_an_abort: {"txn_index_gap"},
-    damage_beside.waiting_swap: {"index_missing", "time_index_missing"},
+    damage.waiting_swap: {"index_missing", "time_index_missing"},
     damage.torn_tail: {"epoch_beyond_end"},  # of the broker's last start
     damage.torn_after_a_clean_stop: {"epoch_beyond_end", "checkpoint_beyond_end", "snapshot"},
 }
@@ -48,21 +45,21 @@ def test_nothing_is_wrong_with_what_a_broker_left(log_dir: Path) -> None:
     assert report.records > 300
 
 
-@pytest.mark.parametrize("harm", DAMAGES, ids=lambda harm: harm.__name__)
+@pytest.mark.parametrize("harm", damage.DAMAGES, ids=lambda harm: harm.__name__)
 def test_a_damage_is_found_where_it_is(harm: Damage, log_dir: Path) -> None:
     """Code, file and byte; and hardly anything else, least of all about another log."""
     path, position = harm(log_dir)
     found = findings(log_dir)
-    mine = [finding for finding in found if finding.code == DAMAGES[harm]]
+    mine = [finding for finding in found if finding.code == damage.DAMAGES[harm]]
     assert (str(path), position) in [(finding.path, finding.position) for finding in mine], found
-    assert {finding.code for finding in found} - {DAMAGES[harm]} <= ALSO.get(harm, set()), found
+    assert {finding.code for finding in found} - {damage.DAMAGES[harm]} <= ALSO.get(harm, set()), found
     assert len({finding.topic for finding in found} - {""}) <= 1
 
 
 def test_every_code_has_a_damage() -> None:
     """But those that need two directories, a staged cleaning or a race."""
     elsewhere = {"meta_mismatch", "partition_twice", "staged", "changed", "not_judged", "no_log_dir"}
-    assert KINDS.keys() - set(DAMAGES.values()) == elsewhere
+    assert KINDS.keys() - set(damage.DAMAGES.values()) == elsewhere
 
 
 def test_partitions_of_a_zookeeper_broker_need_no_topic_id(log_dir: Path) -> None:
@@ -239,19 +236,6 @@ def test_logs_of_magic_0_and_1(tmp_path: Path) -> None:
     assert report.batches == sum(len(damage.starts(segment(log, 0))) for log in logs)
 
 
-def test_a_legacy_message_after_damage_is_found(tmp_path: Path) -> None:
-    """The search for the next batch knows every magic."""
-    partition = tmp_path / "t-0"
-    partition.mkdir()
-    parts = [encode_message(Record(n, 1000 + n, b"k", b"value" * 9), magic=n % 2) for n in range(9)]
-    segment(partition, 0).write_bytes(b"".join([*parts[:3], b"\x77" * 100, *parts[4:]]))
-    report = verify([str(tmp_path)])
-    assert [finding.code for finding in report.findings if finding.kind.severity is Severity.ERROR] == [
-        "bad_batch"
-    ]
-    assert report.batches == 8
-
-
 def test_sparse_terabytes_cost_nothing(log_dir: Path, tmp_path: Path) -> None:
     """A batch beyond a hole of a terabyte is found; a head that claims the largest size is not believed."""
     log = segment(log_dir / "idempotent-0", 0)
@@ -270,7 +254,7 @@ def test_sparse_terabytes_cost_nothing(log_dir: Path, tmp_path: Path) -> None:
 def test_several_processes_find_what_one_does(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Findings and sums, also what only the end of a log shows."""
     ends = {"log_start_beyond_end", "checkpoint_beyond_end", "epoch_beyond_end"}
-    for harm in (damage.bad_crc, *damage_beside.WRITTEN):
+    for harm in (damage.bad_crc, *damage.BESIDE):
         if harm.name in {"bad_crc", *ends}:
             harm(log_dir)
     alone = verify([str(log_dir)])
@@ -316,8 +300,8 @@ def test_verify_changes_nothing(log_dir: Path) -> None:
     for harm in (
         damage.bad_crc,
         damage.index_missing,
-        damage_beside.staged_useless,
-        damage_beside.interrupted_cleaning,
+        damage.staged_useless,
+        damage.interrupted_cleaning,
     ):
         harm(log_dir)
 
