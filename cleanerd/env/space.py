@@ -66,17 +66,13 @@ def room(path: str, size_bytes: int, least_free_bytes: int) -> Iterator[None]:
             yield
             return
     with machine_turn(turn):
-        _check_room(path, size_bytes, least_free_bytes)
+        free_bytes = space_of(path).free_bytes
+        if free_bytes - size_bytes < least_free_bytes:
+            raise NoSpace(
+                f"{path}: {free_bytes} bytes are free on its file system: {size_bytes} more would not leave "
+                f"{least_free_bytes} bytes free"
+            )
         yield
-
-
-def _check_room(path: str, size_bytes: int, least_free_bytes: int) -> None:
-    free_bytes = space_of(path).free_bytes
-    if free_bytes - size_bytes < least_free_bytes:
-        raise NoSpace(
-            f"{path}: {free_bytes} bytes are free on its file system: {size_bytes} more would not leave "
-            f"{least_free_bytes} bytes free"
-        )
 
 
 def space_of(path: str) -> Space:

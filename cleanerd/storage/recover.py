@@ -97,7 +97,9 @@ def recover(
         group.base_offset for group in groups if _settle_group(partition, group, acted, is_kafka=is_kafka)
     }
     reason = _settle_foreign(partition, acted, is_kafka=is_kafka, next_offset=next_offset)
-    if _sweep(partition, waiting | _begun(partition) & unreadable):
+    found = partition.names()
+    begun = {name.base_offset for name in found if name.suffix in {Suffix.CLEANED, Suffix.SWAP}}
+    if _sweep(partition, waiting | begun & unreadable):
         acted("delete_leftover")
     return reason
 
@@ -111,12 +113,6 @@ def _read(partition: PartitionDir) -> tuple[list[StagedGroup], set[int]]:
         except CorruptFile:
             unreadable.add(name.base_offset)
     return groups, unreadable
-
-
-def _begun(partition: PartitionDir) -> set[int]:
-    """Bases of `.cleaned` and `.swap` files."""
-    found = partition.names()
-    return {name.base_offset for name in found if name.suffix in {Suffix.CLEANED, Suffix.SWAP}}
 
 
 def _settle_group(partition: PartitionDir, group: StagedGroup, acted: Acted, *, is_kafka: bool) -> bool:

@@ -1,7 +1,5 @@
 """Text files of a log directory: checkpoints, partition.metadata, meta.properties, UUIDs (spec disk A)."""
 
-from uuid import UUID
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -160,11 +158,6 @@ def test_uuid_text_round_trip(value):
     text = render_uuid(value)
     assert len(text) == 22
     assert parse_uuid(text) == value
-
-
-def test_uuid_text_of_the_metadata_topic():
-    """Spec disk A8."""
-    assert render_uuid(UUID(int=1)) == "AAAAAAAAAAAAAAAAAAAAAQ"
 
 
 META = b"""#

@@ -30,6 +30,7 @@ from cleanerd.storage.staged import StagedGroup, write_manifest
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
 from tests.sim.counted import CountedFiles
+from tests.sim.hooked import HookedFiles
 from tests.storage.committing import commit_group
 from tests.storage.model import group_of
 
@@ -135,22 +136,15 @@ def clean(log_dir: str, files: RealFiles) -> None:
     update_cleaner_checkpoint(files, log_dir, {TP: bases[-1]})
 
 
-class _StopsAt(RealFiles):
-    """Real files, until something is to be named like that."""
-
-    def __init__(self, ending: str) -> None:
-        self._ending = ending
-
-    def rename(self, source: str, target: str) -> None:
-        if target.endswith(self._ending):
-            raise InterruptedError
-        super().rename(source, target)
-
-
 def clean_until(log_dir: str, ending: str) -> None:
     """The same, interrupted before the first rename to such a name."""
+
+    def stop(call: str, path: str) -> None:
+        if call == "rename" and path.endswith(ending):
+            raise InterruptedError
+
     with contextlib.suppress(InterruptedError):
-        clean(log_dir, _StopsAt(ending))
+        clean(log_dir, HookedFiles(before=stop))
 
 
 def _stage(

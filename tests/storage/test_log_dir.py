@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from cleanerd.env.clock import SystemClock
-from cleanerd.env.files import READ_MAX_BYTES, RealFiles
+from cleanerd.env.files import RealFiles
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.checkpoints import read_offsets
 from cleanerd.storage.log_dir import LogDir
 from tests.cleaning.logs import META_PROPERTIES, lock_of_another
+from tests.sim.hooked import HookedFiles
 
 FILES = RealFiles()
 TP, OTHER = TopicPartition("t", 0), TopicPartition("other", 1)
@@ -64,25 +65,18 @@ def test_where_two_processes_have_the_directories_there_is_no_new_entry(log_dirs
     assert [entries(log_dir) for log_dir in log_dirs] == [{TP: 99, OTHER: 7}, {}]
 
 
-class Failing(RealFiles):
-    """A file system below `directory` that fails."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = str(directory)
-
-    def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
-        if path.startswith(self._directory):
-            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-        return super().read(path, max_bytes)
-
-
 def test_another_directory_that_fails_is_no_reason_not_to_write_in_this_one(
     log_dirs: tuple[Path, Path],
 ) -> None:
     """Else nothing would be recorded in any directory of a broker with one bad disk, and all its logs be cleaned again and
     again. A broker reads no checkpoint there.
     """
-    record(log_dirs, files=Failing(log_dirs[0]))
+
+    def fail(call: str, path: str) -> None:
+        if call == "read" and path.startswith(str(log_dirs[0])):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    record(log_dirs, files=HookedFiles(before=fail))
     assert [entries(log_dir) for log_dir in log_dirs] == [{TP: 99, OTHER: 7}, {TP: 5}]
 
 

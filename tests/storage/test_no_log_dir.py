@@ -6,6 +6,7 @@ import pytest
 
 from cleanerd.env.files import RealFiles
 from cleanerd.storage.no_log_dir import found_instead, why_no_log_dir
+from tests.sim.hooked import HookedFiles
 
 ENCRYPTED = "files that are encrypted: mount them, and give the path where they can be read"
 
@@ -69,17 +70,11 @@ def test_no_log_directories(tmp_path: Path, names: list[str], found: str) -> Non
     )
 
 
-def test_a_partition_that_cannot_be_listed_may_have_segments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_partition_that_cannot_be_listed_may_have_segments(tmp_path: Path) -> None:
     (tmp_path / "t-0").mkdir()
-    files = RealFiles()
-    list_names = files.list_names
 
-    def denied(directory: str) -> list[str]:
-        if directory.endswith("t-0"):
-            raise PermissionError(13, "Permission denied", directory)
-        return list_names(directory)
+    def deny(_call: str, path: str) -> None:
+        if path.endswith("t-0"):
+            raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr(files, "list_names", denied)
-    assert found_instead(files, str(tmp_path)) is None
+    assert found_instead(HookedFiles(before=deny), str(tmp_path)) is None

@@ -21,14 +21,13 @@ from cleanerd.storage.staged import manifest_names
 from cleanerd.tools.client.producer import Producer, ProducerRecord
 from cleanerd.tools.client.writer import LogWriter
 from tests.sim.disk import SimDisk
-from tests.storage.committing import check_refused, commit_all, recover_beside_broker, recover_here
+from tests.storage.committing import check_refused, commit_all, recover_here
 from tests.storage.crashes import Action, at, distinct, killed, names, switched_off, with_survivors
 from tests.storage.model import (
     BY_NAME,
     DIRECTORY,
     SCENARIOS,
     Scenario,
-    lay_out,
     live_segments,
     read_committed,
     staged_disk,
@@ -138,18 +137,6 @@ def test_damaged_swap_is_refused_and_nothing_is_touched() -> None:
         return recover(PartitionDir(disk, DIRECTORY), is_kafka=False, next_offset=damaged)
 
     check_refused(past_the_commit_point(), "at byte 17", recovery)
-
-
-def test_broker_is_left_to_finish_it() -> None:
-    check_refused(past_the_commit_point(), "start the broker once", recover_beside_broker)
-
-
-def test_unreadable_manifest_of_a_group_not_begun_is_swept() -> None:
-    disk = lay_out(THREE)
-    disk.put(at(f"{0:020d}.manifest.cleanerd"), b"garbage")
-    disk.put(at(f"{0:020d}.log.cleanerd"), b"")
-    assert recover_here(disk) is None
-    assert names(disk, ".cleanerd") == []
 
 
 # -- the end of a real segment --------------------------------------------------------------------------------
