@@ -107,7 +107,6 @@ def _report(results: list[LogResult], arguments: Namespace) -> None:
 
 
 def _write_table(results: Sequence[LogResult]) -> None:
-    """A row for each log."""
     is_plan = any(result.outcome == "planned" for result in results)
     is_one_dir = len({result.log_dir for result in results}) == 1
     write_table(

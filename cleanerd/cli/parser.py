@@ -159,7 +159,6 @@ def add_arguments(parser: argparse._ActionsContainer, arguments: Iterable[Argume
 
 
 def _sentence(text: str) -> str:
-    """With a capital and a full stop."""
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 

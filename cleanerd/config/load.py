@@ -277,7 +277,6 @@ def _settings(settings: Settings, layers: Layers) -> Iterator[tuple[str, Setting
 
 
 def _broker_layers(sources: Sources, metadata: ClusterMetadata | None) -> Layers:
-    """The texts that hold."""
     environment = dict(sources.environment)
     if not sources.config_file.keys().isdisjoint(_LOG_DIRS):
         environment.pop("log.dir", None)
@@ -348,7 +347,6 @@ def _converted(key: Key, synonym: str, setting: Setting, problems: list[str]) ->
 
 
 def _topic_layers(sources: Sources, metadata: ClusterMetadata | None) -> dict[str, Layers]:
-    """Texts of every topic that is mentioned."""
     records = _topic_records(metadata) if metadata else {}
     layers = (sources.command_line_topics, sources.topic_files, records)
     topics = sorted({topic for layer in layers for topic in layer})
@@ -381,7 +379,6 @@ def _check_lags(settings: SettingsByKey, where: str, problems: list[str]) -> Non
 
 
 def _is_same(name: str, one: Text, other: Text) -> bool:
-    """Whether two texts of a key are one value."""
     key = BROKER_KEYS[name]
     try:
         found, wanted = key.type.parse(one), key.type.parse(other)

@@ -90,13 +90,10 @@ def plan_reload(old: Configuration, new: Configuration) -> ReloadPlan:
 def _changes(old: SettingsByKey, new: SettingsByKey) -> Iterator[Change]:
     for key in sorted(old.keys() | new.keys()):
         change = Change(key, old.get(key), new.get(key))
-        if _value(change.old) != _value(change.new) or (key == THREADS and _chosen(change)):
+        # a default number may become a chosen one that is the same, or the other way round
+        is_chosen_anew = key == THREADS and _is_set(change.old) != _is_set(change.new)
+        if is_chosen_anew or _value(change.old) != _value(change.new):
             yield change
-
-
-def _chosen(change: Change) -> bool:
-    """Whether a default number becomes a chosen one, or the other way round."""
-    return _is_set(change.old) != _is_set(change.new)
 
 
 def _is_set(setting: Setting | None) -> bool:

@@ -21,11 +21,8 @@ GOOD = [
     (ValueType.LIST, "", ()),
     (ValueType.LIST, "compact , delete", ("compact", "delete")),
     (ValueType.LIST, "compact,", ("compact", "")),
-    (
-        ValueType.LIST,
-        "compact,\u00a0delete\u2003,x",
-        ("compact", "\u00a0delete\u2003", "x"),
-    ),  # Java's \\s is ASCII
+    # Java's \\s is ASCII.
+    (ValueType.LIST, "compact,\u00a0delete\u2003,x", ("compact", "\u00a0delete\u2003", "x")),
     (ValueType.PATHS, "/a, /b,,", ("/a", "/b")),
 ]
 BAD = [

@@ -249,31 +249,18 @@ def text(reply: Reply) -> str:
 
 
 def _resumed(holds: Sequence[Row]) -> str:
-    """What was lifted."""
     return "".join(f"resumed {printable(hold['pattern'])} (hold {hold['id']})\n" for hold in holds)
 
 
-def _log_details(logs: Sequence[Row]) -> str:
-    """Everything about one partition, a paragraph for each log directory."""
-    return "\n".join(_details(row, _LOG_DETAILS) for row in logs)
-
-
-def _details(row: Row, cells: Mapping[str, Cell]) -> str:
-    named = ((name.capitalize(), printable(cell(row))) for name, cell in cells.items())
+def _log_details(row: Row) -> str:
+    """Everything about a partition in one log directory."""
+    named = ((name.capitalize(), printable(cell(row))) for name, cell in _LOG_DETAILS.items())
     return _lines([(name, value) for name, value in named if value])
 
 
 def _lines(pairs: Sequence[tuple[str, str]]) -> str:
     width = max(len(name) for name, _ in pairs) + 2
     return "".join(f"{name + ':':<{width}}{coloured(value)}\n" for name, value in pairs)
-
-
-def _logs(rows: Sequence[Row]) -> str:
-    return table(rows, _LOGS if "state" in rows[0] else _WHERE)
-
-
-def _explanations(explanations: Sequence[Row]) -> str:
-    return "\n".join(map(_explanation, explanations))
 
 
 def _explanation(row: Row) -> str:
@@ -403,15 +390,15 @@ _EMPTY = {
 }
 _TEXTS: Mapping[str, Callable[[Any], str]] = {
     "status": _status,
-    "logs": _logs,
-    "log": _log_details,
+    "logs": lambda rows: table(rows, _LOGS if "state" in rows[0] else _WHERE),
+    "log": lambda rows: "\n".join(map(_log_details, rows)),
     "jobs": lambda rows: table(rows, _JOBS),
     "job": lambda row: table([row], _JOBS),
     "hold": lambda row: table([row], _HOLDS),
     "holds": lambda rows: table(rows, _HOLDS),
     "resumed": _resumed,
     "commits": lambda rows: table(rows, _COMMITS),
-    "explanations": _explanations,
+    "explanations": lambda rows: "\n".join(map(_explanation, rows)),
     "events": lambda rows: table(rows, _EVENTS),
     "forecast": _forecast,
     "throttle": _throttle,

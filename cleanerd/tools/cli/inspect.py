@@ -27,7 +27,16 @@ from cleanerd.cli.configuration import log_dirs, no_log_dirs, topic_configs
 from cleanerd.cli.progress import bytes_on
 from cleanerd.env.clock import SystemClock
 from cleanerd.errors import CleanerdError, attempt
-from cleanerd.tools.cli.inspect_tables import estimate_text, write_coordinator, write_details, write_overview
+from cleanerd.tools.cli.inspect_tables import (
+    answers,
+    date,
+    estimate_text,
+    notes,
+    tables,
+    write_coordinator,
+    write_details,
+    write_overview,
+)
 from cleanerd.tools.insight.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from cleanerd.units import key_text, size
 
@@ -72,10 +81,10 @@ def run(arguments: Namespace) -> int:
         for tp, directory in list_log_dir(log_dir).chosen(arguments.topic, arguments.partition)
     ]
     with bytes_on(sys.stderr, "inspect") as read:
-        answers = inspect_logs(tasks, arguments.processes, read)
+        inspected = inspect_logs(tasks, arguments.processes, read)
     found: list[tuple[InspectTask, Inspection, Sequence[CoordinatorEntry]]] = []
     failed: list[dict[str, object]] = []
-    for task, answer in answers.items():
+    for task, answer in inspected.items():
         entries = attempt(partial(_entries, task), task.directory) if isinstance(answer, Inspection) else ()
         if isinstance(answer, Inspection) and not isinstance(entries, CleanerdError):
             found.append((task, answer, entries))
@@ -97,14 +106,11 @@ def _report(
     found: "Sequence[tuple[InspectTask, Inspection, Sequence[CoordinatorEntry]]]",
     failed: list[dict[str, object]],
 ) -> None:
-    """What was found, in every form that is asked for."""
     documents = [log_document(task.log_dir, one, entries) for task, one, entries in found]
     logs = [one for _, one, _ in found]
     if arguments.parquet:
         _write_parquet(arguments.parquet, documents)
     if arguments.html:
-        from cleanerd.tools.cli.inspect_html import page  # noqa: PLC0415 - only here
-
         with output.written_to(arguments.html), open(arguments.html, "w", encoding="utf-8") as file:
             file.write(page(logs))
     if arguments.repair_plan:
@@ -121,6 +127,23 @@ def _report(
             for _, log, entries in found if arguments.details or len(found) <= _DETAILS_MAX else ():
                 write_details(log)
                 write_coordinator(log.topic, entries)
+
+
+def page(logs: "Sequence[Inspection]") -> str:
+    """Everything as one HTML file: plots as inline SVG, light and dark, no scripts, nothing loaded."""
+    import jinja2  # noqa: PLC0415 - only here
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("cleanerd.tools.cli"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"size": size, "date": date}
+    environment.globals |= {"width": 720, "bar": 18, "plot": 120, "zip": zip}
+    environment.globals |= {"answers": answers, "tables": tables, "notes": notes}
+    return environment.get_template("inspect.html").render(logs=logs)
 
 
 def _entries(task: "InspectTask") -> "Sequence[CoordinatorEntry]":

@@ -195,7 +195,6 @@ def tally_log(view: LogRange, keys_max: int, key: tuple[int, int] | None = None,
 
 
 def _add(tally: Tally, view: LogRange, sound: Sound) -> None:
-    """Count some batches."""
     aborted = mark_aborted(sound.piece.batches, view.aborted)
     tally.add(sound.piece.raw, sound.part.expanded, sound.piece.batches, sound.part.records, aborted)
 
@@ -267,8 +266,6 @@ def removable(partition_dir: str, end_offset: int, keys_max: int, now_ms: int) -
 
 
 class _Batches:
-    """Sums over batches."""
-
     def __init__(self) -> None:
         self.count = self.bytes = self.commits = self.aborts = 0
         self._codecs = np.zeros((CODEC_MASK + 1, 4), np.int64)

@@ -292,7 +292,6 @@ def _bounds(task: SegmentTask, size: int) -> Bounds:
 
 
 def _indexes(report: SegmentReport) -> Iterator[IndexCheck]:
-    """The indexes that can be read."""
     is_settled = report.task.is_settled
     offsets = _read(report, FileKind.OFFSET_INDEX, "index_missing", read_offset_index)
     if offsets is not None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from cleanerd.tools.cli.inspect_html import page
+from cleanerd.tools.cli.inspect import page
 from cleanerd.tools.insight.inspect import inspect_partition
 from cleanerd.units import key_text
 from tests.cli.conftest import Run
