@@ -110,9 +110,8 @@ def test_a_log_restored_without_its_checkpoints_names_the_file(daemon: DaemonPro
 
 def test_a_topic_without_a_policy_says_what_that_means(daemon: DaemonProcess) -> None:
     decision, facts = explained(daemon, "nothing-0")
-    assert decision == (
-        "not cleaned: cleanup.policy is empty: nothing goes but what lies below the log start offset"
-    )
+    empty = "cleanup.policy is empty: nothing goes but what lies below the log start offset"
+    assert decision == f"not cleaned: {empty}"
     assert "set the topic's cleanup.policy" in facts["what to do"]
     assert facts["oldest segment"].startswith("segment 0 stays: cleanup.policy is empty, so neither age")
 

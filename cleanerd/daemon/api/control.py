@@ -34,11 +34,8 @@ class Control:
 
     def matching(self, pattern: str | None) -> list[LogId]:
         """Logs that a pattern means, which may be none; all without a pattern."""
-        return [
-            log
-            for log in self.parts.inventory.logs()
-            if matches(pattern, log.topic_partition.topic, log.topic_partition.partition)
-        ]
+        logs = ((log, log.topic_partition) for log in self.parts.inventory.logs())
+        return [log for log, tp in logs if matches(pattern, tp.topic, tp.partition)]
 
     def some(self, pattern: str) -> list[LogId]:
         """Logs that a pattern means. Raises `NotFound` when there is none."""

@@ -88,11 +88,6 @@ def bar_of(views: Iterable[LogView]) -> Bar | None:
     return Bar(tuple(parts), ", ".join(f"{part.kind.replace('-', ' ')} {size(part.bytes)}" for part in parts))
 
 
-def name_of(view: LogView) -> str:
-    """Of a log, as everywhere."""
-    return f"{view.topic}-{view.partition}"
-
-
 _ORDERS: Mapping[str, Callable[[LogView], tuple[object, ...]]] = {
     "state": lambda view: (STATES.index(view.state), -(view.cleanable_bytes or 0)),
     "name": lambda _: (),
@@ -113,7 +108,7 @@ def _sorted(views: Iterable[LogView], sort: str) -> list[LogView]:
 def _matches(view: LogView, query: Query) -> bool:
     if query.state and view.state != query.state:
         return False
-    name = name_of(view)
+    name = f"{view.topic}-{view.partition}"
     return query.q in name or fnmatchcase(name, query.q)
 
 
@@ -168,7 +163,6 @@ def overview(
         plots=_plots(samples, events, Span(now_ms - DAY_MS, now_ms)),
         events=events[:_SOME],
         bar_of=bar_of,
-        name_of=name_of,
         now_ms=now_ms,
     )
 
@@ -204,7 +198,6 @@ def logs(views: Sequence[LogView], query: Query, now_ms: int) -> bytes:
             ("since", "Dirty since"), ("event", "Last event"),
         ),
         bar_of=bar_of,
-        name_of=name_of,
         now_ms=now_ms,
     )  # fmt: skip
 
@@ -224,7 +217,6 @@ def log(name: str, reports: Sequence[LogReport], events: Sequence[HistoryEvent],
             for view, explanation, samples in reports
         ],
         events=events,
-        name_of=name_of,
         now_ms=now_ms,
     )
 

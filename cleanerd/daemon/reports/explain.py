@@ -185,11 +185,7 @@ def _about_files(parts: Parts, log: LogId, held: Cause | None) -> list[Fact]:
     offsets, said = known.offsets, "" if held is None else f": {held.text}"
     facts = [
         Fact(name="log start offset", value=str(offsets.log_start)),
-        Fact(
-            name="first dirty offset",
-            value=_first_dirty(bound.first_dirty_offset, offsets),
-            rule="1.5",
-        ),
+        Fact(name="first dirty offset", value=_first_dirty(bound.first_dirty_offset, offsets), rule="1.5"),
         Fact(name="high watermark", value=f"at least {offsets.high_watermark}", rule="A.1"),
         Fact(
             name="active segment",

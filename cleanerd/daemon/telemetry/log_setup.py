@@ -26,12 +26,11 @@ def configure(log_format: str, level: str, stream: IO[str] = sys.stderr) -> None
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         *([] if is_console else [structlog.processors.format_exc_info]),
     ]
-    renderer: Processor = (
-        structlog.dev.ConsoleRenderer(colors="NO_COLOR" not in os.environ)
-        if is_console
-        else structlog.processors.JSONRenderer()
-    )
-    last: list[Processor] = [renderer, *([_priority] if _is_journal(stream) else [])]
+    last: list[Processor] = [structlog.processors.JSONRenderer()]
+    if is_console:
+        last = [structlog.dev.ConsoleRenderer(colors="NO_COLOR" not in os.environ)]
+    if _is_journal(stream):
+        last.append(_priority)
     _PROCESSORS[:] = (
         structlog.stdlib.filter_by_level,
         *shared,

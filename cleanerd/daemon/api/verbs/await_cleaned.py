@@ -44,11 +44,4 @@ def _ask(client: Client, options: Namespace) -> Reply:
     return Reply(Deadline(options.timeout).call(client, _AWAIT, given(client, _ARGUMENTS, options)))
 
 
-VERB = Verb(
-    "await",
-    __doc__,
-    (_AWAIT,),
-    _ARGUMENTS,
-    ("await orders-3 150000 --timeout 10m",),
-    ask=_ask,
-)
+VERB = Verb("await", __doc__, (_AWAIT,), _ARGUMENTS, ("await orders-3 150000 --timeout 10m",), ask=_ask)

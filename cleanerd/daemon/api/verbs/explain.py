@@ -13,11 +13,5 @@ def explain(control: daemon.Control, topic_partition: daemon.Tp) -> tuple[daemon
     )
 
 
-VERB = Verb(
-    "explain",
-    __doc__,
-    (Endpoint("GET", "/v1/logs/{topic_partition}/explanation", "explanations", explain),),
-    (LOG,),
-    ("explain orders-3",),
-    is_look=True,
-)
+_EXPLAIN = Endpoint("GET", "/v1/logs/{topic_partition}/explanation", "explanations", explain)
+VERB = Verb("explain", __doc__, (_EXPLAIN,), (LOG,), ("explain orders-3",), is_look=True)

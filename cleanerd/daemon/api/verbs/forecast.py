@@ -16,11 +16,5 @@ def forecast(control: daemon.Control, pattern: daemon.Pattern | None = None) -> 
     return daemon.forecast.forecast(control.parts, frozenset(listed))
 
 
-VERB = Verb(
-    "forecast",
-    __doc__,
-    (Endpoint("GET", "/v1/forecast", "forecast", forecast),),
-    (ANY_PATTERN,),
-    ("forecast", "forecast orders"),
-    is_look=True,
-)
+_FORECAST = Endpoint("GET", "/v1/forecast", "forecast", forecast)
+VERB = Verb("forecast", __doc__, (_FORECAST,), (ANY_PATTERN,), ("forecast", "forecast orders"), is_look=True)

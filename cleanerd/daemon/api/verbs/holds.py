@@ -10,10 +10,5 @@ def holds(control: daemon.Control) -> tuple[daemon.HoldView, ...]:
     return tuple(daemon.hold_view(control.parts, hold) for hold in control.parts.states.holds())
 
 
-VERB = Verb(
-    "holds",
-    __doc__,
-    (Endpoint("GET", "/v1/holds", "holds", holds),),
-    examples=("holds",),
-    is_look=True,
-)
+_HOLDS = Endpoint("GET", "/v1/holds", "holds", holds)
+VERB = Verb("holds", __doc__, (_HOLDS,), examples=("holds",), is_look=True)

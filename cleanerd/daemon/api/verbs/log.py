@@ -11,12 +11,5 @@ def log(control: daemon.Control, topic_partition: daemon.Tp) -> tuple[daemon.Log
     return tuple(daemon.log_views(control.parts, control.of(topic_partition)))
 
 
-VERB = Verb(
-    "log",
-    __doc__,
-    (Endpoint("GET", "/v1/logs/{topic_partition}", "logs", log),),
-    (LOG,),
-    ("log orders-3",),
-    is_look=True,
-    view="log",
-)
+_LOG = Endpoint("GET", "/v1/logs/{topic_partition}", "logs", log)
+VERB = Verb("log", __doc__, (_LOG,), (LOG,), ("log orders-3",), is_look=True, view="log")

@@ -54,11 +54,5 @@ def changing(control: daemon.Control) -> Iterator[None]:
         control.reload(daemon.ReloadTrigger.MUTES)
 
 
-VERB = Verb(
-    "mute",
-    __doc__,
-    (Endpoint("POST", "/v1/mute", "muted", mute),),
-    (TOPICS,),
-    ("mute orders", "mute 'orders-*'"),
-    wait_s=CLUSTER_S,
-)
+_MUTE = Endpoint("POST", "/v1/mute", "muted", mute)
+VERB = Verb("mute", __doc__, (_MUTE,), (TOPICS,), ("mute orders", "mute 'orders-*'"), wait_s=CLUSTER_S)

@@ -57,10 +57,5 @@ def _ask(client: Client, options: Namespace) -> Reply:
 
 
 VERB = Verb(
-    "pause",
-    __doc__,
-    (_PAUSE,),
-    _ARGUMENTS,
-    ("pause orders --reason restore --ttl 2h", "pause '*'"),
-    ask=_ask,
+    "pause", __doc__, (_PAUSE,), _ARGUMENTS, ("pause orders --reason restore --ttl 2h", "pause '*'"), ask=_ask
 )

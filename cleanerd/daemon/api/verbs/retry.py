@@ -13,11 +13,5 @@ def retry(control: daemon.Control, pattern: daemon.Pattern) -> tuple[daemon.LogR
     return daemon.refs(freed)
 
 
-VERB = Verb(
-    "retry",
-    __doc__,
-    (Endpoint("POST", "/v1/retry", "logs", retry),),
-    (PATTERN,),
-    ("retry '*'",),
-    empty="no matching log had failed",
-)
+_RETRY = Endpoint("POST", "/v1/retry", "logs", retry)
+VERB = Verb("retry", __doc__, (_RETRY,), (PATTERN,), ("retry '*'",), empty="no matching log had failed")

@@ -37,10 +37,5 @@ def status(control: daemon.Control) -> daemon.StatusView:
     )
 
 
-VERB = Verb(
-    "status",
-    __doc__,
-    (Endpoint("GET", "/v1/status", "status", status),),
-    examples=("status", "status --watch 2s"),
-    is_look=True,
-)
+_STATUS = Endpoint("GET", "/v1/status", "status", status)
+VERB = Verb("status", __doc__, (_STATUS,), examples=("status", "status --watch 2s"), is_look=True)

@@ -20,11 +20,5 @@ def unmute(control: daemon.Control, pattern: daemon.Pattern) -> tuple[daemon.Mut
     return tuple(map(daemon.mute_view, found))
 
 
-VERB = Verb(
-    "unmute",
-    __doc__,
-    (Endpoint("POST", "/v1/unmute", "muted", unmute),),
-    (TOPICS,),
-    ("unmute orders", "unmute '*'"),
-    wait_s=CLUSTER_S,
-)
+_UNMUTE = Endpoint("POST", "/v1/unmute", "muted", unmute)
+VERB = Verb("unmute", __doc__, (_UNMUTE,), (TOPICS,), ("unmute orders", "unmute '*'"), wait_s=CLUSTER_S)
