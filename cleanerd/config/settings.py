@@ -1,19 +1,19 @@
 """How a key is declared, and how layers of texts become settings.
 
 A key is one field of a subclass of `Settings`: `field: Annotated[TYPE, CHECK, Key(...)] = default`. TYPE is one of those
-below, CHECK may be missing, and a key that is not set unless it is configured is `TYPE | None`. pydantic has every value
-read and checked; `declared_keys` is the table of what is declared.
+below, CHECK may be missing, and a key that is not set unless it is configured is `TYPE | None`. pydantic-settings merges the
+layers, each a `TextSource`, and has every value read and checked; `declared_keys` is the table of what is declared.
 """
 
-from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
 from typing import Annotated, Any, Self, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from cleanerd.config.values import ANY, BLANKS, Check, Value, ValueType
 
@@ -106,33 +106,58 @@ class Key:
     field: str = ""
 
 
-class Settings(BaseModel):
+class Settings(BaseSettings):
     """Base of what is declared: frozen values of the fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", validate_default=False)
 
     @classmethod
     def of(cls, *layers: Mapping[str, Any]) -> Self:
-        """Values of these layers, texts or values that were parsed before, by key, the highest precedence first.
-
-        Keys that the class does not declare are passed over. Raises pydantic's `ValidationError`.
-        """
-        texts = ChainMap(*map(dict, layers))
-        found = {key.field: _found(name, texts) for name, key in declared_keys(cls).items()}
-        return cls(**{field: value for field, value in found.items() if value is not None})
+        """Values of these layers by key, the highest precedence first. Raises pydantic's `ValidationError`."""
+        sources: dict[str, Any] = {"layers": [TextSource(cls, layer) for layer in layers]}
+        return cls(**sources)
 
     def but(self, **changes: object) -> Self:
         """The same with other values, by field."""
         assert changes.keys() <= type(self).model_fields.keys()
         return self.model_copy(update=changes)
 
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - the signature is pydantic's
+        init_settings: PydanticBaseSettingsSource,
+        *_: Any,
+        **__: Any,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The layers alone: which variables count is decided where the environment is read."""
+        assert isinstance(init_settings, InitSettingsSource)
+        return tuple(init_settings.init_kwargs.pop("layers", (init_settings,)))
 
-def _found(name: str, texts: Mapping[str, Any]) -> Any:
-    """What there is for a key: all that begins so, where the key is a prefix; None for nothing."""
-    prefix = name.removesuffix("*")
-    if prefix == name:
-        return texts.get(name)
-    return {key.removeprefix(prefix): text for key, text in texts.items() if key.startswith(prefix)} or None
+
+class TextSource(PydanticBaseSettingsSource):
+    """One layer: texts, or values that were parsed before, by key. Those that the class has no field for are passed over."""
+
+    def __init__(self, settings_cls: type[BaseSettings], texts: Mapping[str, Any]) -> None:
+        super().__init__(settings_cls)
+        self._texts = texts
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """What the layer has for a field: all that begins so, where the key is a prefix."""
+        name = _key(field).name
+        prefix = name.removesuffix("*")
+        if prefix == name:
+            return self._texts.get(name), field_name, False
+        found = {
+            key.removeprefix(prefix): text for key, text in self._texts.items() if key.startswith(prefix)
+        }
+        return found or None, field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        """Values by field."""
+        fields = self.settings_cls.model_fields.items()
+        found = {name: self.get_field_value(field, name)[0] for name, field in fields} if self._texts else {}
+        return {name: value for name, value in found.items() if value is not None}
 
 
 @cache
@@ -143,8 +168,7 @@ def declared_keys(settings: type[Settings]) -> Mapping[str, Key]:
 
 
 def _declared(field: FieldInfo, name: str) -> Key:
-    found = list(metadata(field))
-    key = next(one for one in found if isinstance(one, Key))
+    key, found = _key(field), list(metadata(field))
     return replace(
         key,
         type=next((one for one in found if isinstance(one, ValueType)), key.type),
@@ -153,6 +177,10 @@ def _declared(field: FieldInfo, name: str) -> Key:
         default=field.default,
         field=name,
     )
+
+
+def _key(field: FieldInfo) -> Key:
+    return next(one for one in field.metadata if isinstance(one, Key))
 
 
 def metadata(field: FieldInfo) -> Iterator[object]:
