@@ -1,8 +1,7 @@
-"""Chunks of the clean section that are looked up and rewritten in one pass.
+"""Chunks of the clean section that are looked up and rewritten in one pass (architecture 4).
 
 A clean record supersedes nothing (`policy.winner`): once the dirty section is resolved, its keys alone decide what a clean
-chunk loses. So the bytes of a clean chunk are read once, not once to look its keys up and again to rewrite it, which is most
-of the work where much is clean and little dirty. Two kinds of chunks are looked up first all the same:
+chunk loses. Two kinds of chunks are looked up first all the same:
 
 - those of a segment group that is not known to change: nothing is to be written of a group that stays as it is. It is known
   to as soon as a dirty chunk of it does, or a look at its first clean bytes finds a record that goes;

@@ -1,8 +1,6 @@
-"""Steps 4 to 7 for a small log: all of it in one task.
+"""Steps 4 to 7 for a small log: all of it in one task, which resolves and goes on (architecture 4).
 
-Two Spark jobs, with an answer of each chunk to the driver between them, cost more than such a log itself, and a broker has
-hundreds of them. What one task knows of it is all there is to know: it resolves here, and goes on. Where Spark repeats it on
-another machine, or at the same time, each writes a file of its own.
+Where Spark repeats it on another machine, or at the same time, each writes a file of its own.
 """
 
 from collections.abc import Callable

@@ -1,16 +1,9 @@
-"""Blocks in files: how large answers of tasks travel to the next step.
+"""Blocks in files: how large answers of tasks travel to the next step, past the JVM (architecture 4).
 
-Otherwise each fingerprint passes through the JVM: from one Python worker into it, through a file of Spark's shuffle, and out
-of it to the next worker, which takes three times as long as to compute it. So a task writes them to a file of its own, and
-its answer only has where in it they are.
-
-On a cluster the file lies among the scratch files of its executor. A task of the same host reads it. One of another host
-asks the server that the daemon of the executor's Python workers has beside it, and gets the bytes over one connection: they
-pass through no JVM, and nothing moves that need not.
-
-The server is a `channel.Listener` where the host reaches the driver. Its token travels with the answers, and it has nothing
-to give but blocks. It ends with the daemon, as the blocks do with the executor: a step that needs them then is done again
-with the one before (`Executor.exchange`).
+A task writes them to a file of its own, and its answer only has where in it they are. On a cluster the file lies among the
+scratch files of its executor; a task of another host asks the server that the daemon of the executor's Python workers has
+beside it. That is a `channel.Listener` where the host reaches the driver. Its token travels with the answers, and it has
+nothing to give but blocks. It ends with the daemon, as the blocks do with the executor (`Executor.exchange`).
 """
 
 import contextlib

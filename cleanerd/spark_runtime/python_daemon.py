@@ -1,8 +1,7 @@
 """`spark.python.daemon.module`: the process that Spark's Python workers are forked from, with cleanerd already imported.
 
-Each worker would import cleanerd, numba and numpy, and load kernels, by itself otherwise: two seconds of CPU time and
-100 MiB for each, which all of them share now; and not only at the start, because Spark ends workers that had nothing to do
-for a minute. Where the driver has forked one that has imported them (`forked_daemon`), that one takes over.
+Each worker would take two seconds of CPU time and 100 MiB for that; and not only at the start, because Spark ends workers
+that had nothing to do for a minute. Where the driver has forked one that is ready (`forked_daemon`), that one takes over.
 """
 
 import gc

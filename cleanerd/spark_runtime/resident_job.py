@@ -1,13 +1,9 @@
 """One Spark job for one step after the other: its tasks stay.
 
 To begin a Spark job keeps all cores waiting for 25 ms on one machine and for 50 on a cluster, and so does its end, in all a
-fifth of what it took to clean a GiB. So the tasks of one job stay. The process of each has a connection to this one: it is
-sent the function of a step and what all tasks of the step have in common, takes one task after the other, sends their
-answers when none is left, and waits for the next step (`Steps`).
-
-Such a job holds its cores while this process resolves, so it is for cleanings that end soon. One that has nothing to do
-waits for the next cleaning, but only as long as nothing else in the session wants cores, and on a cluster not for long
-(`Residents`).
+fifth of what it took to clean a GiB. So the process of each task has a connection to this one: it is sent the function of a
+step and what all tasks of the step have in common, takes one task after the other, sends their answers when none is left,
+and waits for the next step (`Steps`). When such a job, which holds its cores, is kept, and for how long: `Residents`.
 """
 
 import io

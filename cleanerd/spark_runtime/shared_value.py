@@ -1,8 +1,4 @@
-"""Values that all tasks of a job share.
-
-On one machine it lies in a file that every worker maps: its arrays are in memory once, however many workers there are, and
-nothing of them goes through the JVM. On a cluster it is sent with the step, or Spark broadcasts it.
-"""
+"""Values that all tasks of a job share: on one machine in a file that all workers map, so that arrays are in memory once."""
 
 import mmap
 import os

@@ -1,8 +1,8 @@
 """Which process does which task of a job on one machine: a free one takes the next from a file.
 
 A task of Spark keeps its core waiting for 10 ms, and costs the JVM some ms of computing, so a job has few of them: one for
-each core and GiB of log. No core is idle before the last task has been taken. Tasks are begun in the order that they have
-(`place` depends on it), and a process holds no more of them than the one that it works on.
+each core and GiB of log. Tasks are begun in the order that they have (`place` depends on it), and a process holds no more of
+them than the one that it works on.
 """
 
 import fcntl
