@@ -19,8 +19,7 @@ from cleanerd.pipeline.job import Budget
 from cleanerd.pipeline.values import IndexedLog, LogWork
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from tests.daemon.processes import wait_until
-from tests.pipeline.test_job import AMPLE, SMALL, assert_newest, offsets_in, plan, run
-from tests.synthetic import write_log
+from tests.pipeline.test_job import AMPLE, offsets_in, plan, run
 
 RECORDS, KEYS, SEGMENTS = 1366, 300, 21
 JOBS = int(os.environ.get("CLEANERD_TEST_JOBS", "3000"))
@@ -96,20 +95,6 @@ def test_a_bucket_without_records_costs_nothing(spark: LazySpark, tmp_path: Path
     assert sum(len(verdicts.buckets) for verdicts in indexed.verdicts) <= RECORDS
     assert rewritten.error is None
     assert offsets_in(rewritten).tolist() == expected
-
-
-def test_a_segment_without_index_is_cut_at_batch_heads(spark: LazySpark, tmp_path: Path) -> None:
-    """A restored volume: a broker rebuilds its indexes, a cleaning does without and still uses all cores."""
-    keys = write_log(tmp_path / "bare-0", 60_000, SMALL)
-    with_index = plan(tmp_path, "bare")
-    for index in (tmp_path / "bare-0").glob("*.index"):
-        index.unlink()
-    without = plan(tmp_path, "bare")
-    cuts = [[(c.source.path, c.source.start, c.source.end) for c in w.chunks] for w in (with_index, without)]
-    assert cuts[0] == cuts[1]
-    assert len(cuts[1]) > 10
-    _, (rewritten,) = run(spark, [without], AMPLE)
-    assert_newest(rewritten, keys)
 
 
 def holdings() -> tuple[int, int, int]:
