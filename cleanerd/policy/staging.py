@@ -24,11 +24,7 @@ def has_half_waited(since_ms: int, commit_by_ms: int, now_ms: int) -> bool:
 
 
 def pays_again(
-    *,
-    staged_bytes: int,
-    clean_bytes: int,
-    dirty_bytes: int,
-    min_cleanable_dirty_ratio: float,
+    *, staged_bytes: int, clean_bytes: int, dirty_bytes: int, min_cleanable_dirty_ratio: float
 ) -> bool:
     """Whether to throw a waiting result away and make it again, with what has become cleanable behind it.
 

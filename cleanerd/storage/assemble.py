@@ -4,6 +4,7 @@ Everything is written under staged names and synced; nothing that a broker or re
 the modification time of the last source (rule 4.12) and the owner and mode of its `.log` (spec disk D4.6).
 """
 
+import contextlib
 import os
 from collections.abc import Sequence
 
@@ -76,18 +77,12 @@ def _append(target: str, source: str) -> None:
         start = writer.seek(0, os.SEEK_END)
         left = size_bytes = os.fstat(reader.fileno()).st_size
         while left:
-            moved = _copy_in_kernel(reader.fileno(), writer.fileno(), left)
+            moved = 0
+            with contextlib.suppress(OSError):  # a file system that cannot do it
+                moved = os.copy_file_range(reader.fileno(), writer.fileno(), left)
             if not moved:
                 moved = os.write(writer.fileno(), os.read(reader.fileno(), min(left, _COPY_BYTES)))
             if not moved:
                 raise SourceChanged(f"{source}: ends {left} bytes before it should")
             left -= moved
         begin_writeback(writer.fileno(), start, size_bytes)
-
-
-def _copy_in_kernel(source: int, target: int, size: int) -> int:
-    """Bytes moved; 0 where the file system cannot do it. The offsets of both files move with them."""
-    try:
-        return os.copy_file_range(source, target, size)
-    except OSError:
-        return 0

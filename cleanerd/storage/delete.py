@@ -29,7 +29,7 @@ from collections.abc import Iterable, Sequence
 
 from cleanerd.env.files import Files
 from cleanerd.errors import SourceChanged
-from cleanerd.format.names import SEGMENT_KINDS, FileKind, SegmentFileName, Suffix
+from cleanerd.format.names import MAX_OFFSET, SEGMENT_KINDS, FileKind, SegmentFileName, Suffix
 
 from .partition_dir import PartitionDir
 
@@ -61,11 +61,7 @@ def retire_segments(partition: PartitionDir, base_offsets: Sequence[int]) -> tup
 
 def deleted_files(partition: PartitionDir) -> tuple[str, ...]:
     """Paths of all segment files that wait for their deletion. Raises OSError."""
-    return tuple(
-        partition.path_of(name)
-        for name in partition.names()
-        if name.suffix is Suffix.DELETED and name.kind in _KINDS
-    )
+    return tuple(partition.path_of(name) for name in _up_to(partition, MAX_OFFSET, Suffix.DELETED, _KINDS))
 
 
 def unlink_all(files: Files, paths: Iterable[str]) -> dict[str, OSError]:

@@ -328,22 +328,18 @@ def _open(path: str) -> int:
 
 
 def _create(path: str, flags: int) -> int:
+    """Create the file with the owner of its directory (root may) and the directory's permissions."""
     fd = os.open(path, flags, 0o644)
     try:
-        _share(path, fd)
+        directory, file = os.stat(os.path.dirname(path)), os.fstat(fd)
+        if os.geteuid() == 0 and (file.st_uid, file.st_gid) != (directory.st_uid, directory.st_gid):
+            os.fchown(fd, directory.st_uid, directory.st_gid)
+        if file.st_uid == os.geteuid():
+            os.fchmod(fd, 0o644 | directory.st_mode & 0o666)
     except OSError:
         os.close(fd)
         raise
     return fd
-
-
-def _share(path: str, fd: int) -> None:
-    """Give a file just created the owner of its directory (root may) and the directory's permissions."""
-    directory, file = os.stat(os.path.dirname(path)), os.fstat(fd)
-    if os.geteuid() == 0 and (file.st_uid, file.st_gid) != (directory.st_uid, directory.st_gid):
-        os.fchown(fd, directory.st_uid, directory.st_gid)
-    if file.st_uid == os.geteuid():
-        os.fchmod(fd, 0o644 | directory.st_mode & 0o666)
 
 
 def _holder(fd: int) -> int | None:

@@ -32,14 +32,7 @@ from .commit import finish
 from .generation import end_truncation
 from .partition_dir import PartitionDir
 from .segments import LogBatch, OpenSegment
-from .staged import (
-    StagedGroup,
-    manifest_names,
-    read_manifest,
-    staged_flaw,
-    staged_names,
-    unlink_staged,
-)
+from .staged import StagedGroup, manifest_names, read_manifest, staged_flaw, staged_names, unlink_staged
 
 Acted = Callable[[str], None]
 

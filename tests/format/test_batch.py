@@ -18,12 +18,7 @@ from cleanerd.format.batch import (
 )
 from cleanerd.format.codecs import Codec
 from cleanerd.format.errors import FormatError
-from cleanerd.format.head import (
-    CRC_AT,
-    HEADER_SIZE,
-    Head,
-    peek_batch,
-)
+from cleanerd.format.head import CRC_AT, HEADER_SIZE, Head, peek_batch
 
 PLAIN = bytes.fromhex(
     "00000000000003e8 00000047 00000007 02 25ea5497 0000 00000001 0000018bcfe56800 0000018bcfe56896"

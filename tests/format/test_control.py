@@ -3,12 +3,7 @@
 import pytest
 
 from cleanerd.format.batch import decode_batch
-from cleanerd.format.control import (
-    ControlType,
-    encode_end_txn_marker,
-    parse_control_key,
-    parse_end_txn_value,
-)
+from cleanerd.format.control import ControlType, encode_end_txn_marker, parse_control_key, parse_end_txn_value
 from cleanerd.format.errors import FormatError
 
 COMMIT = bytes.fromhex(

@@ -40,20 +40,10 @@ BEYOND = MAX_RELATIVE_OFFSET + 2
         ([segment(b, time_index=16) for b in range(4)], 4, {"index_bytes": 49}, [[0, 1, 2], [3]]),
         ([segment(0), segment(1)], BEYOND - 1, {}, [[0, 1]]),
         ([segment(0), segment(1)], BEYOND, {}, [[0], [1]]),
-        (
-            [segment(b) for b in (0, 1, BEYOND, BEYOND + 1)],
-            BEYOND + 2,
-            {},
-            [[0], [1], [BEYOND, BEYOND + 1]],
-        ),
+        ([segment(b) for b in (0, 1, BEYOND, BEYOND + 1)], BEYOND + 2, {}, [[0], [1], [BEYOND, BEYOND + 1]]),
         ([segment(0), segment(2**30 - 1)], 2**31 + 1, {}, [[0], [2**30 - 1]]),
         (FAR, 3 * 2**31, {}, [[0], [2**31], [2 * 2**31]]),
-        (
-            [segment(0, 0), segment(2**31, 0), segment(2 * 2**31)],
-            3 * 2**31,
-            {},
-            [[0, 2**31], [2 * 2**31]],
-        ),
+        ([segment(0, 0), segment(2**31, 0), segment(2 * 2**31)], 3 * 2**31, {}, [[0, 2**31], [2 * 2**31]]),
         ([], 10, {}, []),
     ],
     ids=[

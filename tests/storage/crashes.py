@@ -7,14 +7,7 @@ from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from tests.sim.disk import SimDisk
 from tests.sim.kafka_startup import start
-from tests.storage.model import (
-    DIRECTORY,
-    Scenario,
-    Segment,
-    live_segments,
-    next_offset,
-    read_committed,
-)
+from tests.storage.model import DIRECTORY, Scenario, Segment, live_segments, next_offset, read_committed
 
 Action = Callable[[SimDisk], object]
 TEMPORARY = (".cleaned", ".swap", ".deleted")

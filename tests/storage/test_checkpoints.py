@@ -132,20 +132,22 @@ def test_2_12_c043_c044_c048_c049_in_kafkas_order(
 
 
 @pytest.mark.parametrize(
-    ("moved", "segments", "kept"),
+    ("moved", "segments", "is_live", "kept"),
     [
-        (False, (60, 60, 60), 20),  # nothing was created or deleted in the directory since
-        (False, (-60, 60), 10),  # nor is there what a cleaning has seen: the log is another one
-        (True, (-60, -60), 20),
-        (True, (60, 60), 0),
-        (True, (-60, 60), 10),
-        (True, (), 20),
+        (False, (60, 60, 60), False, 20),  # nothing was created or deleted in the directory since
+        (False, (-60, 60), False, 10),  # nor is there what a cleaning has seen: the log is another one
+        (True, (-60, -60), False, 20),
+        (True, (60, 60), False, 0),
+        (True, (-60, 60), False, 10),
+        (True, (), False, 20),
+        (True, (0.3,), False, 20),
+        (True, (0.3,), True, 0),  # between two swaps a log that was created again is never a second newer
     ],
 )
 def test_2_11_what_was_written_after_the_checkpoint_is_not_clean_because_another_entry_is_written(
-    tmp_path: Path, moved: bool, segments: tuple[float, ...], kept: int
+    tmp_path: Path, moved: bool, segments: tuple[float, ...], is_live: bool, kept: int
 ) -> None:
-    """Seconds after the checkpoint; the file has one time for all its entries."""
+    """Seconds after the checkpoint; the file has one time for all its entries. `is_live`: a broker without cleaner."""
     path = tmp_path / CLEANER
     path.write_bytes(render_offset_checkpoint({T0: 20}))
     (tmp_path / names.LOCK).touch()
@@ -158,24 +160,7 @@ def test_2_11_what_was_written_after_the_checkpoint_is_not_clean_because_another
         os.utime(log, (written_s + after_s, written_s + after_s))
     dir_s = written_s + (60 if moved else -60)
     os.utime(directory, (dir_s, dir_s))
-    update_cleaner_checkpoint(FILES, str(tmp_path), {T1: 7})
-    assert read_offsets(FILES, str(path)) == {T0: kept, T1: 7}
-
-
-@pytest.mark.parametrize(("is_live", "kept"), [(False, 20), (True, 0)])
-def test_2_11_beside_a_live_broker_without_a_cleaner_nothing_newer_is_clean(
-    log_dir: Path, is_live: bool, kept: int
-) -> None:
-    """One swap is recorded after the other: a log that was created again between two is never a second newer."""
-    path = log_dir / CLEANER
-    path.write_bytes(render_offset_checkpoint({T0: 20}))
-    written_s = path.stat().st_mtime
-    log = log_dir / str(T0) / f"{0:020}.log"
-    log.parent.mkdir(exist_ok=True)
-    log.touch()
-    for changed in (log, log.parent):
-        os.utime(changed, (written_s + 0.3, written_s + 0.3))
-    update_cleaner_checkpoint(FILES, str(log_dir), {T1: 7}, is_live=is_live)
+    update_cleaner_checkpoint(FILES, str(tmp_path), {T1: 7}, is_live=is_live)
     assert read_offsets(FILES, str(path)) == {T0: kept, T1: 7}
 
 

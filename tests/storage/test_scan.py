@@ -11,12 +11,7 @@ from cleanerd.format.batch import Record, encode_batch, encode_empty_batch, pars
 from cleanerd.format.codecs import Codec
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix, TopicPartition
 from cleanerd.storage.partition_dir import PartitionDir
-from cleanerd.storage.scan import (
-    Checkpoints,
-    PartitionSnapshot,
-    read_aborted_txns,
-    scan_partition,
-)
+from cleanerd.storage.scan import Checkpoints, PartitionSnapshot, read_aborted_txns, scan_partition
 from cleanerd.storage.topic_id import LiveIdentity
 from cleanerd.tools.client.producer import Producer, ProducerRecord
 from cleanerd.tools.client.writer import LogWriter
