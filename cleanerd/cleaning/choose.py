@@ -238,9 +238,9 @@ def _unless_expired(skipped: LogResult, visit: Candidate, now_ms: int, pace: Pac
         )
     end = visit.range.first_uncleanable_offset
     clean = [segment for segment in visit.snapshot.segments if segment.base_offset < end]
-    horizons = read_horizons(clean, now_ms, pace)
-    if horizons.has_expired:
+    next_ms = read_horizons(clean, now_ms, pace)
+    if next_ms is not None and next_ms <= now_ms:
         return visit
-    following = "" if horizons.next_ms is None else f"; the next one passes at {utc(horizons.next_ms)}"
+    following = "" if next_ms is None else f"; the next one passes at {utc(next_ms)}"
     reason = f"{skipped.reason}; no tombstone has passed its delete horizon{following}"
-    return replace(skipped, reason=reason, next_horizon_ms=horizons.next_ms)
+    return replace(skipped, reason=reason, next_horizon_ms=next_ms)

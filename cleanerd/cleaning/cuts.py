@@ -114,12 +114,16 @@ def _walk_all(
     first_dirty_offset: int,
     pace: Pace,
 ) -> list[Heads]:
-    """The batch headers of segments, cut at their marks, on as many cores as that pays for. Raises OSError."""
+    """Headers of segments, cut at the first batch from each mark on, by as many cores as that pays for. Raises OSError."""
 
     def walk(segment: SegmentOnDisk, own: _Marks) -> Heads:
         with open_regular(segment.path) as fd:
             heads = walk_heads(fd, segment.size_bytes, fine_bytes, first_dirty_offset, pace)
-        return _coarser(heads, own)
+        rows = np.union1d([0], _first_from(heads.starts, own))
+        records, dirty_records = (
+            np.add.reduceat(column, rows) for column in (heads.records, heads.dirty_records)
+        )
+        return Heads(heads.starts[rows], records, dirty_records)
 
     paying = sum(segment.size_bytes for segment in segments) // _WALK_BYTES_PER_THREAD
     threads = min(len(segments), paying)
@@ -129,12 +133,3 @@ def _walk_all(
         return list(map(walk, segments, marks))
     with ThreadPoolExecutor(threads, thread_name_prefix="cleanerd-plan") as pool:
         return list(pool.map(walk, segments, marks))
-
-
-def _coarser(heads: Heads, marks: _Marks) -> Heads:
-    """Cut at no more than the first start from each mark on."""
-    rows = np.union1d([0], _first_from(heads.starts, marks))
-    records, dirty_records = (
-        np.add.reduceat(column, rows) for column in (heads.records, heads.dirty_records)
-    )
-    return Heads(heads.starts[rows], records, dirty_records)

@@ -29,13 +29,11 @@ from dataclasses import replace
 
 from cleanerd.cleaning.retain import Dispose, Retained, retire_below_start
 from cleanerd.config.model import TopicConfig
-from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError, LockHeld
 from cleanerd.format import names
 from cleanerd.format.names import INTERNAL_TOPICS, TopicPartition
 from cleanerd.storage.checkpoints import update_checkpoint
 from cleanerd.storage.log_dir import LogDir
-from cleanerd.storage.scan import PartitionSnapshot
 
 
 class DeletionForbidden(CleanerdError):
@@ -82,7 +80,9 @@ def delete_records(
         if not 0 <= offset <= snapshot.high_watermark:
             raise OffsetOutOfRange(tp, offset, snapshot.high_watermark)
         if offset > snapshot.log_start_offset:
-            _sync_up_to(log_dir.files, snapshot, offset)
+            holding = [segment for segment in snapshot.segments if segment.base_offset < offset][-1]
+            log_dir.files.fsync(holding.path)
+            log_dir.files.fsync_dir(snapshot.directory)
             lock.check()
             update_checkpoint(log_dir.files, log_dir.path, names.LOG_START_CHECKPOINT, {tp: offset})
             snapshot = replace(snapshot, log_start_offset=offset)
@@ -90,10 +90,3 @@ def delete_records(
         return retire_below_start(log_dir, snapshot, dispose=dispose)
     except LockHeld:  # a broker has come, which goes on from step 2
         return Retained(0, 0, (), snapshot.log_start_offset, rolled=False)
-
-
-def _sync_up_to(files: Files, snapshot: PartitionSnapshot, offset: int) -> None:
-    """Step 1."""
-    holding = [segment for segment in snapshot.segments if segment.base_offset < offset][-1]
-    files.fsync(holding.path)
-    files.fsync_dir(snapshot.directory)

@@ -6,7 +6,6 @@ most tombstones there, and the first one that may go ends the walk.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,19 +22,11 @@ _CHUNK_BYTES = 1 << 20  # is looked into as a whole when one of its batches has 
 _NEVER_MS = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Horizons:
-    """Whether a tombstone or marker of a clean section may go now, else when the next one may."""
+def read_horizons(segments: Sequence[SegmentOnDisk], now_ms: int, pace: Pace) -> int | None:
+    """When a tombstone or marker of a clean section may go: up to `now_ms` if one may now, None if none ever may.
 
-    has_expired: bool
-    next_ms: int | None = None
-
-
-def read_horizons(segments: Sequence[SegmentOnDisk], now_ms: int, pace: Pace) -> Horizons:
-    """Look for a tombstone or marker whose delete horizon has passed, newest segment first.
-
-    A header that is none ends the walk through its segment: to report damage is for a cleaning, and for `verify`. Raises
-    CorruptFile for a damaged batch that was looked into, SourceChanged, OSError, and what `pace` does.
+    Newest segment first. A header that is none ends the walk through its segment: a cleaning reports damage, and so does
+    `verify`. Raises CorruptFile for a damaged batch that was looked into, SourceChanged, OSError, and what `pace` does.
     """
     next_ms = _NEVER_MS
     for segment in reversed(segments):
@@ -48,17 +39,16 @@ def read_horizons(segments: Sequence[SegmentOnDisk], now_ms: int, pace: Pace) ->
                     source = Source(
                         segment.path, segment.identity, int(starts[at]), int(ends[at]), segment.base_offset
                     )
-                    found = _look_into(fd, source, now_ms, pace)
-                    if found.has_expired:
-                        return found
-                    after_ms = _NEVER_MS if found.next_ms is None else found.next_ms
+                    after_ms = _look_into(fd, source, now_ms, pace)
+                    if after_ms <= now_ms:
+                        return after_ms
                 next_ms = min(next_ms, after_ms)
-    return Horizons(has_expired=False, next_ms=next_ms if next_ms < _NEVER_MS else None)
+    return next_ms if next_ms < _NEVER_MS else None
 
 
-def _look_into(fd: int, source: Source, now_ms: int, pace: Pace) -> Horizons:
-    """The records of a chunk."""
-    found = -1
+def _look_into(fd: int, source: Source, now_ms: int, pace: Pace) -> int:
+    """The same of the records of a chunk."""
+    next_ms = _NEVER_MS
     for piece in pieces_of(fd, source):
         pace(len(piece.raw))
 
@@ -66,7 +56,8 @@ def _look_into(fd: int, source: Source, now_ms: int, pace: Pace) -> Horizons:
             return holds_expired(piece.batches, part.records, now_ms)
 
         if any(map_slices(piece, take)):
-            return Horizons(has_expired=True)
-        later = next_horizon(piece.batches, now_ms)
-        found = later if found < 0 or 0 <= later < found else found
-    return Horizons(has_expired=False, next_ms=found if found >= 0 else None)
+            return now_ms
+        later_ms = next_horizon(piece.batches, now_ms)
+        if later_ms >= 0:
+            next_ms = min(next_ms, later_ms)
+    return next_ms

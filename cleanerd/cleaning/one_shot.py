@@ -24,7 +24,6 @@ from cleanerd.cleaning.wanted import ConfiguredNow
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files, RealFiles
 from cleanerd.errors import CleanerdError, attempt, guarded
-from cleanerd.format.names import TopicPartition
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.no_log_dir import why_no_log_dir
@@ -67,22 +66,22 @@ def clean_once(
 
 def _directories(run: Run, files: Files, clock: Clock) -> Iterator[Directory]:
     """Those of a node; one that cannot be looked at has failed."""
-    for path in run.request.log_dirs:
-        found = attempt(partial(_look, files, path, clock, run.request), path)
+    request = run.request
+    # Also those that are configured but not asked for: they may belong to the same broker.
+    log_dirs = tuple(dict.fromkeys((*request.log_dirs, *request.config.log_dirs)))
+
+    def look(path: str) -> Directory | None:
+        if why_no_log_dir(files, path) is not None:
+            return None  # the command line warns of it
+        log_dir = LogDir.at(files, path, clock, log_dirs)
+        return Directory(run, log_dir, partitions(log_dir, request))
+
+    for path in request.log_dirs:
+        found = attempt(partial(look, path), path)
         if isinstance(found, CleanerdError):
             run.add(LogResult.of(NO_LOG, path).failed(found))
-        elif found is not None:  # else the command line warns of it
-            yield Directory(run, *found)
-
-
-def _look(
-    files: Files, path: str, clock: Clock, request: CleanRequest
-) -> tuple[LogDir, list[TopicPartition]] | None:
-    """A directory and the partitions that the run is about; None for what is no log directory."""
-    if why_no_log_dir(files, path) is not None:
-        return None
-    log_dir = LogDir.at(files, path, clock, request.all_log_dirs)
-    return log_dir, partitions(log_dir, request)
+        elif found is not None:
+            yield found
 
 
 class _Jobs:

@@ -2,7 +2,7 @@
 
 import mmap
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -252,7 +252,10 @@ def merge_neighbours(plan: CleaningPlan, indexed: IndexedLog) -> CleaningPlan:
             groups.append(group)
             continue
         runs = set(merge_runs([segment.size_bytes for segment in group.sources]))
-        for part in _parts(len(group.sources), runs):
+        count = len(group.sources)
+        cuts = sorted({0, count, *(run.start for run in runs), *(run.stop for run in runs)})
+        for begin, stop in pairwise(cuts):  # the runs and what lies between them
+            part = range(begin, stop)
             if part in runs:
                 changed.add(len(groups))
             rest = group.sources[part.stop :]
@@ -273,9 +276,3 @@ def merge_neighbours(plan: CleaningPlan, indexed: IndexedLog) -> CleaningPlan:
     work = replace(plan.work, chunks=chunks, groups=len(groups), renewed_groups=frozenset())
     indexed.work, indexed.changed_groups = work, frozenset(changed)
     return replace(plan, groups=tuple(groups), work=work)
-
-
-def _parts(count: int, runs: Iterable[range]) -> list[range]:
-    """The runs and what lies between them, in order: together the places 0 to `count`."""
-    cuts = sorted({0, count, *(run.start for run in runs), *(run.stop for run in runs)})
-    return [range(begin, end) for begin, end in pairwise(cuts)]

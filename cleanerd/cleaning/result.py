@@ -201,11 +201,6 @@ class CleanRequest:
     jobs_at_once: int = 1  # that share the memory for keys
     configuration: Configuration | None = None
 
-    @property
-    def all_log_dirs(self) -> tuple[str, ...]:
-        """Also those that are configured but not asked for: they may belong to the same broker."""
-        return tuple(dict.fromkeys((*self.log_dirs, *self.config.log_dirs)))
-
 
 @dataclass(frozen=True, slots=True)
 class Step:

@@ -162,12 +162,6 @@ class ForeseenSpace:
         self._taken[device] = self._taken.get(device, 0) + size_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class _Grant:
-    device: int
-    granted_bytes: int
-
-
 class Reservations:
     """Space granted to concurrent cleanings, by directory: each sees what is free, less what the others were granted.
 
@@ -177,7 +171,7 @@ class Reservations:
     def __init__(self, files: Files) -> None:
         self._files = files
         self._mutex = threading.Lock()
-        self._grants: dict[str, _Grant] = {}
+        self._grants: dict[str, tuple[int, int]] = {}  # device and bytes, by directory
 
     def take(self, wanted: Mapping[str, int], least_free_bytes: int) -> int | None:
         """Grant so many bytes to directories of one file system, or none; returns how many there were for them then.
@@ -188,9 +182,9 @@ class Reservations:
         device, total = os.stat(path).st_dev, sum(wanted.values())
         with self._mutex:
             others = sum(
-                self._left(directory, grant)
-                for directory, grant in self._grants.items()
-                if grant.device == device and directory not in wanted
+                self._left(directory, granted_bytes)
+                for directory, (on, granted_bytes) in self._grants.items()
+                if on == device and directory not in wanted
             )
 
             def available(space: Space) -> int:
@@ -199,7 +193,7 @@ class Reservations:
             room = available(space_for(path, lambda space: available(space) >= total))
             if room < total:
                 return max(room, 0)
-            self._grants |= {directory: _Grant(device, size) for directory, size in wanted.items()}
+            self._grants |= {directory: (device, size) for directory, size in wanted.items()}
             return None
 
     def release(self, directories: Iterable[str]) -> None:
@@ -208,12 +202,12 @@ class Reservations:
             for directory in directories:
                 self._grants.pop(directory, None)
 
-    def _left(self, directory: str, grant: _Grant) -> int:
+    def _left(self, directory: str, granted_bytes: int) -> int:
         try:
             staged = staged_bytes(PartitionDir(self._files, directory))
         except OSError:  # the log is gone, or comes and goes while we look
-            return grant.granted_bytes
-        return max(grant.granted_bytes - staged, 0)
+            return granted_bytes
+        return max(granted_bytes - staged, 0)
 
 
 def _group(plan: CleaningPlan, indexed: IndexedLog, number: int, parts: Sequence[_Part]) -> _Group:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.cleaning.horizons import Horizons, read_horizons
+from cleanerd.cleaning.horizons import read_horizons
 from cleanerd.cleaning.result import LogResult
 from cleanerd.env.pace import unpaced
 from cleanerd.errors import CorruptFile
@@ -58,7 +58,7 @@ def rows(log_dir: Path) -> Rows:
     return {record.key: record.value for record in read_records(str(log_dir / str(TP)))}
 
 
-def horizons(log_dir: Path, now_ms: int) -> Horizons:
+def horizons(log_dir: Path, now_ms: int) -> int | None:
     """Of the closed segments."""
     return read_horizons(snapshot_of(log_dir, TP).segments[:-1], now_ms, unpaced)
 
@@ -136,9 +136,9 @@ def test_a_later_horizon_is_seen_beside_one_that_has_passed_for_nothing(
             record = Record(offset, T0_MS, b"%d" % offset, value)
             log.append(encode_batch([record], base_offset=offset, delete_horizon_ms=horizon_ms))
         log.roll()
-    assert horizons(tmp_path, 4) == Horizons(has_expired=False, next_ms=5)
-    assert horizons(tmp_path, 6) == Horizons(has_expired=False, next_ms=7)
-    assert horizons(tmp_path, 7) == Horizons(has_expired=True)
+    assert horizons(tmp_path, 4) == 5
+    assert horizons(tmp_path, 6) == 7
+    assert horizons(tmp_path, 7) == 7, "it has passed"
 
 
 def test_what_is_dirty_waits_for_its_ratio(tmp_path: Path, spark: LazySpark) -> None:
@@ -181,9 +181,9 @@ def test_damage_is_reported_where_a_batch_has_to_be_looked_into(tmp_path: Path, 
     damage(len(whole) - 1)
     with pytest.raises(CorruptFile, match="CRC"):
         horizons(tmp_path, HORIZON_MS)
-    assert horizons(tmp_path, HORIZON_MS - 1).next_ms == HORIZON_MS
+    assert horizons(tmp_path, HORIZON_MS - 1) == HORIZON_MS
     damage(16)  # no magic byte
-    assert horizons(tmp_path, HORIZON_MS) == Horizons(has_expired=False)
+    assert horizons(tmp_path, HORIZON_MS) is None
 
 
 @pytest.mark.parametrize("wait_ms", [HOUR_MS, 3 * DAY_MS, 31 * DAY_MS])
