@@ -73,13 +73,13 @@ def test_logs_share_jobs_within_the_limits(
 
 
 class Steps:
-    """Who was planned and written, in order; `(topic, is_owned)` of each plan."""
+    """Who was planned, written and ended, whose tasks ran, in order; `(topic, is_owned)` of each plan."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, during_first: Callable[["Steps"], object]) -> None:
         self.taken: list[str] = []
         self.plans: list[tuple[str, bool]] = []
         self.changed = threading.Condition()
-        plan, write = Cleaner.plan, Cleaner.write
+        plan, write, end = Cleaner.plan, Cleaner.write, Cleaner.end
 
         def planning(cleaner: Cleaner, logs: Sequence[Candidate], **more: Any) -> CleaningJob:
             job = plan(cleaner, logs, **more)
@@ -89,14 +89,31 @@ class Steps:
                 self.changed.notify_all()
             return job
 
-        def writing(cleaner: Cleaner, job: CleaningJob, **more: Any) -> CleaningJob:
+        def writing(cleaner: Cleaner, job: CleaningJob, *, before: Ending[Any]) -> CleaningJob:
             self.taken.append(f"write {_topic(job)}")
-            if len([step for step in self.taken if step.startswith("write")]) == 1:
+            if len(self.of("write")) == 1:
                 during_first(self)
-            return write(cleaner, job, **more)
+            begin = before.begin
+
+            def told() -> object:
+                self.taken.append(f"run {_topic(job)}")
+                return begin()
+
+            with monkeypatch.context() as patch:
+                patch.setattr(before, "begin", told)
+                return write(cleaner, job, before=before)
+
+        def ending(cleaner: Cleaner, job: CleaningJob) -> list[LogResult]:
+            self.taken += [f"end {one.snapshot.topic_partition.topic}" for one in job.candidates]
+            return end(cleaner, job)
 
         monkeypatch.setattr(Cleaner, "plan", planning)
         monkeypatch.setattr(Cleaner, "write", writing)
+        monkeypatch.setattr(Cleaner, "end", ending)
+
+    def of(self, *kinds: str) -> list[str]:
+        """Those of some kinds."""
+        return [step for step in self.taken if step.startswith(kinds)]
 
     def wait_for_plans(self, count: int) -> None:
         """Until so many have been made."""
@@ -115,31 +132,11 @@ def test_a_job_is_committed_once_the_tasks_of_the_next_one_run(
 ) -> None:
     """While they are prepared the cores wait for that; and while they run this process has little to do."""
     steps = Steps(monkeypatch, lambda _: None)
-    write, end = Cleaner.write, Cleaner.end
-
-    def writing(cleaner: Cleaner, job: CleaningJob, *, before: Ending[Any], **more: Any) -> CleaningJob:
-        begin = before.begin
-
-        def told() -> object:
-            steps.taken.append(f"run {_topic(job)}")
-            return begin()
-
-        with monkeypatch.context() as patch:
-            patch.setattr(before, "begin", told)
-            return write(cleaner, job, before=before, **more)
-
-    def ending(cleaner: Cleaner, job: CleaningJob) -> list[LogResult]:
-        steps.taken.append(f"end {_topic(job)}")
-        return end(cleaner, job)
-
-    monkeypatch.setattr(Cleaner, "write", writing)
-    monkeypatch.setattr(Cleaner, "end", ending)
     log_dir = write_logs(tmp_path / "logs", "a", "b")
     ran = clean(spark, log_dir)
     assert {ran.outcome(topic) for topic in "ab"} == {"committed"}
     first, second = (topic for topic, _ in steps.plans)
-    taken = [step for step in steps.taken if not step.startswith("plan")]
-    assert taken == [
+    assert steps.of("write", "run", "end") == [
         f"write {first}",
         f"run {first}",
         f"write {second}",
@@ -181,7 +178,9 @@ def test_beside_a_live_broker_a_job_is_planned_when_its_turn_has_come(
     with lock_of_another(log_dir / names.LOCK):
         ran = clean(spark, log_dir)
     first, second = (topic for topic, _ in steps.plans)
-    assert steps.taken == [f"plan {first}", f"write {first}", f"plan {second}", f"write {second}"]
+    assert steps.of("plan", "write") == [
+        f"{kind} {one}" for one in (first, second) for kind in ("plan", "write")
+    ]
     assert {ran.outcome(topic) for topic in "ab"} == {"staged"}
 
 

@@ -15,13 +15,7 @@ from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import Ran, assert_settled, clean
 from tests.cleaning.test_old_formats import Told
 
-TYPES = {
-    "uncompressed": Codec.NONE,
-    "gzip": Codec.GZIP,
-    "snappy": Codec.SNAPPY,
-    "lz4": Codec.LZ4,
-    "zstd": Codec.ZSTD,
-}
+TYPES = {"uncompressed" if codec is Codec.NONE else codec.name.lower(): codec for codec in Codec}
 BATCHES, ROWS, SEGMENT_BYTES = 300, 12, 100_000
 
 
@@ -109,13 +103,8 @@ def test_at_the_level_of_the_topic(
 ) -> None:
     """What the library makes of the same records at that level."""
     partition = write(tmp_path / "logs", Codec.NONE)
-    run(
-        spark,
-        tmp_path / "logs",
-        compression_type,
-        "topic",
-        f"--set=compression.{compression_type}.level={level}",
-    )
+    option = f"--set=compression.{compression_type}.level={level}"
+    run(spark, tmp_path / "logs", compression_type, "topic", option)
     codec = TYPES[compression_type]
     rewritten = [(header, batch) for header, batch in batches(partition).values() if header.codec is codec]
     assert rewritten
