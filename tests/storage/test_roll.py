@@ -87,10 +87,6 @@ def test_the_new_segment_is_empty_and_knows_the_producers() -> None:
     assert disk.unsynced(DIRECTORY) == 0
 
 
-def test_after_any_accident_the_log_is_as_it_was_or_rolled() -> None:
-    assert {assert_is_whole(disk) for disk in accidents()} == {False, True}
-
-
 def test_a_broker_that_starts_after_any_accident_finds_the_log_whole() -> None:
     """It rebuilds nothing and goes on at the same offset (spec disk D2)."""
     for disk in accidents():
