@@ -17,14 +17,8 @@ from tests.daemon.inventories import HandClock
 from tests.operate.world import World
 
 
-class RealClock(HandClock):
+class RealClock(SystemClock, HandClock):
     """Nobody has to set it."""
-
-    def now_ms(self) -> int:
-        return SystemClock().now_ms()
-
-    def monotonic_s(self) -> float:
-        return SystemClock().monotonic_s()
 
 
 class Served(World):

@@ -55,15 +55,13 @@ def _partition(client: Client, name: str) -> str:
     """The partition that `name` means: itself, or the only one of a topic."""
     if re.fullmatch(r".+-\d+", name):
         return name
-    found = sorted(
-        {row["partition"] for row in client.get("/v1/logs", pattern=name)["logs"] if row["topic"] == name}
-    )
+    rows = client.get("/v1/logs", pattern=name)["logs"]
+    found = sorted({row["partition"] for row in rows if row["topic"] == name})
     if not found:
         raise ControlError(f"there is no topic {name}; `cleanerctl logs` lists what there is", NO_SUCH_LOG)
     if len(found) > 1:
-        raise ControlError(
-            f"{name} has {len(found)} partitions: name one of {name}-{found[0]} to {name}-{found[-1]}", USAGE
-        )
+        names = f"{name}-{found[0]} to {name}-{found[-1]}"
+        raise ControlError(f"{name} has {len(found)} partitions: name one of {names}", USAGE)
     return f"{name}-{found[0]}"
 
 

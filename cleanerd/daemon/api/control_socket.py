@@ -141,9 +141,8 @@ def _remove_stale(path: str) -> None:
         raise SocketUnusable(f"control socket {path}: what lies there is not a socket; remove it")
     pid = _who_answers(path)
     if pid is not None:
-        raise SocketUnusable(
-            f"control socket {path}: process {pid} answers there; is cleanerd running already?"
-        )
+        answers = f"process {pid} answers there; is cleanerd running already?"
+        raise SocketUnusable(f"control socket {path}: {answers}")
     os.unlink(path)
 
 

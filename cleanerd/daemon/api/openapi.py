@@ -75,12 +75,11 @@ def _operation(route: Route, schemas: Mapping[tuple[Any, Any], Any]) -> dict[str
 
 def _path_and_query(route: Route) -> list[dict[str, Any]]:
     schema = route.parameters.model_json_schema(ref_template=_REF)
-    in_path = {name for name in schema.get("properties", {}) if f"{{{name}}}" in route.path}
     return [
         {
             "name": name,
-            "in": "path" if name in in_path else "query",
-            "required": name in in_path or name in schema.get("required", ()),
+            "in": "path" if f"{{{name}}}" in route.path else "query",
+            "required": name in schema.get("required", ()),
             "schema": property_schema,
         }
         for name, property_schema in schema.get("properties", {}).items()
