@@ -19,7 +19,7 @@ GRACE_S = 90
 """terminationGracePeriodSeconds of the sample"""
 
 
-def manifest(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def manifest(documents: list[dict[str, Any]], cache: Path) -> list[dict[str, Any]]:
     """What `podman play kube` is given; every container is in `containers`, and what it cannot do is left out."""
     config, _, stateful_set = documents
     properties = config["data"]["server.properties"].replace(
@@ -33,6 +33,9 @@ def manifest(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for container in spec["containers"]:
         for key in ("ports", "restartPolicy", "livenessProbe", "readinessProbe"):
             container.pop(key, None)
+    (kept,) = (volume for volume in spec["volumes"] if volume["name"] == "cache")
+    del kept["emptyDir"]
+    kept["hostPath"] = {"path": str(cache)}
     claims = []
     for template in stateful_set["spec"]["volumeClaimTemplates"]:
         name = template["metadata"]["name"]
@@ -45,7 +48,7 @@ class Pod(SideBySide):
     def __init__(self, store: Store, directory: Path, documents: list[dict[str, Any]]) -> None:
         yaml = importlib.import_module("yaml")
         path = directory / "pod.yaml"
-        path.write_text(yaml.safe_dump_all(manifest(documents)))
+        path.write_text(yaml.safe_dump_all(manifest(documents, store.cache)))
         store.podman("play", "kube", "--start=false", "--network=none", path)
         data = Path(store.podman("volume", "inspect", "data", "--format={{.Mountpoint}}")[1].strip())
         names = (f"{POD}-{container}" for container in ("cleanerd", "commit", "kafka"))
@@ -77,7 +80,11 @@ class Pod(SideBySide):
         """The whole node; cleanerd first, so that it has no gap to use."""
         for container in (self.cleanerd, self.kafka):
             self.kill(container)
-        wait_until(lambda: not (self.is_running(self.kafka) or self.is_running(self.cleanerd)), SOON_S)
+        # Podman ends a pod with its last container, and the names of its network with it: who starts before that loses both.
+        wait_until(
+            lambda: self.store.podman("pod", "inspect", POD, "--format={{.State}}")[1].strip() == "Exited",
+            SOON_S,
+        )
 
     def assert_ended_in_order(self) -> None:
         """The broker, then cleanerd, each because it was asked to, and in the time that it had."""

@@ -12,7 +12,6 @@ ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/root",
     "LC_ALL": "C.UTF-8",
-    "PIP_CACHE_DIR": "/nonexistent",
     "SYSTEMD_OFFLINE": "1",
 }
 KEPT = (

@@ -1,6 +1,8 @@
 """A broker and cleanerd in containers that share a volume: what is written, what is cleaned, and who was started when."""
 
 import json
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import psutil
 
 from tests.daemon.processes import wait_until
 from tests.operate.store import Store
+from tests.operate.tools import run
 
 TOPIC, KEYS, VALUE_BYTES, SEGMENT_BYTES = "orders", 7, 1000, 1 << 20
 ROWS = 3 * SEGMENT_BYTES // VALUE_BYTES + 100
@@ -22,8 +25,6 @@ QUICK = {
 }
 """Added to the broker's configuration: cleanerd cleans at once, the broker's own cleaner never (rule 1.21)."""
 
-JAVA = "/opt/java/bin/java -XX:TieredStopAtLevel=1 -cp /opt/kafka/libs/* org.apache.kafka.tools."
-BOOTSTRAP = ("--bootstrap-server", "127.0.0.1:9092")
 START_S, CLEANED_S, SOON_S = 180.0, 300.0, 120.0
 
 
@@ -39,40 +40,34 @@ class SideBySide:
     written: dict[str, str] = field(default_factory=dict)
     told: int = 0
 
-    def tool(self, name: str, *words: str, given: str | None = None) -> str:
-        """What a tool of Kafka says, run in the broker's container."""
-        command = [*f"{JAVA}{name}".split(), *BOOTSTRAP, *words]
-        return self.store.podman("exec", "-i", self.kafka, *command, given=given)[1]
+    def client(
+        self, *words: object, given: str = "", check: bool = True
+    ) -> "subprocess.CompletedProcess[str]":
+        """A client of the broker, in its network (`tests.operate.within`): no JVM is started for it."""
+        network = ("nsenter", f"--net=/proc/{self.store.inspect(self.kafka, '.State.Pid')}/ns/net")
+        return run(*network, sys.executable, "-m", "tests.operate.within", *words, given=given, check=check)
 
     def wait_for_the_broker(self) -> None:
         """Until it answers."""
-        command = ["exec", self.kafka, *f"{JAVA}TopicCommand".split(), *BOOTSTRAP, "--list"]
-        wait_until(lambda: self.store.podman(*command, check=False)[0] == 0, START_S, self.say)
+        wait_until(lambda: self.client("answers", check=False).returncode == 0, START_S, self.say)
 
     def create(self) -> None:
-        configs = ("cleanup.policy=compact", f"segment.bytes={SEGMENT_BYTES}")
-        self.tool(
-            "TopicCommand", "--create", "--topic", TOPIC, *(w for c in configs for w in ("--config", c))
-        )
+        self.client("create", TOPIC, "cleanup.policy=compact", f"segment.bytes={SEGMENT_BYTES}")
 
     def write(self, count: int = ROWS) -> None:
         """Records, the same keys again and again; by default three segments and some more."""
         first = self.told
         self.told += count
         rows = [(f"key {number % KEYS}", f"{number:0{VALUE_BYTES}}") for number in range(first, self.told)]
-        given = "".join(f"{key}\t{value}\n" for key, value in rows)
-        self.tool("ConsoleProducer", "--topic", TOPIC, "--reader-property", "parse.key=true", given=given)
+        self.client("write", TOPIC, given=json.dumps(rows))
         self.written |= dict(rows)
 
     def read(self) -> dict[str, str]:
-        words = "--partition 0 --offset earliest --timeout-ms 5000 --formatter-property print.key=true"
-        said = self.tool("consumer.ConsoleConsumer", "--topic", TOPIC, *words.split())
-        rows = (line.partition("\t") for line in said.splitlines() if line.startswith("key "))
-        return {key: value for key, _, value in rows}
+        newest: dict[str, str] = json.loads(self.client("read", TOPIC).stdout)
+        return newest
 
     def assert_nothing_is_lost(self) -> None:
-        """A consumer that gives up early, on a broker that has just started, is asked again."""
-        wait_until(lambda: self.read() == self.written, START_S, lambda: str(len(self.written)))
+        assert self.read() == self.written
 
     def ctl(self, *words: str, check: bool = True) -> "tuple[int, str]":
         return self.store.podman("exec", self.cleanerd, "cleanerctl", *words, check=check)

@@ -36,7 +36,10 @@ class Stack(SideBySide):
         quick = {self._variable(key): value for key, value in QUICK.items()}
         services = {"cleanerd": quick | environment, "commit": {}, "kafka": quick}
         over = {name: {"network_mode": "none", "environment": more} for name, more in services.items()}
-        self._files[1].write_text(importlib.import_module("yaml").safe_dump({"services": over}))
+        kept = {"cache": {"driver_opts": {"type": "none", "o": "bind", "device": str(self.store.cache)}}}
+        self._files[1].write_text(
+            importlib.import_module("yaml").safe_dump({"services": over, "volumes": kept})
+        )
 
     @staticmethod
     def _variable(key: str) -> str:

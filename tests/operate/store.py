@@ -77,7 +77,14 @@ class Store:
     def inspect(self, container: str, what: str) -> str:
         return self.podman("inspect", container, f"--format={{{{{what}}}}}")[1].strip()
 
+    @property
+    def cache(self) -> Path:
+        """What cleanerd keeps between starts, for all its containers: each alone would compile the kernels for a minute."""
+        return self.directory / "cache"
+
     def prepare(self) -> None:
+        self.cache.mkdir()
+        os.chown(self.cache, 1000, 1000)
         nofile, nproc = (_soft(limit) for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC))
         (self.directory / "containers.conf").write_text(
             SETTINGS.format(nofile=nofile, nproc=nproc, pause=PAUSE)
