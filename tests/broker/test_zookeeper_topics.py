@@ -25,105 +25,65 @@ WAIT_S = 120.0
 
 
 class Place:
-    """A broker whose cleaner is off, its topics, and a daemon beside it that is told nothing of them."""
+    """A broker whose cleaner is off, and its topics."""
 
-    def __init__(self, root: Path, version: str) -> None:
+    def __init__(self, root: Path) -> None:
         self.logs = root / "logs"
         port, zookeeper = fixed_ports(2)
         properties = {"log.cleaner.enable": "false"}
         self.broker = KafkaBroker(root / "broker", [self.logs], properties, ports=(port, zookeeper))
-        assert self.broker.release.version == version
         self.broker.start()
         create_topics(self.broker.admin(), TOPICS)
         self.journal = Journal(self.broker.bootstrap)
-        (root / "daemon").mkdir()
-        settings = {"cleanerd.spark.idle.timeout.ms": "600000"}
-        self.daemon = DaemonProcess(root / "daemon", [self.logs], settings, topics={})
 
     def write(self) -> None:
         """Enough for each of the logs to be dirty."""
         for topic in TOPICS:
             self.journal.fill(topic, records(topic, [*range(30), *range(30), *range(60)] * 2))
 
-    def close(self) -> None:
-        if self.broker.pid is not None:
-            self.broker.kill()
-        self.daemon.kill()
 
-    def states(self) -> dict[str, str]:
-        return {log["topic"]: log["state"] for log in self.daemon.ask("logs")["logs"]}
-
-    def cleanings(self, topic: str) -> int:
-        """How often a cleaning of its log was committed."""
-        events = self.daemon.ask("history", f"{topic}-0")["events"]
-        return sum(event["outcome"] == "committed" for event in events)
-
-    def wait_cleaned(self, topic: str, times: int) -> None:
-        wait_until(lambda: self.cleanings(topic) >= times, WAIT_S, self.daemon.output)
-
-    def reason(self, topic: str) -> str:
-        (found,) = self.daemon.ask("explain", f"{topic}-0")["explanations"]
-        return str(found["decision"])
-
-
-@pytest.fixture(params=VERSIONS)
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    monkeypatch.setenv(SWITCH, request.param)
+@pytest.fixture(scope="module", params=VERSIONS)
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     build_agent()
-    place = Place(tmp_path, request.param)
-    yield place
-    place.close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(SWITCH, request.param)
+        place = Place(tmp_path_factory.mktemp("place"))
+        yield place
+        if place.broker.pid is not None:
+            place.broker.kill()
 
 
-def test_a_zookeeper_broker_is_asked_and_its_last_answer_is_kept(place: Place) -> None:
-    """By the agent: cleaned beside it, and when it has stopped; not what it has turned into a topic without compaction."""
-    place.daemon.configure(cleanerd_commit_live="auto")
-    place.daemon.start()
-    place.write()
-    place.wait_cleaned("compact", 1)
-    place.wait_cleaned("turned", 1)
-    assert place.states()["events"] == "ignored"
-    assert "cleanup.policy is delete" in place.reason("events")
-
-    alter_config(place.broker.admin(), "turned", {**OWN, "cleanup.policy": "delete"})
-    wait_until(lambda: place.states()["turned"] == "ignored", WAIT_S, place.daemon.output)
-    done = {topic: place.cleanings(topic) for topic in TOPICS}
-    place.daemon.ask("pause", "compact-0", "--reason", "test")
-    place.write()
-    place.broker.stop()
-    place.daemon.stop()
-    place.daemon.start()
-    place.daemon.ask("resume", "compact-0")
-    place.wait_cleaned("compact", done["compact"] + 1)
-    assert {topic: place.cleanings(topic) for topic in ("turned", "events")} == {
-        topic: done[topic] for topic in ("turned", "events")
-    }
-    assert "cleanup.policy is delete" in place.reason("turned")
-    place.broker.start()
-    assert place.broker.troubles() == []
+@pytest.fixture
+def daemon(place: Place, tmp_path: Path) -> Iterator[DaemonProcess]:
+    """Beside the broker, which lives, to be started by the test; it is told nothing of the topics."""
+    if place.broker.pid is None:
+        place.broker.start()
+    settings = {"cleanerd.spark.idle.timeout.ms": "600000"}
+    with DaemonProcess(tmp_path, [place.logs], settings, topics={}) as daemon:
+        yield daemon
 
 
-def test_the_cluster_is_asked_where_no_agent_may_be(place: Place) -> None:
-    """Through the client's protocol. What a broker did while the daemon was away nobody knows."""
-    place.write()
-    where = [f"--log-dir={place.logs}", f"--set=cleanerd.kafka.bootstrap.servers={place.broker.bootstrap}"]
-    shown = run_cleanerd("config", "show", *where, "--topic", "compact", "--origin").stdout
-    assert "broker's answer: TOPIC" in next(
-        line for line in shown.splitlines() if line.startswith("cleanup.")
-    )
-    place.daemon.configure(cleanerd_kafka_bootstrap_servers=place.broker.bootstrap)
-    place.daemon.start()
-    wait_until(lambda: place.states().get("compact") == "staged", WAIT_S, place.daemon.output)
-    assert "cleanup.policy is delete" in place.reason("events")
-    place.daemon.stop()
-    place.broker.stop()
-    place.daemon.configure(cleanerd_kafka_bootstrap_servers="")
-    place.daemon.start()
-    place.wait_cleaned("compact", 1)
-    assert [event for event in place.daemon.events() if event["event"] == "topics_unknown"] == []
+def states(daemon: DaemonProcess) -> dict[str, str]:
+    return {log["topic"]: log["state"] for log in daemon.ask("logs")["logs"]}
 
 
-def test_without_an_answer_the_daemon_says_in_one_line_what_it_leaves(place: Place) -> None:
+def cleanings(daemon: DaemonProcess, topic: str) -> int:
+    """How often a cleaning of its log was committed."""
+    return sum(event["outcome"] == "committed" for event in daemon.history(f"{topic}-0"))
+
+
+def wait_cleaned(daemon: DaemonProcess, topic: str, times: int) -> None:
+    wait_until(lambda: cleanings(daemon, topic) >= times, WAIT_S, daemon.output)
+
+
+def reason(daemon: DaemonProcess, topic: str) -> str:
+    (found,) = daemon.ask("explain", f"{topic}-0")["explanations"]
+    return str(found["decision"])
+
+
+def test_without_an_answer_the_daemon_says_in_one_line_what_it_leaves(
+    place: Place, daemon: DaemonProcess
+) -> None:
     """But a one-shot that may ask cleans what is to be compacted."""
     owner = parse_meta_properties((place.logs / META_PROPERTIES).read_bytes())
     assert (owner.version, owner.node_id) == (0, 1)
@@ -132,8 +92,56 @@ def test_without_an_answer_the_daemon_says_in_one_line_what_it_leaves(place: Pla
     rows = {row["topic"]: row for row in json.loads(run_cleanerd(*words).stdout)["results"]}
     assert {(row["outcome"], row["committed_by"]) for row in rows.values()} == {("committed", "swap")}
     assert rows.keys() == {"compact", "turned"}
-    place.daemon.start()
-    (left,) = (event for event in place.daemon.events() if event["event"] == "topics_unknown")
+    daemon.start()
+    (left,) = (event for event in daemon.events() if event["event"] == "topics_unknown")
     assert (left["count"], left["topics"]) == (3, sorted(TOPICS))
-    assert set(place.states().values()) == {"ignored"}
-    assert [event for event in place.daemon.events() if event["event"] == "ignored"] == []
+    assert set(states(daemon).values()) == {"ignored"}
+    assert [event for event in daemon.events() if event["event"] == "ignored"] == []
+
+
+def test_the_cluster_is_asked_where_no_agent_may_be(place: Place, daemon: DaemonProcess) -> None:
+    """Through the client's protocol. What a broker did while the daemon was away nobody knows."""
+    place.write()
+    where = [f"--log-dir={place.logs}", f"--set=cleanerd.kafka.bootstrap.servers={place.broker.bootstrap}"]
+    shown = run_cleanerd("config", "show", *where, "--topic", "compact", "--origin").stdout
+    assert "broker's answer: TOPIC" in next(
+        line for line in shown.splitlines() if line.startswith("cleanup.")
+    )
+    daemon.configure(cleanerd_kafka_bootstrap_servers=place.broker.bootstrap)
+    daemon.start()
+    wait_until(lambda: states(daemon).get("compact") == "staged", WAIT_S, daemon.output)
+    assert "cleanup.policy is delete" in reason(daemon, "events")
+    daemon.stop()
+    place.broker.stop()
+    daemon.configure(cleanerd_kafka_bootstrap_servers="")
+    daemon.start()
+    wait_cleaned(daemon, "compact", 1)
+    assert [event for event in daemon.events() if event["event"] == "topics_unknown"] == []
+
+
+def test_a_zookeeper_broker_is_asked_and_its_last_answer_is_kept(place: Place, daemon: DaemonProcess) -> None:
+    """By the agent: cleaned beside it, and when it has stopped; not what it has turned into a topic without compaction."""
+    daemon.configure(cleanerd_commit_live="auto")
+    daemon.start()
+    place.write()
+    wait_cleaned(daemon, "compact", 1)
+    wait_cleaned(daemon, "turned", 1)
+    assert states(daemon)["events"] == "ignored"
+    assert "cleanup.policy is delete" in reason(daemon, "events")
+
+    alter_config(place.broker.admin(), "turned", {**OWN, "cleanup.policy": "delete"})
+    wait_until(lambda: states(daemon)["turned"] == "ignored", WAIT_S, daemon.output)
+    done = {topic: cleanings(daemon, topic) for topic in TOPICS}
+    daemon.ask("pause", "compact-0", "--reason", "test")
+    place.write()
+    place.broker.stop()
+    daemon.stop()
+    daemon.start()
+    daemon.ask("resume", "compact-0")
+    wait_cleaned(daemon, "compact", done["compact"] + 1)
+    assert {topic: cleanings(daemon, topic) for topic in ("turned", "events")} == {
+        topic: done[topic] for topic in ("turned", "events")
+    }
+    assert "cleanup.policy is delete" in reason(daemon, "turned")
+    place.broker.start()
+    assert place.broker.troubles() == []
