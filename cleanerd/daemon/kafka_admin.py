@@ -140,7 +140,8 @@ def _client_settings(path: str) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for key, value in found.items():
         if key == "sasl.jaas.config":
-            settings |= {f"sasl_plain_{name}": _unescaped(text) for name, text in _JAAS.findall(value)}
+            found_in = _JAAS.findall(value)
+            settings |= {f"sasl_plain_{name}": re.sub(r"\\(.)", r"\1", text) for name, text in found_in}
         elif key == "ssl.endpoint.identification.algorithm":
             settings["ssl_check_hostname"] = bool(value.strip())
         elif key in _OPTIONS:
@@ -153,10 +154,6 @@ def _client_settings(path: str) -> dict[str, Any]:
                 f"{path}: ssl.{kind}.location: expected a PEM file, with ssl.{kind}.type=PEM"
             )
     return settings
-
-
-def _unescaped(text: str) -> str:
-    return re.sub(r"\\(.)", r"\1", text)
 
 
 _OPTIONS = {

@@ -46,16 +46,8 @@ class Worker:
     A step returns how long to pause then (7.2), in seconds, and soon after the daemon is asked to stop.
     """
 
-    def __init__(
-        self,
-        name: str,
-        step: Callable[[], float],
-        bell: Bell,
-        clock: Clock,
-        restart_pause_s: float = _RESTART_PAUSE_S,
-    ) -> None:
+    def __init__(self, name: str, step: Callable[[], float], bell: Bell, clock: Clock) -> None:
         self.name = name
-        self._restart_pause_s = restart_pause_s
         self.is_busy = False
         self.is_dead = False  # until it is started again
         self.deaths = 0
@@ -99,7 +91,7 @@ class Worker:
         return self._clock.monotonic_s() - self._beat_s if self.is_busy else 0.0
 
     def _run(self) -> None:
-        pause_s = self._restart_pause_s
+        pause_s = _RESTART_PAUSE_S
         while not self._stopping.is_set():
             began_s = self._clock.monotonic_s()
             clear_contextvars()  # of what it worked on when it died, which `worker_died` logs
@@ -115,7 +107,7 @@ class Worker:
                 self.is_dead = False
                 lived_s = self._clock.monotonic_s() - began_s
                 is_old = lived_s > _RESTART_PAUSE_MAX_S
-                pause_s = self._restart_pause_s if is_old else min(2 * pause_s, _RESTART_PAUSE_MAX_S)
+                pause_s = _RESTART_PAUSE_S if is_old else min(2 * pause_s, _RESTART_PAUSE_MAX_S)
 
     def _loop(self) -> None:
         while not self._stopping.is_set():

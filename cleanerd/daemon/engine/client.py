@@ -117,34 +117,30 @@ class _Child:
     def _read(self) -> None:
         """Whatever ends this, nobody waits for an answer that it would have to bring."""
         try:
-            self._read_on()
+            with contextlib.suppress(EOFError, OSError):
+                while True:
+                    self._take(self._connection.recv())
         finally:
-            self._fail_all()
+            with self._mutex:
+                self._closed = True
+                calls, self._calls = self._calls, {}
+            for future, _ in calls.values():
+                future.set_exception(EngineDied("the engine ended in the middle of the work"))
 
-    def _read_on(self) -> None:
-        with contextlib.suppress(EOFError, OSError):
-            while True:
-                message = self._connection.recv()
-                self.beat()
-                if isinstance(message, PlannedBytes | StepDone):
-                    with self._mutex:
-                        found = self._calls.get(message.call_id)
-                    if found is not None:
-                        found[1].told(message)
-                elif isinstance(message, SparkJob):
-                    (self._in_spark.add if message.is_running else self._in_spark.discard)(message.call_id)
-                elif isinstance(message, EngineReply):
-                    with self._mutex:
-                        found = self._calls.pop(message.call_id, None)
-                    if found is not None:
-                        found[0].set_result(message.value)
-
-    def _fail_all(self) -> None:
-        with self._mutex:
-            self._closed = True
-            calls, self._calls = self._calls, {}
-        for future, _ in calls.values():
-            future.set_exception(EngineDied("the engine ended in the middle of the work"))
+    def _take(self, message: object) -> None:
+        self.beat()
+        if isinstance(message, PlannedBytes | StepDone):
+            with self._mutex:
+                found = self._calls.get(message.call_id)
+            if found is not None:
+                found[1].told(message)
+        elif isinstance(message, SparkJob):
+            (self._in_spark.add if message.is_running else self._in_spark.discard)(message.call_id)
+        elif isinstance(message, EngineReply):
+            with self._mutex:
+                found = self._calls.pop(message.call_id, None)
+            if found is not None:
+                found[0].set_result(message.value)
 
     def has_ended(self) -> bool:
         """Ask the process to end; return whether it has by now. One that takes too long is killed."""
@@ -247,7 +243,9 @@ class Engine:
         if self._child is not None and self._child.is_alive and self._child.place != place:
             self._retire(self._child)
         if self._child is None or not self._child.is_alive:
-            self._stop(1.0)  # of one that has ended by itself no zombie stays
+            if self._child is not None:  # of one that has ended by itself no zombie stays
+                self._child.stop(1.0)
+                self._child = None
             try:
                 self._child = _Child(place, self._clock)
             except OSError as error:
@@ -292,15 +290,11 @@ class Engine:
     def stop(self, timeout_s: float = 5.0) -> None:
         """Stop the process whatever it does: an engine commits nothing."""
         with self._mutex:
-            self._stop(timeout_s)
-            for child in self._retired:
-                child.stop(timeout_s)
+            for child in (self._child, *self._retired):
+                if child is not None:
+                    child.stop(timeout_s)
+            self._child = None
             self._retired.clear()
-
-    def _stop(self, timeout_s: float) -> None:
-        child, self._child = self._child, None
-        if child is not None:
-            child.stop(timeout_s)
 
     def _retire(self, child: _Child) -> None:
         """It gets no more calls."""

@@ -211,17 +211,15 @@ class DueLogs:
         """Rule 1.19, read once for each closed segment of a topic that has max.compaction.lag.ms."""
         if config.max_compaction_lag_ms >= FOREVER_MS:
             return {}
+
+        def first_ms(segment: ClosedSegment) -> int | None:
+            path = segment_path(entry.log.directory, segment.facts.base_offset, FileKind.LOG)
+            return read[segment] if segment in read else first_batch_timestamp_ms(path)
+
         read = entry.visits.first_batches_ms
-        entry.visits.first_batches_ms = {
-            segment: read[segment] if segment in read else first_batch_timestamp_ms(_log_path(entry, segment))
-            for segment in known.contents.closed
-        }
+        entry.visits.first_batches_ms = {segment: first_ms(segment) for segment in known.contents.closed}
         return {segment.facts.base_offset: at for segment, at in entry.visits.first_batches_ms.items()}
 
 
 def _sum_ms(time_ms: int, delay_ms: int) -> int:
     return min(time_ms + max(delay_ms, 0), FOREVER_MS)
-
-
-def _log_path(entry: Entry, segment: ClosedSegment) -> str:
-    return segment_path(entry.log.directory, segment.facts.base_offset, FileKind.LOG)

@@ -60,16 +60,9 @@ class LogDirWatcher:
     has to be looked at.
     """
 
-    def __init__(
-        self,
-        log_dirs: Collection[str],
-        changed: Changed,
-        *,
-        observer: Callable[[], BaseObserver] = Observer,
-    ) -> None:
+    def __init__(self, log_dirs: Collection[str], changed: Changed) -> None:
         self._log_dirs = tuple(log_dirs)
         self._changed = changed
-        self._make_observer = observer
         self._observer: BaseObserver | None = None
         self._watches: dict[tuple[str, int], ObservedWatch] = {}
         self._problems: dict[str, str] = {}
@@ -81,7 +74,7 @@ class LogDirWatcher:
         library.addHandler(self._complaints)
         library.propagate = False  # its messages are logged as `events_lost`, and once is enough
         try:
-            observer = self._make_observer()
+            observer = Observer()
             observer.start()
             self._observer = observer
         except OSError as error:

@@ -61,7 +61,6 @@ class _JobCall(CallHost):
             self.parts.jobs.plan(self.job, LogId(log_dir, news.topic_partition), news.total_bytes)
 
     def is_aborted(self) -> bool:
-        """Whether a log is to stop."""
         return any(map(self.parts.states.is_aborted, self.logs))
 
     def answer(self, moved: Moved) -> ReportAnswer:

@@ -256,12 +256,10 @@ class _Area:
 
     @property
     def path(self) -> str:
-        """Its path."""
         parent, name = os.path.split(os.path.normpath(self.log_dir))
         return os.path.join(parent, f".cleanerd-install-{name}")
 
     def log(self, left: LeftInstall) -> LogId:
-        """Which log it is about."""
         return LogId(self.log_dir, TopicPartition(left.topic, left.partition))
 
     def read(self) -> LeftInstall | None:

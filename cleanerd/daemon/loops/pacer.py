@@ -64,7 +64,8 @@ class Pacer:
         parts = self._parts
         config = parts.configuration().broker
         if not (config.throttle_pressure_max_percent or config.throttle_request_queue_max_ms):
-            self._let_go()
+            self._pace, self._before, self._unknown, self.view = FREE, None, None, None
+            parts.throttle.set_pressure(math.inf)
             return _OFF_S
         waited_us = self._pressure() if config.throttle_pressure_max_percent else {}
         queues = self._queues() if config.throttle_request_queue_max_ms else {}
@@ -111,7 +112,8 @@ class Pacer:
         self._pace = self._pace.after(moved_bytes_per_s, is_over=is_over)
         reasons = []
         if percents:
-            reasons.append(f"{_text(percents)} of the time, at most {max_percent} %")
+            shares = ", ".join(f"{name} {percent:.0f} %" for name, percent in percents.items())
+            reasons.append(f"{shares} of the time, at most {max_percent} %")
         elif max_percent:
             reasons.append(f"pressure is not known: {self._unknown or 'this is the first look'}")
         if max_ms:
@@ -137,10 +139,6 @@ class Pacer:
         works = parts.due_logs.with_deadline(parts.conditions.obstacle_of())
         return needed_bytes_per_s(works, parts.clock.now_ms())
 
-    def _let_go(self) -> None:
-        self._pace, self._before, self._unknown, self.view = FREE, None, None, None
-        self._parts.throttle.set_pressure(math.inf)
-
 
 def _waited_us(files: Files, resource: str) -> int:
     """Raises OSError where the kernel does not count that, ValueError."""
@@ -149,7 +147,3 @@ def _waited_us(files: Files, resource: str) -> int:
     if found is None:
         raise ValueError(f"{path}: expected `some` with its total")
     return int(found[1])
-
-
-def _text(percents: dict[str, float]) -> str:
-    return ", ".join(f"{name} {percent:.0f} %" for name, percent in percents.items())

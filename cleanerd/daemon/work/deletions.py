@@ -166,17 +166,14 @@ class PendingDeletions:
             some = paths[start : start + _FILES_AT_ONCE]
             try:
                 with LogDirLock(os.path.dirname(directory)):
-                    if self._is_settled(directory):
+                    suffixes = {name.suffix for name in PartitionDir(self._files, directory).names()}
+                    if not suffixes & {Suffix.CLEANED, Suffix.SWAP}:
                         self._delete(some, now_ms, done)
             except LockHeld:
                 break
             except (OSError, DirOffline) as error:
                 self._postpone(some, now_ms)
                 done.failures |= dict.fromkeys(some, error)
-
-    def _is_settled(self, directory: str) -> bool:
-        suffixes = {name.suffix for name in PartitionDir(self._files, directory).names()}
-        return not suffixes & {Suffix.CLEANED, Suffix.SWAP}
 
     def _delete(self, paths: list[str], now_ms: int, done: Deleted) -> None:
         assert all(path.endswith(Suffix.DELETED.value) for path in paths), "no file that a log still has"

@@ -163,9 +163,9 @@ class Ownership:
         self._yielding.pop(log_dir, None)  # the broker that was waited for has come
         return pid
 
-    def yield_to_broker(self, log_dir: str, seconds: float = BROKER_START_S) -> None:
-        """A broker is about to start: until it has `.lock`, or for so long, nothing of ours begins there."""
-        self._yielding[log_dir] = self.clock.monotonic_s() + seconds
+    def yield_to_broker(self, log_dir: str) -> None:
+        """A broker is about to start: until it has `.lock`, or for `BROKER_START_S`, nothing of ours begins there."""
+        self._yielding[log_dir] = self.clock.monotonic_s() + BROKER_START_S
 
     def is_yielding(self, log_dir: str) -> bool:
         """Whether a broker is expected to take `.lock`, and has not."""

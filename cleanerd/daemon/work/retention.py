@@ -149,28 +149,26 @@ class RetentionPasses:
             raise NotTaken(f"{log}: {UNREAD}")
         taken = self.states.take(log, _STOP_S)
         try:
-            return self._delete_records(taken, offset, self.configuration())
+            configuration, tp = self.configuration(), log.topic_partition
+            config = configuration.topic(tp.topic)
+
+            def step() -> Retained:
+                log_dir = LogDir.at(self.files, log.log_dir, self.clock)
+                foreign = why_foreign(log_dir, tp, configuration)
+                if foreign is not None:
+                    raise NotTaken(f"{log}: {foreign}")
+                return delete_records(log_dir, tp, offset, config, dispose=partial(self._dispose, config))
+
+            deleted = attempt(step, log.directory)
+            if isinstance(deleted, CleanerdError):
+                if not isinstance(deleted, NotTaken | DeletionForbidden | LockHeld):
+                    self._dispose_left(config, log.directory)
+                raise deleted
+            if deleted.segments:
+                self._record(log, deleted)
+            return deleted
         finally:
             self.states.done_deleting([taken])
-
-    def _delete_records(self, log: Taken, offset: int, configuration: Configuration) -> Retained:
-        config = configuration.topic(log.topic_partition.topic)
-
-        def step() -> Retained:
-            log_dir, dispose = LogDir.at(self.files, log.log_dir, self.clock), partial(self._dispose, config)
-            foreign = why_foreign(log_dir, log.topic_partition, configuration)
-            if foreign is not None:
-                raise NotTaken(f"{log}: {foreign}")
-            return delete_records(log_dir, log.topic_partition, offset, config, dispose=dispose)
-
-        deleted = attempt(step, log.directory)
-        if isinstance(deleted, CleanerdError):
-            if not isinstance(deleted, NotTaken | DeletionForbidden | LockHeld):
-                self._dispose_left(config, log.directory)
-            raise deleted
-        if deleted.segments:
-            self._record(log, deleted)
-        return deleted
 
     def preview(self, log: LogId) -> Preview:
         """What a pass would do to a log, its broker's while that lives, without doing it. Raises CleanerdError."""
@@ -228,7 +226,7 @@ class RetentionPasses:
                 continue
             for log in members:
                 outcome = self._one(log, configuration, *found)
-                if isinstance(outcome, LockHeld):
+                if isinstance(outcome, LockHeld):  # the other logs are their broker's, too
                     break
                 outcomes[log] = outcome
         return outcomes
@@ -241,7 +239,6 @@ class RetentionPasses:
     def _one(
         self, log: Taken, configuration: Configuration, log_dir: LogDir, checkpoints: Checkpoints
     ) -> Passed:
-        """LockHeld: the other logs of the directory are their broker's, too."""
         foreign = attempt(partial(why_foreign, log_dir, log.topic_partition, configuration), log.directory)
         if foreign is not None:
             return foreign if isinstance(foreign, CleanerdError) else LogUncleanable(foreign)
@@ -273,12 +270,11 @@ class RetentionPasses:
         log_dir: LogDir,
         checkpoints: Checkpoints,
     ) -> Passed:
-        tp = log.topic_partition
-        config = configuration.for_deletion(tp.topic)
-        dispose = partial(self._dispose, config)
+        config = configuration.for_deletion(log.topic_partition.topic)
         done = retain_log(
-            log_dir, tp, checkpoints, config, dry_run=False, dispose=dispose, directory=directory
-        )
+            log_dir, log.topic_partition, checkpoints, config,
+            dry_run=False, dispose=partial(self._dispose, config), directory=directory,
+        )  # fmt: skip
         if done is None or isinstance(done, LockHeld):
             return done
         if isinstance(done, CleanerdError):

@@ -7,7 +7,7 @@ while the broker is down, and over a restart of the daemon; but not if the broke
 
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -84,23 +84,23 @@ class TopicAnswers:
         self._answered_ms |= dict.fromkeys(found.topic_ids, asked_ms)
         before = self._answer
         if before is not None:
-            ids, configs = (
-                {**before.topic_ids, **found.topic_ids},
-                {**before.topic_configs, **found.topic_configs},
+            ids = {**before.topic_ids, **found.topic_ids}
+            found = replace(
+                found, topic_ids=ids, topic_configs={**before.topic_configs, **found.topic_configs}
             )
-            found = replace(found, topic_ids=ids, topic_configs=configs)
         self._answer = found
 
     def _holds(self) -> ClusterMetadata | None:
         if self._answer is None:
             return None
         lived_ms = self._lived_ms()
-        topics = {
-            topic
-            for topic in self._answer.topic_ids
-            if lived_ms - self._answered_ms.get(topic, 0) <= _UNSEEN_MS
-        }
-        return _only(self._answer, topics)
+        ids, configs = self._answer.topic_ids, self._answer.topic_configs
+        holds = {topic for topic in ids if lived_ms - self._answered_ms.get(topic, 0) <= _UNSEEN_MS}
+        return replace(
+            self._answer,
+            topic_ids={topic: found for topic, found in ids.items() if topic in holds},
+            topic_configs={topic: found for topic, found in configs.items() if topic in holds},
+        )
 
     def _lived_ms(self) -> int:
         """When the broker showed the last sign of life; of one that lives, when it should have answered."""
@@ -187,9 +187,3 @@ def _parsed(state: Mapping[str, Any]) -> ClusterMetadata:
     ids = {topic: None if text is None else parse_uuid(text) for topic, text in dict(state["ids"]).items()}
     own, broker = _CONFIGS.validate_python(state["own"]), _CONFIGS.validate_python(state["broker"])
     return ClusterMetadata(ids, {topic: own[topic] for topic in ids}, broker, is_whole=False)
-
-
-def _only(answer: ClusterMetadata, topics: Set[str]) -> ClusterMetadata:
-    ids = {topic: found for topic, found in answer.topic_ids.items() if topic in topics}
-    configs = {topic: found for topic, found in answer.topic_configs.items() if topic in topics}
-    return replace(answer, topic_ids=ids, topic_configs=configs)
