@@ -18,7 +18,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "daemon/test_at_work.py::test_a_log_without_room_for_all_its_groups_is_committed_group_by_group",
     ),
     "a file system that becomes read-only": (
-        "daemon/test_read_only.py::test_an_error_of_the_file_system_harms_only_its_directory",
+        "daemon/test_faults.py::test_an_error_of_the_file_system_harms_only_its_directory",
         "spark_runtime/test_place.py::test_a_file_that_cannot_be_made_stops_all_parts",
     ),
     "a slow disk": ("daemon/test_faults.py::test_a_slow_disk_costs_time_only",),
@@ -43,7 +43,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "daemon/test_faults.py::test_an_executor_that_is_lost_in_the_middle_of_a_rewrite_costs_a_retry",
     ),
     "a process that dies whenever it sees one log": (
-        "daemon/test_hostile_logs.py::test_logs_of_a_job_whose_engine_died_are_tried_one_by_one",
+        "daemon/test_faults.py::test_logs_of_a_job_whose_engine_died_are_tried_one_by_one",
     ),
     "the daemon is killed": (
         "daemon/test_at_work.py::test_kill_in_the_middle_leaves_an_engine_that_ends_and_a_log_that_the_next_start_cleans",

@@ -59,7 +59,6 @@ class CountingFiles(RealFiles):
         self.broken: dict[str, OSError] = {}
 
     def reset(self) -> None:
-        """Count from 0."""
         for calls in (self.stats, self.lists, self.reads):
             calls.clear()
 
@@ -128,7 +127,6 @@ class Fixture:
         return in_words(self.inventory.scan_touched([str(path) for path in self.dirs]))
 
     def known(self, name: str) -> ListedLog:
-        """What is known of a log that exists."""
         found = self.inventory.facts(self.log(name))
         assert found is not None
         return found
@@ -206,5 +204,4 @@ def write_checkpoint(log_dir: Path, name: str, offsets: Mapping[str, int]) -> No
 
 
 def write_cleaner_checkpoint(log_dir: Path, offsets: Mapping[str, int]) -> None:
-    """First dirty offsets."""
     write_checkpoint(log_dir, names.CLEANER_OFFSET_CHECKPOINT, offsets)

@@ -69,7 +69,6 @@ class DaemonProcess:
         new.rename(self.config)
 
     def policies(self) -> dict[str, str]:
-        """Cleanup policy by topic."""
         if self.topics is not None:
             return dict(self.topics)
         found = {name.rpartition("-")[0] for log_dir in self.log_dirs for name in os.listdir(log_dir)}
@@ -78,11 +77,23 @@ class DaemonProcess:
     def start(self) -> "DaemonProcess":
         """Start it and wait until it says that it is ready."""
         self.spawn()
-        wait_until(lambda: self.is_ready(), self.start_s, self.output)
+        self.wait(self.is_ready, self.start_s)
         return self
+
+    def wait(self, is_so: Callable[[], object], timeout_s: float) -> None:
+        """Poll until it is so; fails after the time limit, with what the daemon said."""
+        wait_until(is_so, timeout_s, self.output)
+
+    def wait_committed(self, *names: str, timeout_s: float = 60) -> None:
+        """Until a cleaning of each of these logs was committed."""
+        self.wait(lambda: all(map(self.has_committed, names)), timeout_s)
+
+    def has_committed(self, name: str) -> bool:
+        return "committed" in self.outcomes(name)
 
     def spawn(self) -> subprocess.Popen[bytes]:
         """Start it and wait for nothing."""
+        self.directory.mkdir(exist_ok=True)
         if not self.config.exists():
             self.configure()
         with self.told.open("ab") as told:
@@ -90,8 +101,12 @@ class DaemonProcess:
         return self.process
 
     def arguments(self) -> list[str]:
-        """Its command line."""
         return [sys.executable, "-m", "cleanerd.cli.main", "run", "--config", str(self.config)]
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
 
     def is_ready(self) -> bool:
         assert self.process is not None
@@ -113,11 +128,9 @@ class DaemonProcess:
             self.process.wait()
 
     def output(self) -> str:
-        """What it said so far."""
         return self.told.read_text()
 
     def events(self) -> list[dict[str, Any]]:
-        """Log lines."""
         return [json.loads(line) for line in self.output().splitlines() if line.startswith("{")]
 
     def metrics_address(self) -> str:
@@ -144,8 +157,19 @@ class DaemonProcess:
         return [event["outcome"] for event in reversed(self.history(name)) if event["kind"] == "cleaning"]
 
     def log(self, name: str) -> dict[str, Any]:
-        """One log."""
         return dict(self.ask("log", name)["logs"][0])
+
+
+def descendants(pid: int) -> list[int]:
+    """A process and all below it."""
+    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
+    return [pid, *(d for child in map(int, found.stdout.split()) for d in descendants(child))]
+
+
+def cmdline(pid: int) -> bytes:
+    """Of a process; empty when there is none of that number."""
+    path = Path(f"/proc/{pid}/cmdline")
+    return path.read_bytes() if path.exists() else b""
 
 
 def environment() -> dict[str, str]:

@@ -22,8 +22,7 @@ from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import META_PROPERTIES, assert_settled, contents, newest, segment
 from tests.cleaning.test_group_by_group import SEGMENT_BYTES, tight
-from tests.daemon.processes import DaemonProcess, running, wait_until
-from tests.daemon.test_process import committed, descendants
+from tests.daemon.processes import DaemonProcess, descendants, running, wait_until
 from tests.operate.scrape import get, parse
 from tests.synthetic import Shape, write_log
 
@@ -53,7 +52,7 @@ def in_the_middle(
     """A daemon in the middle of cleaning the big log, at `rate` bytes a second."""
     slow = {"log_cleaner_io_max_bytes_per_second": rate, "cleanerd_chunk_bytes": 1 << 20}
     with running(tmp_path / "d", log_dir, **slow, **settings) as daemon:
-        wait_until(lambda: any(job["bytes_done"] for job in daemon.ask("jobs")["jobs"]), 120, daemon.output)
+        daemon.wait(lambda: any(job["bytes_done"] for job in daemon.ask("jobs")["jobs"]), 120)
         yield daemon
 
 
@@ -73,7 +72,7 @@ def test_c052_reserved_topic_overtakes_a_long_job_and_an_abort_leaves_its_log_al
         write_small(log_dir, "__consumer_offsets")
         daemon.configure(log_cleaner_io_max_bytes_per_second=SLOW // 40)  # names the new topic, too
         before = contents(log_dir / "big-0")
-        wait_until(lambda: committed(daemon, "__consumer_offsets-0"), 60, daemon.output)
+        daemon.wait_committed("__consumer_offsets-0")
         assert daemon.outcomes("big-0") == [], "the long job goes on"
         began = time.monotonic()
         assert [one["topic"] for one in daemon.ask("abort", "big-0")["logs"]] == ["big"]
@@ -96,7 +95,7 @@ def test_a_cleaning_that_nobody_would_commit_ends_before_it_stages(
         (log_dir / name).write_text(f"0\n1\nbig 0 {BIG}\n")
     slow = {"log_cleaner_io_max_bytes_per_second": SLOW // 20, "cleanerd_chunk_bytes": 1 << 20}
     with running(tmp_path / "d", log_dir, other, **slow) as daemon:
-        wait_until(lambda: any(job["bytes_done"] for job in daemon.ask("jobs")["jobs"]), 120, daemon.output)
+        daemon.wait(lambda: any(job["bytes_done"] for job in daemon.ask("jobs")["jobs"]), 120)
         if why == "its policy":
             daemon.topics = {"big": "delete"}
             daemon.configure()
@@ -104,7 +103,7 @@ def test_a_cleaning_that_nobody_would_commit_ends_before_it_stages(
             directory = directory.rename(log_dir / f"big-0.{'0' * 32}-delete")
         else:
             (other / f"big-0.{'0' * 32}-future").mkdir()
-        wait_until(lambda: any(e["event"] == "cleaning" for e in daemon.events()), 30, daemon.output)
+        daemon.wait(lambda: any(e["event"] == "cleaning" for e in daemon.events()), 30)
         assert [e["outcome"] for e in daemon.events() if e["event"] == "cleaning"] == ["aborted"]
         assert not list(directory.glob("*.cleanerd"))
 
@@ -123,7 +122,7 @@ def test_an_examination_pays_for_what_it_reads_and_can_be_aborted(tmp_path: Path
             _, _, text = get(daemon.metrics_address())
             return parse(text).total("cleanerd_read_bytes_total", phase="examine")
 
-        wait_until(examined_bytes, 60, daemon.output)
+        daemon.wait(examined_bytes, 60)
         began = time.monotonic()
         daemon.ask("pause", "big-0", "--owner", "test", "--reason", "compare")
         assert time.monotonic() - began < 5
@@ -135,17 +134,16 @@ def test_healthz_tells_of_an_engine_that_stalls_until_a_cleaning_comes_through(
 ) -> None:
     """The JVM and its workers hang in the middle of a job: the engine is ended, the next one cleans the log."""
     with in_the_middle(tmp_path, log_dir, cleanerd_metrics_listen="127.0.0.1:0") as daemon:
-        assert daemon.process is not None
         health = functools.partial(get, daemon.metrics_address(), "/healthz")
         assert health()[::2] == (200, "alive\n")
-        for engine in psutil.Process(daemon.process.pid).children():
+        for engine in psutil.Process(daemon.pid).children():
             for one in engine.children(recursive=True):
                 one.suspend()
         daemon.configure(cleanerd_job_stall_timeout_ms=1000, log_cleaner_io_max_bytes_per_second=1e12)
-        wait_until(lambda: health()[0] == 503, 30, daemon.output)
+        daemon.wait(lambda: health()[0] == 503, 30)
         daemon.configure(cleanerd_job_stall_timeout_ms=300_000)
         assert "no task of Spark has reported for" in health()[2]
-        wait_until(lambda: committed(daemon, "big-0"), 150, daemon.output)
+        daemon.wait_committed("big-0", timeout_s=150)
         assert health()[0] == 200
 
 
@@ -153,14 +151,13 @@ def test_kill_in_the_middle_leaves_an_engine_that_ends_and_a_log_that_the_next_s
     tmp_path: Path, log_dir: Path
 ) -> None:
     with in_the_middle(tmp_path, log_dir) as daemon:
-        assert daemon.process is not None
-        children = descendants(daemon.process.pid)[1:]
+        children = descendants(daemon.pid)[1:]
         assert children
         daemon.stop(signal.SIGKILL)
         wait_until(lambda: not any(_lives(pid) for pid in children), 20)
         daemon.configure(log_cleaner_io_max_bytes_per_second=1e12)
         daemon.start()
-        wait_until(lambda: committed(daemon, "big-0"), 60, daemon.output)
+        daemon.wait_committed("big-0")
         assert_settled(log_dir / "big-0")
         assert len({record.key for record in read_records(str(log_dir / "big-0"))}) == 900
 
@@ -188,7 +185,7 @@ def test_limits_and_threads_change_while_it_works(tmp_path: Path, log_dir: Path)
             message_max_bytes=40_000,
         )
         began = time.monotonic()
-        wait_until(lambda: committed(daemon, "big-0"), 30, daemon.output)
+        daemon.wait_committed("big-0", timeout_s=30)
         assert time.monotonic() - began < BIG_BYTES * 2 / SLOW, "it did not go on at the old rate"
         assert daemon.ask("status")["status"]["workers_total"] == 2
         assert daemon.outcomes("big-0") == ["committed"]
@@ -197,28 +194,10 @@ def test_limits_and_threads_change_while_it_works(tmp_path: Path, log_dir: Path)
         assert {change.split(":")[0] for change in reload["changes"]} == set(CLEANER_KEYS)
 
 
-def test_an_expired_delete_horizon_is_visited_though_nothing_is_dirty(tmp_path: Path) -> None:
-    """Kafka waits for dirty records before it drops a tombstone whose time has come; here a visit is due."""
-    log_dir = tmp_path / "logs"
-    with LogWriter(str(log_dir), "graves", 0, segment_bytes=1 << 20) as log:
-        producer = Producer(log)
-        producer.put(b"alive", b"1", 1000)
-        producer.put(b"dead", b"1", 1001)
-        producer.put(b"dead", None, 1002)
-        log.roll()
-    settings = {"log_cleaner_delete_retention_ms": 3000, "cleanerd_spark_idle_timeout_ms": 600_000}
-    with running(tmp_path / "d", log_dir, **settings) as daemon:
-        wait_until(lambda: daemon.outcomes("graves-0") == ["committed"] * 2, 60, daemon.output)
-        assert [r.key for r in read_records(str(log_dir / "graves-0"))] == [b"alive"]
-        assert [job["trigger"] for job in daemon.ask("jobs")["jobs"]] == ["schedule", "horizon"]
-        second, first = (event for event in daemon.history("graves-0") if event["kind"] == "cleaning")
-        assert (first["removed"], second["removed"]) == ({"superseded": 1}, {"tombstone": 1})
-        time.sleep(1)  # noqa: TID251  # nothing more is due, and nothing more happens
-        assert len(daemon.outcomes("graves-0")) == 2
-
-
 def test_horizons_that_others_stamped_are_visited_once_by_a_new_daemon(tmp_path: Path) -> None:
-    """One that expired long ago goes; a log with nothing to wait for is looked at in silence; a request looks as well."""
+    """Though nothing is dirty: one that expired long ago goes, a log with nothing to wait for is looked at in silence. A
+    request looks as well.
+    """
     log_dir, state_dir = tmp_path / "logs", tmp_path / "d"
     for topic, horizon_ms in (("graves", 1000), ("quiet", None), ("later", 2**62)):
         with LogWriter(str(log_dir), topic, 0, segment_bytes=1 << 20) as log:
@@ -228,7 +207,7 @@ def test_horizons_that_others_stamped_are_visited_once_by_a_new_daemon(tmp_path:
     entries = "".join(f"{topic} 0 1\n" for topic in ("graves", "quiet", "later"))
     (log_dir / names.CLEANER_OFFSET_CHECKPOINT).write_text(f"0\n3\n{entries}")
     with running(state_dir, log_dir, cleanerd_spark_idle_timeout_ms=600_000) as daemon:
-        wait_until(lambda: daemon.outcomes("graves-0") == ["committed"], 60, daemon.output)
+        daemon.wait(lambda: daemon.outcomes("graves-0") == ["committed"], 60)
         assert not list(read_records(str(log_dir / "graves-0")))
         assert (daemon.outcomes("quiet-0"), daemon.outcomes("later-0")) == ([], [])
         jobs = daemon.ask("jobs")["jobs"]
@@ -242,7 +221,7 @@ def test_a_log_without_room_for_all_its_groups_is_committed_group_by_group(tmp_p
     settings = {"log_segment_bytes": SEGMENT_BYTES, "log_cleaner_min_cleanable_ratio": 0.9}
     with tight(tmp_path / "small") as log_dir, running(tmp_path / "d", log_dir, **settings) as daemon:
         before = newest(log_dir / "t-0")
-        wait_until(lambda: committed(daemon, "t-0"), 120, daemon.output)
+        daemon.wait_committed("t-0", timeout_s=120)
         assert newest(log_dir / "t-0") == before
         assert_settled(log_dir / "t-0")
         assert daemon.outcomes("t-0") == ["committed"]
@@ -265,13 +244,13 @@ def test_retention_deletes_what_expired_and_a_deleted_log_goes_after_their_delay
         "log_segment_delete_delay_ms": 1500,
     }
     with running(tmp_path / "d", log_dir, topics={"events": "delete"}, **settings) as daemon:
-        wait_until(lambda: [path.stem for path in log.glob("*.log")] == bases[-1:], 60, daemon.output)
-        wait_until(lambda: not list(log.glob("*.deleted")), 30, daemon.output)
+        daemon.wait(lambda: [path.stem for path in log.glob("*.log")] == bases[-1:], 60)
+        daemon.wait(lambda: not list(log.glob("*.deleted")), 30)
         assert [event["kind"] for event in daemon.history("events-0")] == ["retention"]
         assert daemon.log("events-0")["log_start_offset"] == int(bases[-1])
         gone = Path(delete_log(str(log_dir), "events", 0, control=DaemonControl(str(daemon.socket))))
         assert gone.name.endswith("-delete")
-        wait_until(lambda: not gone.exists(), 30, daemon.output)
+        daemon.wait(lambda: not gone.exists(), 30)
 
 
 def test_nothing_expires_while_the_configuration_is_rejected(tmp_path: Path) -> None:
@@ -284,13 +263,11 @@ def test_nothing_expires_while_the_configuration_is_rejected(tmp_path: Path) -> 
         assert daemon.ctl("reload", check=False).returncode == 1
         write_small(log_dir, "events")
         bases = sorted((log_dir / "events-0").glob("*.log"))
-        wait_until(
-            lambda: any(line["event"] == "retention_skipped" for line in daemon.events()), 60, daemon.output
-        )
+        daemon.wait(lambda: any(line["event"] == "retention_skipped" for line in daemon.events()), 60)
         assert sorted((log_dir / "events-0").glob("*.log")) == bases
         del daemon.settings["cleanerd.retry.max"]
         daemon.configure(log_retention_ms=1000)
-        wait_until(lambda: list((log_dir / "events-0").glob("*.log")) == bases[-1:], 60, daemon.output)
+        daemon.wait(lambda: list((log_dir / "events-0").glob("*.log")) == bases[-1:], 60)
 
 
 def test_c155_a_log_that_is_deleted_while_it_is_cleaned_is_forgotten(tmp_path: Path, log_dir: Path) -> None:
@@ -299,7 +276,7 @@ def test_c155_a_log_that_is_deleted_while_it_is_cleaned_is_forgotten(tmp_path: P
         daemon.configure(log_cleaner_io_max_bytes_per_second=1e12)
         gone = Path(delete_log(str(log_dir), "big", 0, control=DaemonControl(str(daemon.socket))))
         assert gone.name.endswith("-delete")
-        wait_until(lambda: committed(daemon, "other-0"), 60, daemon.output)
+        daemon.wait_committed("other-0")
         assert daemon.ctl("log", "big-0", check=False).returncode == 4
         assert "big 0 " not in (log_dir / "cleaner-offset-checkpoint").read_text()
         assert not list(gone.glob("*.swap")), "nothing is committed into it"
@@ -323,14 +300,14 @@ def test_d14_log_dir_that_fails_is_offline_alone_and_comes_back(tmp_path: Path) 
             first, *more = daemon.outcomes(name)
             return {first, *more} == {"committed"} and bool(more)
 
-        wait_until(lambda: committed(daemon, "one-0") and committed(daemon, "two-0"), 60, daemon.output)
+        daemon.wait_committed("one-0", "two-0")
         checkpoint = (bad / names.CLEANER_OFFSET_CHECKPOINT).read_bytes()
         os.rename(bad, away)
-        wait_until(lambda: online() == {str(good): True, str(bad): False}, 30, daemon.output)
+        daemon.wait(lambda: online() == {str(good): True, str(bad): False}, 30)
         write_small(good, "one")
-        wait_until(lambda: cleaned_again("one-0"), 60, daemon.output)
+        daemon.wait(lambda: cleaned_again("one-0"), 60)
         os.rename(away, bad)
-        wait_until(lambda: online() == {str(good): True, str(bad): True}, 30, daemon.output)
+        daemon.wait(lambda: online() == {str(good): True, str(bad): True}, 30)
         assert (bad / names.CLEANER_OFFSET_CHECKPOINT).read_bytes() == checkpoint
         assert daemon.outcomes("two-0") == ["committed"]
         told = [
@@ -338,4 +315,4 @@ def test_d14_log_dir_that_fails_is_offline_alone_and_comes_back(tmp_path: Path) 
         ]
         assert told == [("log_dir_offline", str(bad)), ("log_dir_online", str(bad))], "once each"
         write_small(bad, "two")
-        wait_until(lambda: cleaned_again("two-0"), 60, daemon.output)
+        daemon.wait(lambda: cleaned_again("two-0"), 60)

@@ -3,13 +3,16 @@
 import os
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.broker_agent.swap import Swapped
-from cleanerd.cleaning.result import SUPERSEDED, LogResult
+from cleanerd.cleaning.result import SUPERSEDED, CleaningOutcome, LogResult
 from cleanerd.daemon.api.verbs import clean
 from cleanerd.daemon.engine.calls import ExamineCall
 from cleanerd.daemon.engine.client import Engine
@@ -24,7 +27,7 @@ from cleanerd.policy.staging import pays_again
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints
 from cleanerd.storage.staged import NO_LIMIT_MS, SourceSegment, StagedGroup, write_manifest
-from tests.cleaning.logs import META_PROPERTIES, lock_of_another
+from tests.cleaning.logs import META_PROPERTIES, lock_of_another, stop_broker
 from tests.daemon.inventories import write_cleaner_checkpoint
 from tests.operate.world import World
 
@@ -53,10 +56,7 @@ def scan(world: World) -> None:
 
 def bring_closed_segments(world: World, name: str) -> list[Path]:
     """The closed segments of a log, all of which a broker has on stable storage."""
-    ends = {f"{topic}-0": 10**6 for topic in ("one", "two", "three")}
-    for checkpoint in (names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT):
-        text = "".join(f"{log.removesuffix('-0')} 0 {end}\n" for log, end in ends.items())
-        (world.a / checkpoint).write_text(f"0\n{len(ends)}\n{text}")
+    stop_broker(world.a, dict.fromkeys(world.topics, 10**6))
     return sorted((world.a / name).glob("*.log"))[:-1]
 
 
@@ -143,30 +143,35 @@ def test_what_the_brokers_cleaner_will_not_take_is_cleaned(world: World, setting
     assert world.parts.schedule.next().job is not None
 
 
-def superseded(log: LogId) -> LogResult:
-    tp = log.topic_partition
-    return LogResult(tp.topic, tp.partition, log.log_dir, SUPERSEDED, "is gone", error="SourceChanged")
+def clean_what_is_due(
+    world: World, outcome: CleaningOutcome, reason: str, error: str | None = None
+) -> list[LogId]:
+    """A job, whose logs all come to this; those logs."""
+    job = world.parts.schedule.next().job
+    if job is None:
+        return []
+    for log in job.logs:
+        found = replace(LogResult.of(log.topic_partition, log.log_dir, outcome, reason), error=error)
+        world.daemon.cleaners.cleanings.cleaned(job, log, found)
+        world.parts.states.done_cleaning(log)
+    world.parts.jobs.end(job, [outcome], None)
+    return list(job.logs)
 
 
 def test_being_second_is_no_failure(world: World) -> None:
     """No strike, no error metric, however often; the log is looked at again when it is another one, else after a pause."""
     bring_closed_segments(world, "one-0")
     scan(world)
-    daemon = world.daemon
-    for _ in range(2 * daemon.parts.configuration().broker.retry_max):
-        job = daemon.parts.schedule.next().job
-        assert job is not None
-        for log in job.logs:
-            daemon.cleaners.cleanings.cleaned(job, log, superseded(log))
-            daemon.parts.states.done_cleaning(log)
-        daemon.parts.jobs.end(job, [SUPERSEDED], None)
-        assert daemon.parts.schedule.next().job is None, "not in a circle"
+    clean_due = partial(clean_what_is_due, world, SUPERSEDED, "is gone", error="SourceChanged")
+    for _ in range(2 * world.parts.configuration().broker.retry_max):
+        assert clean_due()
+        assert clean_due() == [], "not in a circle"
         world.clock.advance(RETRY_MS)
-    assert daemon.parts.failures.all() == []
+    assert world.parts.failures.all() == []
     after = world.scrape()
     assert after.total("cleanerd_cleaning_errors_total") == 0
     assert after.total("cleanerd_cleanings_total", outcome="superseded_by_broker") > 0
-    (event, *_) = daemon.parts.store.events("one", 1, None, None)
+    (event, *_) = world.parts.store.events("one", 1, None, None)
     assert event.outcome == "superseded_by_broker"
 
 
@@ -174,52 +179,36 @@ def test_a_checkpoint_that_a_broker_keeps_is_worth_no_second_cleaning(world: Wor
     """All of a log was read, and nothing in it had to go: until the broker stops, nothing would come of reading it again."""
     bring_closed_segments(world, "one-0")
     scan(world)
-    parts, cleanings = world.parts, world.daemon.cleaners.cleanings
-
-    def clean_what_is_due() -> list[LogId]:
-        job = parts.schedule.next().job
-        if job is None:
-            return []
-        for log in job.logs:
-            tp = log.topic_partition
-            kept = LogResult(
-                tp.topic, tp.partition, log.log_dir, "unchanged", "checkpoint not written: .lock is held"
-            )
-            cleanings.cleaned(job, log, kept)
-            parts.states.done_cleaning(log)
-        parts.jobs.end(job, ["unchanged"], None)
-        return list(job.logs)
-
-    logs = clean_what_is_due()
+    clean_due = partial(clean_what_is_due, world, "unchanged", "checkpoint not written: .lock is held")
+    logs = clean_due()
     assert world.log("one") in logs
-    assert clean_what_is_due() == [], "not in a circle"
+    assert clean_due() == [], "not in a circle"
     world.clock.advance(3_600_000)
-    assert clean_what_is_due() == []
-    assert "nothing in it has to go" in str(parts.conditions.of(world.log("one")).obstacle)
+    assert clean_due() == []
+    assert "nothing in it has to go" in str(world.parts.conditions.of(world.log("one")).obstacle)
 
     (world.a / "one-0" / f"{0:020d}.log").touch()
     scan(world)
-    assert clean_what_is_due() == [world.log("one")], "it is another log"
+    assert clean_due() == [world.log("one")], "it is another log"
     world.others.close()
     world.clock.advance(60_000)
-    assert sorted(clean_what_is_due()) == sorted(logs), "the broker has stopped"
+    assert sorted(clean_due()) == sorted(logs), "the broker has stopped"
 
 
-def stage(
-    directory: Path, groups: list[list[Path]], size_bytes: int, commit_by_ms: int = NO_LIMIT_MS
-) -> StagedGroup:
-    """A result for the first segments of a log, as a cleaning leaves it."""
-    (sources,) = groups
-    stats = [(int(path.stem), path.stat()) for path in sources]
-    following = min(int(path.stem) for path in directory.glob("*.log") if path not in sources)
-    found = tuple(SourceSegment.of(base, FileStat.of(stat)) for base, stat in stats)
+def stage(world: World, source: Path, size_bytes: int, commit_by_ms: int = NO_LIMIT_MS) -> Path:
+    """A result for the first segment of a log, as a cleaning leaves it; its manifest."""
+    directory = source.parent
+    following = min(int(path.stem) for path in directory.glob("*.log") if path != source)
+    found = (SourceSegment.of(int(source.stem), FileStat.of(source.stat())),)
     sizes = {FileKind.LOG: size_bytes, FileKind.OFFSET_INDEX: 0, FileKind.TIME_INDEX: 12}
     group = StagedGroup(
         found, following, following, sizes, 0, following - 1, (), is_last=True, commit_by_ms=commit_by_ms
     )
     for kind, size in sizes.items():
         (directory / str(group.name(kind, Suffix.STAGED))).write_bytes(bytes(size))
-    return write_manifest(PartitionDir(RealFiles(), str(directory)), group)
+    write_manifest(PartitionDir(RealFiles(), str(directory)), group)
+    world.parts.inventory.touch(str(world.a), directory.name)
+    return directory / str(group.name(FileKind.MANIFEST, Suffix.STAGED))
 
 
 def test_a_result_that_has_aged_is_made_again(world: World) -> None:
@@ -227,24 +216,18 @@ def test_a_result_that_has_aged_is_made_again(world: World) -> None:
     closed = bring_closed_segments(world, "one-0")
     assert len(closed) > 2
     staged_bytes = closed[0].stat().st_size // 2
-    stage(world.a / "one-0", [closed[:1]], staged_bytes)
-    world.parts.inventory.touch(str(world.a), "one-0")
+    manifest = stage(world, closed[0], staged_bytes)
     scan(world)
-    log, daemon = world.log("one"), world.daemon
-    assert (daemon.parts.conditions.of(log).state, daemon.parts.conditions.of(log).obstacle) == (
-        "staged",
-        None,
-    )
-    after = world.scrape()
-    a = str(world.a)
+    log, conditions = world.log("one"), world.parts.conditions
+    assert (conditions.of(log).state, conditions.of(log).obstacle) == ("staged", None)
+    after, a = world.scrape(), str(world.a)
     assert after.total("cleanerd_staged_results", log_dir=a) == 1
     assert after.total("cleanerd_staged_freeable_bytes", log_dir=a) == closed[0].stat().st_size - staged_bytes
     oldest_s = after.total("cleanerd_staged_oldest_timestamp_seconds", log_dir=a)
-    manifest = next((world.a / "one-0").glob("*.manifest.cleanerd"))
     assert oldest_s == pytest.approx(os.stat(manifest).st_mtime, abs=0.01)
     world.configure(log_cleaner_min_cleanable_ratio="1.0")
-    daemon.parts.obstacles.ignored.clear()
-    assert daemon.parts.conditions.of(log).obstacle is not None, "it does not qualify again"
+    world.parts.obstacles.ignored.clear()
+    assert conditions.of(log).obstacle is not None, "it does not qualify again"
 
 
 @pytest.mark.parametrize(("left_ms", "expected"), [(500, True), (5_000, False)])
@@ -253,31 +236,21 @@ def test_a_result_that_has_waited_for_half_of_its_time_is_made_again(
 ) -> None:
     """However much is thrown away: it would be dropped at its commit."""
     closed = bring_closed_segments(world, "one-0")
-    now_ms, directory = world.clock.now_ms(), world.a / "one-0"
-    stage(directory, [closed[:1]], 1 << 20, now_ms + left_ms)
-    manifest = next(directory.glob("*.manifest.cleanerd"))
+    now_ms = world.clock.now_ms()
+    manifest = stage(world, closed[0], 1 << 20, now_ms + left_ms)
     os.utime(manifest, ns=((now_ms - 1_000) * 1_000_000,) * 2)
-    world.parts.inventory.touch(str(world.a), "one-0")
     scan(world)
-    assert (world.daemon.parts.conditions.of(world.log("one")).obstacle is None) is expected
-
-
-class _Nothing:
-    """Cleanings of which nothing is asked but that they were."""
-
-    def run(self, job: Job) -> list[LogResult]:
-        return []
+    assert (world.parts.conditions.of(world.log("one")).obstacle is None) is expected
 
 
 def test_what_is_thrown_away_is_counted(world: World) -> None:
     """At the start of a new cleaning, and when a commit drops it."""
     closed = bring_closed_segments(world, "one-0")
-    stage(world.a / "one-0", [closed[:1]], 100)
-    world.parts.inventory.touch(str(world.a), "one-0")
+    stage(world, closed[0], 100)
     scan(world)
     log, daemon = world.log("one"), world.daemon
     waiting = sum(path.stat().st_size for path in (world.a / "one-0").glob("*.cleanerd"))
-    daemon.cleaners.work(Job("request", [log], force=False), 0.0, _Nothing())  # type: ignore[arg-type]
+    daemon.cleaners.work(Job("request", [log], force=False), 0.0, Mock())
     assert world.scrape().total("cleanerd_staged_wasted_bytes_total") == waiting
     assert world.parts.states.try_start_all([log])
     world.parts.commits.told(log, SourceChanged("stale"), "lock")

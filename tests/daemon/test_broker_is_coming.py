@@ -28,9 +28,21 @@ from cleanerd.storage.log_dir import LogDir, Recovered
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
 from tests.broker.test_start_beside_commits import QUICK, STAGING_S, kill, start, waiting
-from tests.cleaning.logs import META_PROPERTIES, clean, contents, lock_of_another, write_logs
+from tests.cleaning.logs import (
+    META_PROPERTIES,
+    TRUTH,
+    assert_settled,
+    clean,
+    contents,
+    lock_of_another,
+    newest,
+    write_logs,
+)
 from tests.daemon.inventories import HandClock
-from tests.daemon.processes import DaemonProcess, running, wait_until
+from tests.daemon.processes import DaemonProcess, running
+from tests.daemon.test_faults import clean as run_clean
+from tests.daemon.test_faults import results
+from tests.daemon.tracing import PATIENCE_S, Traced, injecting, lasting
 from tests.operate.world import World
 from tests.storage.leases import without_leases
 
@@ -58,7 +70,7 @@ def test_nothing_begins_until_the_broker_has_come_and_a_forgotten_hold_delays_no
         (log_dir / late).rename(tmp_path / late)
     broker, topics = start(log_dir), dict.fromkeys(("waits", "dirty", "graves", "horizon"), "compact")
     with running(tmp_path / "daemon", log_dir, topics=topics | {"expires": "delete"}, **SETTINGS) as daemon:
-        wait_until(lambda: waiting(log_dir) == 2, STAGING_S, daemon.output)
+        daemon.wait(lambda: waiting(log_dir) == 2, STAGING_S)
         daemon.ask("pause", "*", "--reason", "forgotten")
         kill(broker)
         began = time.monotonic()
@@ -73,7 +85,7 @@ def test_nothing_begins_until_the_broker_has_come_and_a_forgotten_hold_delays_no
             (tmp_path / late).rename(log_dir / late)
         update_cleaner_checkpoint(RealFiles(), str(log_dir), {TopicPartition("horizon", 0): 1})
         before = contents(log_dir / "expires-0")
-        wait_until(lambda: COMING in daemon.ctl("explain", "dirty-0").stdout, 10, daemon.output)
+        daemon.wait(lambda: COMING in daemon.ctl("explain", "dirty-0").stdout, 10)
         refused = daemon.ctl("clean", "dirty-0", check=False)
         assert (refused.returncode, COMING in refused.stderr) == (BUSY, True)
         threading.Event().wait(2.0)
@@ -82,11 +94,32 @@ def test_nothing_begins_until_the_broker_has_come_and_a_forgotten_hold_delays_no
         assert contents(log_dir / "expires-0") == before, "no retention"
 
         broker = start(log_dir)
-        wait_until(lambda: waiting(log_dir) == 3, 20, daemon.output)
+        daemon.wait(lambda: waiting(log_dir) == 3, 20)
         assert set(triggers(daemon)) == {"schedule", "horizon"}
         kill(broker)
-        wait_until(lambda: waiting(log_dir) == 0, 20, daemon.output)
-        wait_until(lambda: contents(log_dir / "expires-0") != before, 10, daemon.output)
+        daemon.wait(lambda: waiting(log_dir) == 0, 20)
+        daemon.wait(lambda: contents(log_dir / "expires-0") != before, 10)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_a_commit_that_comes_before_the_daemon_is_ready_finds_what_is_staged(tmp_path: Path) -> None:
+    """Its socket answers while it recovers; its disk is slow here."""
+    logs = write_logs(tmp_path / "logs", "one")
+    with lock_of_another(logs / names.LOCK):
+        assert results(run_clean(logs))["one"]["outcome"] == "staged"
+    daemon = Traced(tmp_path / "d", [logs], {})
+    daemon.tracing = injecting("getdents64", lasting(2), [logs / "one-0"])
+    with daemon:
+        daemon.spawn()
+        daemon.wait(lambda: daemon.ctl("status", check=False).returncode == 0, PATIENCE_S)
+        assert not daemon.ask("status")["status"]["ready"]
+        at_once = daemon.ctl("commit", check=False)
+        assert (at_once.returncode, "not ready yet" in at_once.stderr) == (75, True)
+        assert daemon.ctl("commit", "--wait", "--timeout", "60s").returncode == 0
+        assert_settled(logs / "one-0")
+        assert newest(logs / "one-0") == TRUTH
+        assert daemon.stop() == 0
 
 
 def write_expired(log_dir: Path) -> None:
@@ -115,7 +148,6 @@ def list_end(log_dir: Path, tp: TopicPartition, end: int) -> None:
 
 
 def triggers(daemon: DaemonProcess) -> list[str]:
-    """Why each job was begun."""
     return [job["trigger"] for job in daemon.ask("jobs")["jobs"]]
 
 

@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from shutil import copytree, rmtree
 
@@ -37,7 +38,6 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def fail(world: World, log: LogId, *, is_retryable: bool = False) -> None:
-    """A cleaning of it failed."""
     tp, daemon = log.topic_partition, world.daemon
     bad = LogResult(
         tp.topic, tp.partition, log.log_dir, "failed", "why", error="CorruptFile", is_retryable=is_retryable
@@ -46,14 +46,22 @@ def fail(world: World, log: LogId, *, is_retryable: bool = False) -> None:
     daemon.parts.failures.failed(log, bad, daemon.parts.stamp(log), config, now_ms)
 
 
+@contextmanager
+def b_fails(world: World) -> Iterator[None]:
+    """The disk of `b` does."""
+    aside = world.b.rename(world.root / "aside")
+    world.b.write_text("not a directory")
+    yield
+    world.b.unlink()
+    aside.rename(world.b)
+
+
 def bring_about(world: World) -> None:
-    """Every state."""
-    daemon = world.daemon
-    daemon.parts.states.hold(Hold("1", "held", "me", "because", 0))
-    daemon.parts.states.try_start_all([world.log("busy")])
-    daemon.parts.states.try_start_all([world.log("stopped")])
-    daemon.parts.states.stop(world.log("stopped"), "the test")
-    for _ in range(daemon.parts.configuration().broker.retry_max):
+    parts = world.parts
+    parts.states.hold(Hold("1", "held", "me", "because", 0))
+    parts.states.try_start_all([world.log("busy"), world.log("stopped")])
+    parts.states.stop(world.log("stopped"), "the test")
+    for _ in range(parts.configuration().broker.retry_max):
         fail(world, world.log("garbage"))
     fail(world, world.log("failing"), is_retryable=True)
     (world.a / "waiting-0" / f"{0:020d}.manifest.cleanerd").write_text("{}")
@@ -61,7 +69,7 @@ def bring_about(world: World) -> None:
     os.utime(world.root / "elsewhere")
     (world.a / "unreadable-0").symlink_to(world.root / "elsewhere")
     world.scan()
-    daemon.parts.obstacles.ignored[world.log("foreign")] = "not of this cluster"
+    parts.obstacles.ignored[world.log("foreign")] = "not of this cluster"
 
 
 def test_every_reader_says_the_same(world: World) -> None:
@@ -99,24 +107,20 @@ def test_2_10_a_log_that_its_broker_moves_is_left_alone_after_a_restart_too(
     """Its future replica lies where nothing can be read now; the broker goes on with it when that works again. The move may
     have begun after the last full scan.
     """
-    log, future, aside = world.log("few"), world.b / f"few-0.{'0' * 32}-future", world.root / "aside"
+    log, future = world.log("few"), world.b / f"few-0.{'0' * 32}-future"
     future.mkdir()
     if is_seen_at_once:
         world.parts.inventory.touch(str(world.b), future.name)
         world.daemon.scanner.refresh()
     else:
         world.scan()
-    world.b.rename(aside)
-    world.b.write_text("not a directory")
-    world.restart()
-    found = world.parts.conditions.of(log)
-    assert (found.state, found.obstacle) == ("paused", f"its broker moves it to {world.b}")
-    with pytest.raises(PolicyChanged, match=f"its broker moves it to {world.b}"):
-        JobHost(world.parts.ownership.at(log.log_dir), world.parts.commits).check(
-            log.topic_partition, RECORDS
-        )
-    world.b.unlink()
-    aside.rename(world.b)
+    with b_fails(world):
+        world.restart()
+        found = world.parts.conditions.of(log)
+        assert (found.state, found.obstacle) == ("paused", f"its broker moves it to {world.b}")
+        host = JobHost(world.parts.ownership.at(log.log_dir), world.parts.commits)
+        with pytest.raises(PolicyChanged, match=f"its broker moves it to {world.b}"):
+            host.check(log.topic_partition, RECORDS)
     future.rmdir()
     world.restart()
     assert world.parts.conditions.of(log).state == "dirty"
@@ -127,16 +131,13 @@ def test_2_10_a_move_that_nobody_saw_before_its_directory_failed_is_reported_whe
     world: World, is_seen: bool
 ) -> None:
     """Until then its log is cleaned, as one dead disk must not stop the others; its copy is to be deleted."""
-    log, aside, name = world.log("few"), world.root / "aside", f"few-0.{'0' * 32}-future"
+    log, name = world.log("few"), f"few-0.{'0' * 32}-future"
     (world.b / name).mkdir()
     if is_seen:
         world.scan()
-    world.b.rename(aside)
-    world.b.write_text("not a directory")
-    world.restart()
-    assert world.parts.conditions.of(log).state == ("paused" if is_seen else "dirty")
-    world.b.unlink()
-    aside.rename(world.b)
+    with b_fails(world):
+        world.restart()
+        assert world.parts.conditions.of(log).state == ("paused" if is_seen else "dirty")
     with capture_logs() as events:
         world.scan()
         world.scan()
@@ -161,7 +162,7 @@ def test_2_10_nor_is_a_result_committed_while_the_way_leads_to_a_directory_that_
 
 def test_a_log_that_lies_in_two_directories_is_left_alone(world: World) -> None:
     """Both copies, from when the second one is there until one is gone, or its directory is."""
-    log, twin, aside = world.log("few"), LogId(str(world.b), TopicPartition("few", 0)), world.root / "aside"
+    log, twin = world.log("few"), LogId(str(world.b), TopicPartition("few", 0))
     copytree(world.a / "few-0", world.b / "few-0")
     for log_dir in (world.a, world.b):
         (log_dir / META_PROPERTIES).write_text(BROKER)
@@ -178,12 +179,9 @@ def test_a_log_that_lies_in_two_directories_is_left_alone(world: World) -> None:
         for explanation in explain.explain(world.control, log.topic_partition):
             assert [fact for fact in explanation.facts if "as well" in fact.value], explanation.facts
     world.configure_topic("few", "compact")
-    world.b.rename(aside)
-    world.b.write_text("a disk that fails")
-    world.scan()
-    assert world.parts.conditions.of(log).state == "dirty"
-    world.b.unlink()
-    aside.rename(world.b)
+    with b_fails(world):
+        world.scan()
+        assert world.parts.conditions.of(log).state == "dirty"
     world.scan()
     assert world.parts.conditions.of(log).state == "ignored"
     rmtree(world.b / "few-0")
@@ -194,34 +192,25 @@ def test_a_log_that_lies_in_two_directories_is_left_alone(world: World) -> None:
 
 def test_a_log_dir_that_fails_leaves_the_others_alone_and_is_recovered_when_it_is_back(world: World) -> None:
     """It may have failed in the middle of a commit."""
-    parts, aside = world.parts, world.root / "aside"
-    (world.b / "moved-0").mkdir()
-    leftover = world.b / "moved-0" / f"{0:020}.log.cleanerd"
-    world.b.rename(aside)
-    world.b.write_text("not a directory")
-    world.scan()
-    assert list(parts.obstacles.offline) == [str(world.b)]
-    assert parts.conditions.of(world.log("few")).state == "dirty"
-    world.b.unlink()
-    aside.rename(world.b)
+    parts, leftover = world.parts, world.b / "moved-0" / f"{0:020}.log.cleanerd"
+    leftover.parent.mkdir()
+    with b_fails(world):
+        world.scan()
+        assert list(parts.obstacles.offline) == [str(world.b)]
+        assert parts.conditions.of(world.log("few")).state == "dirty"
     leftover.write_text("half a segment")
     world.scan()
     assert not parts.obstacles.offline
     assert not leftover.exists()
 
 
-def test_what_cannot_be_read_is_not_offered_for_cleaning(world: World) -> None:
+def test_what_cannot_be_read_is_not_offered_for_cleaning_nor_passed_over_in_silence(world: World) -> None:
+    """Also where nobody can tell whose it is: its topic id is in the directory that lets nobody in."""
     bring_about(world)
     log = world.log("unreadable")
     assert "symbolic link" in str(world.parts.conditions.of(log).obstacle)
     with pytest.raises(Conflict, match="symbolic link"):
         clean.clean(world.control, "unreadable", force=False)
-
-
-def test_nor_is_it_passed_over_in_silence_because_nobody_can_tell_whose_it_is(world: World) -> None:
-    """Its topic id is in the directory that lets nobody in."""
-    bring_about(world)
-    log = world.log("unreadable")
     world.parts.obstacles.ignored[log] = "expected topic id A, found: Permission denied"
     found = world.parts.conditions.of(log)
     assert (found.state, found.obstacle) == ("uncleanable", world.parts.obstacles.ignored[log])

@@ -23,34 +23,30 @@ from tests.cleaning.retained import EXPIRED, NOW_MS, bases, snapshot_of, stop_br
 DELAY_MS = 60_000
 
 
-class StoppedClock:
-    """Time passes when a test says so."""
+class FailingFiles(RealFiles):
+    """Cannot unlink, or look up, files with these endings."""
 
-    def __init__(self) -> None:
-        self.ms = NOW_MS
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic_s(self) -> float:
-        return self.ms / 1000
-
-
-class RefusingFiles(RealFiles):
-    """Cannot unlink files with one of these endings."""
-
-    def __init__(self, *endings: str) -> None:
-        self.endings = endings
+    kept, hidden = "none", "none"
 
     def unlink(self, path: str) -> None:
-        if path.endswith(self.endings):
+        if path.endswith(self.kept):
             raise PermissionError(13, "not this one", path)
         super().unlink(path)
 
+    def exists(self, path: str) -> bool:
+        if path.endswith(self.hidden):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return super().exists(path)
+
 
 @pytest.fixture
-def pending() -> PendingDeletions:
-    return PendingDeletions(RealFiles(), StoppedClock())
+def files() -> FailingFiles:
+    return FailingFiles()
+
+
+@pytest.fixture
+def pending(files: FailingFiles) -> PendingDeletions:
+    return PendingDeletions(files, FixedNow(NOW_MS))
 
 
 @pytest.fixture
@@ -97,17 +93,18 @@ def test_a_clock_that_was_set_back_keeps_no_file(pending: PendingDeletions, part
     assert left(partition) == []
 
 
-def test_5_8_all_are_attempted_even_if_one_fails(partition: Path) -> None:
+def test_5_8_all_are_attempted_even_if_one_fails(
+    pending: PendingDeletions, files: FailingFiles, partition: Path
+) -> None:
     """What failed is told, and tried again later."""
-    files = RefusingFiles(".index.deleted")
-    pending = PendingDeletions(files, StoppedClock())
+    files.kept = ".index.deleted"
     paths = [deleted_file(partition, 0, kind) for kind in (".log", ".index", ".timeindex", ".snapshot")]
     pending.add(paths, NOW_MS)
     done = pending.run_due(NOW_MS)
     assert (done.files, list(done.failures)) == (3, [paths[1]])
     assert left(partition) == [os.path.basename(paths[1])]
     assert pending.run_due(NOW_MS + RETRY_MS - 1) == Deleted()
-    files.endings = ("none",)
+    files.kept = "none"
     assert pending.run_due(NOW_MS + RETRY_MS) == Deleted(files=1, bytes=5)
 
 
@@ -185,22 +182,14 @@ def test_a_file_that_waits_already_keeps_the_earlier_time(pending: PendingDeleti
     assert next_due_ms(pending) == NOW_MS + 5
 
 
-def test_a_file_that_cannot_be_looked_up_is_not_gone(partition: Path) -> None:
+def test_a_file_that_cannot_be_looked_up_is_not_gone(
+    pending: PendingDeletions, files: FailingFiles, partition: Path
+) -> None:
     """A disk that fails for a while must not have it lie there until the daemon is started again."""
-
-    class Failing(RealFiles):
-        is_broken = True
-
-        def exists(self, path: str) -> bool:
-            if self.is_broken:
-                raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-            return super().exists(path)
-
-    files = Failing()
-    pending, path = PendingDeletions(files, StoppedClock()), deleted_file(partition)
+    files.hidden = path = deleted_file(partition)
     pending.add([path], NOW_MS)
     assert list(pending.run_due(NOW_MS).failures) == [path]
-    files.is_broken = False
+    files.hidden = "none"
     assert pending.run_due(NOW_MS + RETRY_MS).files == 1
 
 
@@ -226,10 +215,10 @@ def test_any_thread_may_use_it(pending: PendingDeletions, partition: Path) -> No
 
 
 @pytest.mark.parametrize("survives", [True, False])
-def test_c138_files_of_expired_segments_go_after_the_delay(tmp_path: Path, survives: bool) -> None:
+def test_c138_files_of_expired_segments_go_after_the_delay(
+    pending: PendingDeletions, tmp_path: Path, survives: bool
+) -> None:
     """From the retention pass to the empty directory, with a daemon that lives on or is started anew."""
-    clock = StoppedClock()
-    pending = PendingDeletions(RealFiles(), clock)
     directory = write_log(tmp_path)
     stop_broker(tmp_path, 15)
     retain(
@@ -239,14 +228,14 @@ def test_c138_files_of_expired_segments_go_after_the_delay(tmp_path: Path, survi
     assert bases(tmp_path) == [15]
     waiting = [name for name in left(directory) if name.endswith(".deleted")]
     assert len(waiting) == 11
-    clock.ms += DELAY_MS - 1
-    assert pending.run_due(clock.now_ms()) == Deleted()
+    now_ms = NOW_MS + DELAY_MS - 1
+    assert pending.run_due(now_ms) == Deleted()
     if survives:
-        clock.ms += 1
+        now_ms += 1
     else:
-        pending = PendingDeletions(RealFiles(), clock)
+        pending = PendingDeletions(RealFiles(), FixedNow(now_ms))
         pending.adopt(str(directory))
-    assert pending.run_due(clock.now_ms()).files == len(waiting)
+    assert pending.run_due(now_ms).files == len(waiting)
     assert len(left(directory)) == 4
 
 

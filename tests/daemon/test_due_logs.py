@@ -131,15 +131,11 @@ def test_what_may_be_cleaned_of_a_log_on_disk(
 def test_c025_min_lag_makes_a_log_due_by_the_mere_passing_of_time(fixture: Fixture) -> None:
     """Rules 1.9, 1.11 and D04: exactly `now - lag` is cleanable."""
     now_ms = fixture.clock.wall_ms
-    times = {
-        0: now_ms - HOUR_MS - 1,
-        10: now_ms - HOUR_MS,
-        20: now_ms - HOUR_MS + 5,
-        30: now_ms - 2 * HOUR_MS,
-        40: 0,
-    }
+    ages_ms = {0: HOUR_MS + 1, 10: HOUR_MS, 20: HOUR_MS - 5, 30: 2 * HOUR_MS, 40: now_ms}
     fixture.configs["log30"] = CONFIG.but(min_compaction_lag_ms=HOUR_MS)
-    write_log(fixture.root / "log30-0", dict.fromkeys(times, 100), largest_ms=times.__getitem__)
+    write_log(
+        fixture.root / "log30-0", dict.fromkeys(ages_ms, 100), largest_ms=lambda base: now_ms - ages_ms[base]
+    )
     fixture.scan()
     (due,) = fixture.due()
     assert (due.range.first_uncleanable_offset, due.range.limit) == (20, RangeLimit.MIN_COMPACTION_LAG)
@@ -217,20 +213,17 @@ def test_examined_log_is_not_offered_again_until_something_is_other(one: Fixture
     one.scan()
     assert one.due_names() == []
 
-    write_cleaner_checkpoint(one.root, {"log20-0": 4})
-    one.scan()
-    assert one.due_names() == ["log20-0"]
-    one.due_logs.note_examined(log, None)
-
-    (one.root / "log20-0" / file_name(30)).touch()
-    one.scan()
-    assert one.due_names() == ["log20-0"]
-    one.due_logs.note_examined(log, None)
-
-    one.configs["log20"] = CONFIG.but(own_min_cleanable_dirty_ratio=0.07)
-    assert one.due_names() == ["log20-0"]
-    one.due_logs.note_examined(log, None)
-    assert one.due_names() == []
+    other = CONFIG.but(own_min_cleanable_dirty_ratio=0.07)
+    for change in (
+        lambda: write_cleaner_checkpoint(one.root, {"log20-0": 4}),
+        (one.root / "log20-0" / file_name(30)).touch,
+        lambda: one.configs.update(log20=other),
+    ):
+        change()
+        one.scan()
+        assert one.due_names() == ["log20-0"]
+        one.due_logs.note_examined(log, None)
+        assert one.due_names() == []
 
 
 def test_examined_log_is_offered_again_at_the_time_given(one: Fixture) -> None:
@@ -364,8 +357,8 @@ def test_wait_of_a_reserved_topic_begins_anew_when_it_was_served(three: Fixture)
     assert three.due_names() == ["log30-0", "log25-0"]
 
 
-def test_next_due_is_when_min_lag_has_passed(fixture: Fixture) -> None:
-    """Nobody has to ask again and again."""
+def test_clock_that_goes_back_is_believed(fixture: Fixture) -> None:
+    """And one that goes on is waited for as long as min.compaction.lag.ms takes, without asking again and again."""
     now_ms = fixture.clock.wall_ms
     fixture.configs["t"] = CONFIG.but(min_compaction_lag_ms=HOUR_MS)
     write_log(fixture.root / "t-0", {0: 100, 10: 0}, largest_ms=lambda _: now_ms - 10)
@@ -373,14 +366,6 @@ def test_next_due_is_when_min_lag_has_passed(fixture: Fixture) -> None:
     assert (fixture.due_names(), fixture.next_due_in_ms()) == ([], HOUR_MS - 10)
     fixture.clock.advance(HOUR_MS - 10)
     assert (fixture.due_names(), fixture.next_due_in_ms()) == (["t-0"], None)
-
-
-def test_clock_that_goes_back_is_believed(fixture: Fixture) -> None:
-    now_ms = fixture.clock.wall_ms
-    fixture.configs["t"] = CONFIG.but(min_compaction_lag_ms=HOUR_MS)
-    write_log(fixture.root / "t-0", {0: 100, 10: 0}, largest_ms=lambda _: now_ms - HOUR_MS)
-    fixture.scan()
-    assert fixture.due_names() == ["t-0"]
     fixture.clock.wall_ms -= 1
     assert fixture.due_names() == []
 

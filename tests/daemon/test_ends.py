@@ -63,12 +63,11 @@ def check(log_dir: Path) -> None:
 
 
 def daemon_of(directory: Path, log_dir: Path) -> DaemonProcess:
-    directory.mkdir()
     return DaemonProcess(directory, [log_dir], SETTINGS, TOPICS)
 
 
 def all_done(daemon: DaemonProcess, log_dir: Path) -> bool:
-    is_cleaned = all("committed" in daemon.outcomes(f"{topic}-0") for topic in ("one", "two"))
+    is_cleaned = all(map(daemon.has_committed, ("one-0", "two-0")))
     segments = [path.name for path in (log_dir / "old-0").glob("*.log*")]
     return is_cleaned and len(segments) == 1 and segments[0].endswith(".log")
 
@@ -78,22 +77,21 @@ def measured_s(tmp_path: Path) -> float:
     logs, began = dirty_logs(tmp_path / "aside"), time.monotonic()
     daemon = daemon_of(tmp_path / "first", logs)
     daemon.start()
-    wait_until(lambda: all_done(daemon, logs), PATIENCE_S, daemon.output)
+    daemon.wait(lambda: all_done(daemon, logs), PATIENCE_S)
     took_s = time.monotonic() - began
     assert daemon.stop() == 0
     return took_s
 
 
 def family(daemon: DaemonProcess) -> list[psutil.Process]:
-    assert daemon.process is not None
-    root = psutil.Process(daemon.process.pid)
+    root = psutil.Process(daemon.pid)
     return [root, *root.children(recursive=True)]
 
 
 def check_end(daemon: DaemonProcess, logs: Path) -> None:
     """The next start cleans everything, and nothing is lost or left over."""
     daemon.start()
-    wait_until(lambda: all_done(daemon, logs), PATIENCE_S, daemon.output)
+    daemon.wait(lambda: all_done(daemon, logs), PATIENCE_S)
     assert daemon.stop() == 0
     check(logs)
     for topic in TOPICS:
@@ -142,7 +140,7 @@ def test_a_daemon_whose_spark_is_still_starting_ends_in_time(
     daemon = daemon_of(tmp_path / "d", logs)
     daemon.configure(cleanerd_shutdown_timeout_ms=8000)
     daemon.start()
-    wait_until((home / "began").exists, PATIENCE_S, daemon.output)
+    daemon.wait((home / "began").exists, PATIENCE_S)
     living = family(daemon)
     assert daemon.stop() == 0
     assert daemon.events()[-1]["drained"], daemon.output()
@@ -158,8 +156,7 @@ def test_a_daemon_that_is_asked_to_end_in_the_middle_of_a_commit(
     logs = dirty_logs(tmp_path / "logs")
     tracing = injecting(RENAMES, lasting(0.5), committed_files(logs / "one-0"))
     with traced(tmp_path / "d", tracing, logs, cleanerd_spark_master="local[1]") as daemon:
-        wait_until(lambda: list((logs / "one-0").glob("*.swap")), PATIENCE_S, daemon.output)
-        assert daemon.process is not None
+        daemon.wait(lambda: list((logs / "one-0").glob("*.swap")), PATIENCE_S)
         if is_impatient:
             daemon.process.send_signal(signal.SIGTERM)
             wait_until(lambda: '"stopping"' in daemon.output(), ENDED_S)
@@ -169,7 +166,7 @@ def test_a_daemon_that_is_asked_to_end_in_the_middle_of_a_commit(
             assert not list((logs / "one-0").glob("*.swap"))
         assert "Traceback" not in daemon.output()
     with running(tmp_path / "d", logs) as daemon:
-        wait_until(lambda: daemon.log("one-0")["state"] == "clean", PATIENCE_S, daemon.output)
+        daemon.wait(lambda: daemon.log("one-0")["state"] == "clean", PATIENCE_S)
         assert_settled(logs / "one-0")
         check(logs)
 
@@ -191,7 +188,6 @@ def test_the_power_fails_at_any_moment_of_a_daemon(tmp_path: Path) -> None:
             for one in living:
                 with contextlib.suppress(psutil.NoSuchProcess):  # it has ended by itself meanwhile
                     one.kill()
-            assert daemon.process is not None
             daemon.process.wait()
             psutil.wait_procs(living, 20)
         with disk.mounted():

@@ -25,11 +25,12 @@ from cleanerd.errors import SourceChanged
 from cleanerd.format import names
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.logs import SEGMENT_BYTES, TRUTH, assert_settled, newest, write_logs
+from tests.cleaning.damage import end_beyond_int64
+from tests.cleaning.logs import SEGMENT_BYTES, TRUTH, assert_settled, contents, newest, write_logs
+from tests.cleaning.test_odd_files import PLACES, fifo, sparse
 from tests.daemon import processes, test_at_work
-from tests.daemon.processes import ROOT, DaemonProcess, running, wait_until
+from tests.daemon.processes import ROOT, DaemonProcess, cmdline, customise, descendants, running
 from tests.daemon.test_at_work import in_the_middle
-from tests.daemon.test_process import committed, descendants
 from tests.daemon.test_standalone_cluster import CLEANED_S, WORKERS
 from tests.daemon.tracing import (
     PATIENCE_S,
@@ -43,6 +44,7 @@ from tests.daemon.tracing import (
     traced,
 )
 from tests.spark_runtime.standalone import standalone
+from tests.storage.ext4 import Ext4
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 
@@ -98,7 +100,7 @@ def test_a_failing_call_is_the_trouble_of_its_log_and_passes(fault: str, tmp_pat
     good, bad = write_logs(tmp_path / "good", "one"), write_logs(tmp_path / "bad", "two")
     tracing = injecting(injected.calls, failing(injected.error), injected.files(bad / "two-0"))
     with traced(tmp_path / "d", tracing, good, bad) as daemon:
-        wait_until(lambda: committed(daemon, "one-0") and _complaints(daemon, bad), PATIENCE_S, daemon.output)
+        daemon.wait(lambda: daemon.has_committed("one-0") and _complaints(daemon, bad), PATIENCE_S)
         assert any(os.strerror(injected.error) in told for told in _complaints(daemon, bad)), daemon.output()
         assert newest(bad / "two-0") == TRUTH
         assert newest(good / "one-0") == TRUTH
@@ -106,7 +108,7 @@ def test_a_failing_call_is_the_trouble_of_its_log_and_passes(fault: str, tmp_pat
         assert "Traceback" not in daemon.output()
     with running(tmp_path / "d", good, bad) as daemon:
         daemon.ctl("retry", "*", check=False)
-        wait_until(lambda: committed(daemon, "two-0"), PATIENCE_S, daemon.output)
+        daemon.wait_committed("two-0", timeout_s=PATIENCE_S)
         assert_settled(bad / "two-0")
         assert newest(bad / "two-0") == TRUTH
 
@@ -122,7 +124,7 @@ def test_a_slow_disk_costs_time_only(tmp_path: Path) -> None:
     log = write_logs(tmp_path / "logs", "one")
     tracing = injecting(SYNCS, lasting(0.5), staged_files(log / "one-0"))
     with traced(tmp_path / "d", tracing, log) as daemon:
-        wait_until(lambda: committed(daemon, "one-0"), PATIENCE_S, daemon.output)
+        daemon.wait_committed("one-0", timeout_s=PATIENCE_S)
         assert failures(daemon, "one-0") == []
         assert daemon.stop() == 0
     assert newest(log / "one-0") == TRUTH
@@ -147,13 +149,12 @@ def test_killed_python_workers_cost_a_retry(tmp_path: Path, big: Path) -> None:
     """Those of Spark that index and rewrite; their JVM and the engine live on."""
     before = newest(big / "big-0")
     with in_the_middle(tmp_path, big) as daemon:
-        assert daemon.process is not None
-        victims = named(daemon.process.pid, b"pyspark")
+        victims = named(daemon.pid, b"pyspark")
         assert victims
         for pid in victims:
             os.kill(pid, signal.SIGKILL)
         daemon.configure(log_cleaner_io_max_bytes_per_second=1e12)
-        wait_until(lambda: committed(daemon, "big-0"), PATIENCE_S, daemon.output)
+        daemon.wait_committed("big-0", timeout_s=PATIENCE_S)
         assert daemon.log("big-0")["failures"] == 0
     assert newest(big / "big-0") == before
     assert_settled(big / "big-0")
@@ -161,12 +162,8 @@ def test_killed_python_workers_cost_a_retry(tmp_path: Path, big: Path) -> None:
 
 def named(root: int, word: bytes) -> list[int]:
     """Processes below one, whose command line has this word, and that are not the daemon or an engine of ours."""
-    found = []
-    for pid in descendants(root)[1:]:
-        line = Path(f"/proc/{pid}/cmdline").read_bytes() if Path(f"/proc/{pid}").exists() else b""
-        if word in line and b"java" not in line:
-            found.append(pid)
-    return found
+    lines = {pid: cmdline(pid) for pid in descendants(root)[1:]}
+    return [pid for pid, line in lines.items() if word in line and b"java" not in line]
 
 
 def test_an_executor_that_is_lost_in_the_middle_of_a_rewrite_costs_a_retry(tmp_path: Path, big: Path) -> None:
@@ -176,14 +173,12 @@ def test_an_executor_that_is_lost_in_the_middle_of_a_rewrite_costs_a_retry(tmp_p
         in_the_middle(tmp_path, big, cleanerd_spark_master=master) as daemon,
     ):
         executors = [
-            pid
-            for pid in descendants(os.getpid())
-            if b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            pid for pid in descendants(os.getpid()) if b"CoarseGrainedExecutorBackend" in cmdline(pid)
         ]
         assert len(executors) == WORKERS
         os.kill(executors[0], signal.SIGKILL)
         daemon.configure(log_cleaner_io_max_bytes_per_second=1e12)
-        wait_until(lambda: committed(daemon, "big-0"), CLEANED_S, daemon.output)
+        daemon.wait_committed("big-0", timeout_s=CLEANED_S)
         assert daemon.log("big-0")["failures"] == 0
     assert newest(big / "big-0") == before
     assert_settled(big / "big-0")
@@ -208,19 +203,18 @@ def test_a_wall_clock_that_jumps_both_ways_loses_nothing(
     """The daemon and its engine follow it: a year ahead, two years back, and home."""
     offset = tmp_path / "offset"
     offset.write_text("0")
-    processes.customise(monkeypatch, tmp_path / "site", JUMPING.format(path=str(offset)))
+    customise(monkeypatch, tmp_path / "site", JUMPING.format(path=str(offset)))
     logs = own_logs(tmp_path / "logs", "one")
     with running(tmp_path / "d", logs, log_cleaner_min_cleanable_ratio=0.0) as daemon:
-        wait_until(lambda: committed(daemon, "one-0"), PATIENCE_S, daemon.output)
+        daemon.wait_committed("one-0", timeout_s=PATIENCE_S)
         for number, jump_ms in enumerate((YEAR_MS, -YEAR_MS, 0)):
             new = offset.with_suffix(".new")
             new.write_text(str(jump_ms))
             new.rename(offset)
             append(logs, "one", b"%d" % number)
-            wait_until(
+            daemon.wait(
                 lambda number=number: daemon.outcomes("one-0").count("committed") >= number + 2,  # type: ignore[misc]
                 PATIENCE_S,
-                daemon.output,
             )
             assert newest(logs / "one-0") == {**TRUTH, b"key 0": b"%d" % number}
         assert failures(daemon, "one-0") == []
@@ -237,17 +231,17 @@ def clean(
         if file_bytes is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
 
-    arguments = [
+    command = [
         sys.executable,
-        "-m",
-        "cleanerd.cli.main",
-        "clean",
-        "--force",
-        "-o",
-        "json",
+        *["-m", "cleanerd.cli.main", "clean", "--force", "-o", "json"],
         f"--log-dir={log_dir}",
     ]
-    arguments += ["--set=log.cleanup.policy=compact", "--set=cleanerd.spark.master=local[1]", *options]
+    arguments = [
+        *command,
+        "--set=log.cleanup.policy=compact",
+        "--set=cleanerd.spark.master=local[1]",
+        *options,
+    ]
     return subprocess.Popen(
         arguments, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=limited,
         env=processes.environment() if environment is None else dict(environment),
@@ -287,27 +281,30 @@ def test_a_limit_on_the_size_of_files_fails_the_log_that_needs_more(tmp_path: Pa
     assert not list((logs / "large-0").glob("*.cleanerd"))
 
 
-def test_without_home_and_with_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
-    """Kernels are compiled into a directory that goes away with the process."""
-    logs = write_logs(tmp_path / "logs", "one")
+@pytest.fixture
+def bare(tmp_path: Path) -> dict[str, str]:
+    """An environment without HOME, and with a cache that cannot be written."""
     (tmp_path / "file").touch()
     keep = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "LANG") if name in os.environ}
-    process = clean(logs, environment={**keep, "XDG_CACHE_HOME": str(tmp_path / "file" / "below")})
+    return {**keep, "XDG_CACHE_HOME": str(tmp_path / "file" / "below"), "PYTHONPATH": str(ROOT)}
+
+
+def test_without_home_and_with_a_cache_that_cannot_be_written(tmp_path: Path, bare: dict[str, str]) -> None:
+    """Kernels are compiled into a directory that goes away with the process."""
+    logs = write_logs(tmp_path / "logs", "one")
+    process = clean(logs, environment=bare)
     assert results(process)["one"]["outcome"] == "committed"
     assert process.returncode == 0
     assert newest(logs / "one-0") == TRUTH
 
 
 def test_a_daemon_without_home_and_with_a_cache_that_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, bare: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs = write_logs(tmp_path / "logs", "one")
-    (tmp_path / "file").touch()
-    keep = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "LANG") if name in os.environ}
-    bare = {**keep, "XDG_CACHE_HOME": str(tmp_path / "file" / "below"), "PYTHONPATH": str(ROOT)}
     monkeypatch.setattr(processes, "environment", lambda: bare)
     with running(tmp_path / "d", logs) as daemon:
-        wait_until(lambda: committed(daemon, "one-0"), PATIENCE_S, daemon.output)
+        daemon.wait_committed("one-0", timeout_s=PATIENCE_S)
         assert failures(daemon, "one-0") == []
         assert daemon.stop() == 0
         assert "Traceback" not in daemon.output()
@@ -319,21 +316,20 @@ def test_clients_that_are_killed_while_they_wait_cost_nothing(tmp_path: Path, bi
     before = newest(big / "big-0")
     waits = (["clean", "big-0", "--force", "--wait"], ["await", "big-0", "39000"], ["commit", "--wait"])
     with in_the_middle(tmp_path, big) as daemon:
-        assert daemon.process is not None
-        opened = f"/proc/{daemon.process.pid}/fd"
+        opened = f"/proc/{daemon.pid}/fd"
         descriptors = len(os.listdir(opened))
         program = [sys.executable, "-m", "cleanerd.cli.ctl.main", "--socket", str(daemon.socket)]
         clients = [
             subprocess.Popen([*program, *words], cwd=ROOT, stderr=subprocess.DEVNULL) for words in waits
         ]
-        wait_until(lambda: len(os.listdir(opened)) > descriptors, 30, daemon.output)
+        daemon.wait(lambda: len(os.listdir(opened)) > descriptors, 30)
         for client in clients:
             client.kill()
             client.wait()
         assert daemon.ask("status")["status"]["ready"]
         daemon.configure(log_cleaner_io_max_bytes_per_second=1e12)
-        wait_until(lambda: committed(daemon, "big-0"), PATIENCE_S, daemon.output)
-        wait_until(lambda: len(os.listdir(opened)) <= descriptors, PATIENCE_S, daemon.output)
+        daemon.wait_committed("big-0", timeout_s=PATIENCE_S)
+        daemon.wait(lambda: len(os.listdir(opened)) <= descriptors, PATIENCE_S)
         assert "Traceback" not in daemon.output()
         assert daemon.stop() == 0
     assert newest(big / "big-0") == before
@@ -363,3 +359,101 @@ def test_a_run_that_is_asked_to_end_at_any_moment_loses_nothing(
     assert results(clean(logs))["one"]["outcome"] in ("committed", "unchanged", "skipped")
     assert_settled(logs / "one-0")
     assert newest(logs / "one-0") == TRUTH
+
+
+def test_an_error_of_the_file_system_harms_only_its_directory(tmp_path: Path) -> None:
+    """`errors=remount-ro`, as most hosts mount their data: what is there can be read, nothing can be written."""
+    ext4 = Ext4.made(tmp_path)
+    with ext4.mounted() as place:
+        assert ext4.remount("errors=remount-ro")
+        sick, sound = write_logs(place / "logs", "one"), write_logs(tmp_path / "b", "two")
+        policies = {"one": "delete", "two": "compact"}
+        daemon = DaemonProcess(tmp_path / "d", [sick, sound], {}, topics=policies)
+        daemon.start()
+        try:
+            daemon.wait_committed("two-0", timeout_s=PATIENCE_S)
+            before = contents(sick / "one-0")
+            os.sync()
+            ext4.fail()
+            assert daemon.topics is not None
+            daemon.topics["one"] = "compact"
+            daemon.configure()
+            daemon.wait(lambda: "ead-only" in str(daemon.log("one-0")), PATIENCE_S)
+            assert contents(sick / "one-0") == before
+            assert daemon.log("two-0")["state"] == "clean"
+            assert daemon.ask("status")["status"]["ready"]
+            assert daemon.stop() == 0
+            ext4.unmount()
+            ext4.mount()
+            daemon.start()
+            daemon.wait_committed("one-0", timeout_s=PATIENCE_S)
+            assert "Traceback" not in daemon.output()
+        finally:
+            assert daemon.stop() == 0
+        assert_settled(sick / "one-0")
+        assert newest(sick / "one-0") == TRUTH
+
+
+# -- one bad log stops no other ---------------------------------------------------------------------------------
+
+HEALTHY = ("a", "z")
+
+
+def _assert_healthy_cleaned(daemon: DaemonProcess, log_dir: Path) -> None:
+    daemon.wait_committed(*(f"{topic}-0" for topic in HEALTHY), timeout_s=90)
+    for topic in HEALTHY:
+        assert_settled(log_dir / f"{topic}-0")
+        assert newest(log_dir / f"{topic}-0") == TRUTH
+        assert daemon.outcomes(f"{topic}-0") == ["committed"]
+        assert daemon.log(f"{topic}-0")["state"] == "clean"
+
+
+def test_hostile_logs_become_uncleanable_and_no_other(tmp_path: Path) -> None:
+    """Every hostile log at once, and two healthy ones: no worker dies of any of them."""
+    places = [(fifo, place) for place in PLACES] + [(sparse, "txnindex"), (sparse, "epochs")]
+    odd_files = {f"{odd.__name__}.{place}": (odd, PLACES[place]) for odd, place in places}
+    topics = [*odd_files, "endless"]
+    log_dir = write_logs(tmp_path / "logs", *HEALTHY, *topics)
+    for topic, (odd, find) in odd_files.items():
+        odd(find(log_dir / f"{topic}-0"))
+    end_beyond_int64(log_dir / "endless-0")
+    os.mkdir(os.path.join(os.fsencode(log_dir), b"caf\xe9-0"))
+    policies = dict.fromkeys([*HEALTHY, *topics], "compact")
+    with running(tmp_path / "d", log_dir, topics=policies, cleanerd_retry_max=1) as daemon:
+        _assert_healthy_cleaned(daemon, log_dir)
+        for topic in topics:
+            daemon.wait(lambda topic=topic: _failed(daemon, topic), 60)  # type: ignore[misc]
+        assert not [event for event in daemon.events() if event["event"] == "worker_died"]
+
+
+def _failed(daemon: DaemonProcess, topic: str) -> bool:
+    """One that is no directory is no log that the daemon knows."""
+    listed = {f"{log['topic']}-{log['partition']}": log["state"] for log in daemon.ask("logs")["logs"]}
+    return listed.get(f"{topic}-0") not in ("dirty", "cleaning", "clean")
+
+
+KILLER = """
+import os, signal
+from cleanerd.cleaning import choose
+examine = choose.examine
+
+def deadly(log_dir, tp, *args, **kwargs):
+    if tp.topic == "hostile":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return examine(log_dir, tp, *args, **kwargs)
+
+choose.examine = deadly
+"""
+
+
+def test_logs_of_a_job_whose_engine_died_are_tried_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that kills whatever process looks at it, as one does that takes all memory, costs the others nothing."""
+    customise(monkeypatch, tmp_path / "site", KILLER)
+    log_dir = write_logs(tmp_path / "logs", "a", "hostile", "z")
+    with running(tmp_path / "d", log_dir) as daemon:
+        _assert_healthy_cleaned(daemon, log_dir)
+        (event, *_) = [event for event in daemon.history("hostile-0") if event["kind"] == "cleaning"]
+        assert event["outcome"] == "failed"
+        assert "the engine ended in the middle of the work" in event["reason"]

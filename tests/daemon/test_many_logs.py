@@ -1,8 +1,8 @@
 """What the number of logs costs: 20,000 partitions with 100,000 empty segments are looked through in time that is linear."""
 
-import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -29,8 +29,7 @@ def empty_logs(log_dir: Path, count: int) -> Path:
         partition = log_dir / f"topic{number % 100}-{number // 100}"
         partition.mkdir(parents=True)
         for base in range(SEGMENTS):
-            path = partition / str(SegmentFileName(base * 10, FileKind.LOG))
-            os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
+            (partition / str(SegmentFileName(base * 10, FileKind.LOG))).touch()
     return log_dir
 
 
@@ -44,22 +43,19 @@ def test_twenty_thousand_partitions_cost_eight_times_what_2500_do(tmp_path: Path
     """The first scan reads everything, the next one two stats for each log."""
     spent: dict[int, tuple[float, float]] = {}
     for count in (SMALL, LARGE):
-        log_dir, inventory = (
-            str(empty_logs(tmp_path / str(count), count)),
-            Inventory(RealFiles(), SystemClock()),
-        )
+        log_dir = str(empty_logs(tmp_path / str(count), count))
+        inventory = Inventory(RealFiles(), SystemClock())
         before_bytes = psutil.Process().memory_info().rss
-        first_s = cpu_seconds(lambda inventory=inventory, log_dir=log_dir: inventory.scan([log_dir]))  # type: ignore[misc]
+        scan = partial(inventory.scan, [log_dir])
+        first_s = cpu_seconds(scan)
         assert len(inventory.logs()) == count
         assert not any(entry.error for entry in inventory.entries())
         grown_bytes = psutil.Process().memory_info().rss - before_bytes
         assert grown_bytes < count * BYTES_A_LOG_MAX + (16 << 20), grown_bytes / count
-        inventory.scan([log_dir])  # whatever changed a moment before the first is listed once more
-        again_s = cpu_seconds(lambda inventory=inventory, log_dir=log_dir: inventory.scan([log_dir]))  # type: ignore[misc]
+        scan()  # whatever changed a moment before the first is listed once more
+        again_s = cpu_seconds(scan)
         spent[count] = (first_s, again_s)
-        print(
-            f"{count} logs: first scan {first_s:.2f} s, next {again_s:.2f} s, {grown_bytes / count:.0f} bytes a log"
-        )
+        print(f"{count} logs: {first_s:.2f} s, then {again_s:.2f} s, {grown_bytes / count:.0f} bytes a log")
     for small_s, large_s in zip(spent[SMALL], spent[LARGE], strict=True):
         assert large_s < max(small_s, 0.05) * LINEAR_MAX, spent
 
@@ -70,8 +66,7 @@ def test_a_daemon_with_five_thousand_logs_idles(tmp_path: Path) -> None:
     with running(
         tmp_path / "daemon", log_dir, cleanerd_scan_interval_ms=30_000, log_cleaner_backoff_ms=15_000
     ) as daemon:
-        assert daemon.process is not None
-        process = psutil.Process(daemon.process.pid)
+        process = psutil.Process(daemon.pid)
         time.sleep(10)  # noqa: TID251 - what comes after the start
         before_s, began_s = sum(process.cpu_times()[:2]), time.monotonic()
         time.sleep(30)  # noqa: TID251 - one scan

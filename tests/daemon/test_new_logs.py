@@ -19,7 +19,7 @@ from cleanerd.env.files import Files, RealFiles
 from cleanerd.format.names import CLEANERD_LOCK, META_PROPERTIES, PARTITION_METADATA
 from cleanerd.format.partition_metadata import render_partition_metadata
 from tests.cleaning.logs import write_logs
-from tests.daemon.processes import running, wait_until
+from tests.daemon.processes import running
 from tests.operate.world import World
 
 TOPIC_ID = uuid.UUID(int=1)
@@ -132,4 +132,4 @@ def test_the_first_segment_of_a_log_directory_is_seen_at_once(tmp_path: Path) ->
         assert daemon.ask("status")["status"]["log_dirs"][0]["online"] is False
         write_logs(log_dir, "new")
         (log_dir / META_PROPERTIES).unlink()
-        wait_until(lambda: daemon.ask("logs")["logs"], 30, daemon.output)
+        daemon.wait(lambda: daemon.ask("logs")["logs"], 30)

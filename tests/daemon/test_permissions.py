@@ -13,14 +13,14 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from tests.cleaning.logs import write_logs
 from tests.daemon import processes
-from tests.daemon.processes import DaemonProcess, wait_until
-from tests.daemon.test_process import committed
+from tests.daemon.processes import DaemonProcess
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
 
@@ -46,8 +46,7 @@ class Place:
 
     @property
     def tree(self) -> list[psutil.Process]:
-        assert self.daemon.process is not None
-        daemon = psutil.Process(self.daemon.process.pid)
+        daemon = psutil.Process(self.daemon.pid)
         return [daemon, *daemon.children(recursive=True)]
 
     def made(self) -> dict[str, os.stat_result]:
@@ -73,7 +72,6 @@ def place() -> Iterator[Place]:
         if os.geteuid() == 0:
             os.chown(path, *OWNER)
     (root / "tmp").mkdir()
-    (root / "d").mkdir()
     before = frozenset(str(path) for path in root.rglob("*"))
     settings = {
         "cleanerd.spark.idle.timeout.ms": 600_000,
@@ -86,7 +84,7 @@ def place() -> Iterator[Place]:
         patch.setattr(processes, "environment", lambda: environment)
         try:
             daemon.start()
-            wait_until(lambda: committed(daemon, "one-0"), PATIENCE_S, daemon.output)
+            daemon.wait_committed("one-0", timeout_s=PATIENCE_S)
             yield Place(root, daemon, before)
         finally:
             if daemon.process is not None:
@@ -132,24 +130,21 @@ def test_files_of_the_log_have_mode_and_owner_of_those_that_they_replace(place: 
 
 def test_every_port_is_on_loopback(place: Place) -> None:
     """Metrics, the channel of the tasks, Spark's own: none more, and each of a process that is known."""
-    listening = [
-        (process.name(), connection.laddr.ip)
-        for process in place.tree
-        for connection in process.net_connections("inet")
-        if connection.status == psutil.CONN_LISTEN
-    ]
-    assert listening
-    assert {ip.removeprefix("::ffff:") for _, ip in listening} <= {"127.0.0.1", "::1"}, listening
+    addresses = listening(*place.tree)
+    assert addresses
+    assert {address.ip.removeprefix("::ffff:") for address in addresses} <= {"127.0.0.1", "::1"}, addresses
 
 
 def unix_sockets(place: Place) -> set[str]:
     """Names of those of the daemon and all below it; one that starts with `ABSTRACT` is no file."""
-    return {
-        str(connection.laddr)
-        for process in place.tree
-        for connection in process.net_connections("unix")
-        if connection.laddr
-    }
+    opened = (connection for process in place.tree for connection in process.net_connections("unix"))
+    return {str(connection.laddr) for connection in opened if connection.laddr}
+
+
+def listening(*processes: psutil.Process) -> list[Any]:
+    """Addresses of their ports."""
+    opened = (connection for process in processes for connection in process.net_connections("inet"))
+    return [connection.laddr for connection in opened if connection.status == psutil.CONN_LISTEN]
 
 
 def test_nobody_else_may_connect_to_another_socket_than_that_of_the_control_api(place: Place) -> None:
@@ -194,12 +189,7 @@ def test_another_user_gets_nothing_out_of_any_port_or_socket(place: Place) -> No
     """The port of the JVM asks for a secret, those of the workers too; only metrics answer. Nothing ends of it."""
     daemon, *children = place.tree
     sockets = unix_sockets(place)
-    ports = [
-        ("127.0.0.1", connection.laddr.port)
-        for process in children
-        for connection in process.net_connections("inet")
-        if connection.status == psutil.CONN_LISTEN
-    ]
+    ports = [("127.0.0.1", address.port) for address in listening(*children)]
     assert ports
     assert str(place.daemon.socket) in sockets
     said = told_to_nobody([*sorted(sockets), *ports])

@@ -8,14 +8,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import SEGMENT_BYTES, assert_settled, contents, newest, segment, write_logs
-from tests.daemon.processes import DaemonProcess, environment, running, wait_until
+from tests.daemon.processes import DaemonProcess, cmdline, descendants, environment, running
 
-IDLE_RSS_MIB_MAX = 120
+IDLE_RSS_BYTES_MAX = 120 << 20
 
 
 @pytest.fixture(scope="module")
@@ -31,15 +32,11 @@ def daemon(place: Path) -> Iterator[DaemonProcess]:
         yield daemon
 
 
-def committed(daemon: DaemonProcess, name: str) -> bool:
-    return "committed" in daemon.outcomes(name)
-
-
 def test_dirty_logs_are_cleaned_in_one_job_and_nothing_is_left_over(
     daemon: DaemonProcess, place: Path
 ) -> None:
     """D16 among it."""
-    wait_until(lambda: committed(daemon, "first-0") and committed(daemon, "second-0"), 60, daemon.output)
+    daemon.wait_committed("first-0", "second-0")
     for name in ("first-0", "second-0"):
         assert_settled(place / "logs" / name)
         assert len(newest(place / "logs" / name)) == 7
@@ -62,16 +59,14 @@ def test_a_second_daemon_is_refused_with_the_pid_of_the_first(daemon: DaemonProc
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         other = DaemonProcess(place / "other", [place / "logs"], {"cleanerd.metrics.listen": address})
-        other.directory.mkdir()
         assert other.spawn().wait(60) == 1
-    assert daemon.process is not None
-    assert f"another cleanerd works in {place / 'logs'} (process {daemon.process.pid})" in other.output()
+    assert f"another cleanerd works in {place / 'logs'} (process {daemon.pid})" in other.output()
 
 
 def test_a_request_cleans_what_is_not_dirty_enough_and_waits_for_it(
     daemon: DaemonProcess, place: Path
 ) -> None:
-    wait_until(lambda: committed(daemon, "first-0"), 60, daemon.output)
+    daemon.wait_committed("first-0")
     with LogWriter(str(place / "logs"), "first", 0, segment_bytes=SEGMENT_BYTES) as writer:
         Producer(writer).put(b"key 1", b"newest", 9_000)
         end = writer.log_end_offset
@@ -92,21 +87,16 @@ def test_a_rejected_reload_changes_nothing_and_names_all_problems(daemon: Daemon
     assert daemon.ask("throttle")["throttle"]["limits"] == limits
     del daemon.settings["cleanerd.retry.max"]
     daemon.configure(log_cleaner_io_max_bytes_per_second=5e6)
-    wait_until(
-        lambda: daemon.ask("throttle")["throttle"]["limits"]["io_bytes_per_s"] == 5e6, 20, daemon.output
-    )
+    daemon.wait(lambda: daemon.ask("throttle")["throttle"]["limits"]["io_bytes_per_s"] == 5e6, 20)
     del daemon.settings["log.cleaner.io.max.bytes.per.second"]
     daemon.configure()
-    assert daemon.process is not None
     daemon.process.send_signal(signal.SIGHUP)
-    wait_until(
-        lambda: daemon.ask("throttle")["throttle"]["limits"]["io_bytes_per_s"] is None, 20, daemon.output
-    )
+    daemon.wait(lambda: daemon.ask("throttle")["throttle"]["limits"]["io_bytes_per_s"] is None, 20)
 
 
 @pytest.mark.soak
 def test_killed_jvm_costs_a_retry_and_a_killed_engine_too(daemon: DaemonProcess, place: Path) -> None:
-    wait_until(lambda: committed(daemon, "second-0"), 60, daemon.output)
+    daemon.wait_committed("second-0")
     for number, victim in enumerate(["java", "engine.process"]):
         daemon.ask("pause", "second-0", "--owner", "test", "--reason", "nobody else")
         with LogWriter(str(place / "logs"), "second", 0, segment_bytes=SEGMENT_BYTES) as writer:
@@ -115,7 +105,7 @@ def test_killed_jvm_costs_a_retry_and_a_killed_engine_too(daemon: DaemonProcess,
         assert _kill_children(daemon, victim)
         daemon.ask("resume", "second-0")
         daemon.ask("clean", "second-0", "--force", "--wait")
-        wait_until(lambda: daemon.log("second-0")["state"] == "clean", 60, daemon.output)
+        daemon.wait(lambda: daemon.log("second-0")["state"] == "clean", 60)
         assert newest(place / "logs" / "second-0")[b"key 1"] == b"after %d" % number
         assert daemon.log("second-0")["failures"] == 0
 
@@ -130,26 +120,15 @@ def test_scratch_files_of_a_killed_cleanerd_go_when_the_daemon_starts(
     (left / "blocks").write_bytes(bytes(1 << 20))
     (place / "none").mkdir()
     with running(place / "s", place / "none") as daemon:
-        wait_until(lambda: not left.exists(), 10, daemon.output)
+        daemon.wait(lambda: not left.exists(), 10)
 
 
 def _kill_children(daemon: DaemonProcess, what: str) -> list[int]:
     """Kill those of its processes whose command line names this."""
-    assert daemon.process is not None
-    victims = [
-        pid
-        for pid in descendants(daemon.process.pid)
-        if what.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
+    victims = [pid for pid in descendants(daemon.pid) if what.encode() in cmdline(pid)]
     for pid in victims:
         os.kill(pid, signal.SIGKILL)
     return victims
-
-
-def descendants(pid: int) -> list[int]:
-    """A process and all below it."""
-    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
-    return [pid, *(d for child in map(int, found.stdout.split()) for d in descendants(child))]
 
 
 @pytest.mark.soak
@@ -157,17 +136,12 @@ def test_the_idle_daemon_is_small_and_holds_no_compiler(place: Path) -> None:
     """Memory goes back after cleanerd.spark.idle.timeout.ms; 120 MiB are allowed without a session."""
     logs = write_logs(place / "idle", "one")
     with running(place / "i", logs, cleanerd_spark_idle_timeout_ms=100) as daemon:
-        wait_until(lambda: committed(daemon, "one-0"), 60, daemon.output)
-        wait_until(lambda: not daemon.ask("status")["status"]["spark_session_up"], 20, daemon.output)
-        assert daemon.process is not None
-        alone = [daemon.process.pid]
-        wait_until(
-            lambda: descendants(alone[0]) == alone, 20, daemon.output
-        )  # the engine is given time to end
-        status = Path(f"/proc/{daemon.process.pid}/status").read_text()
-        (rss_kib,) = (int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
-        assert rss_kib / 1024 < IDLE_RSS_MIB_MAX
-        maps = Path(f"/proc/{daemon.process.pid}/maps").read_text()
+        daemon.wait_committed("one-0")
+        daemon.wait(lambda: not daemon.ask("status")["status"]["spark_session_up"], 20)
+        alone = [daemon.pid]
+        daemon.wait(lambda: descendants(alone[0]) == alone, 20)  # the engine is given time to end
+        assert psutil.Process(daemon.pid).memory_info().rss < IDLE_RSS_BYTES_MAX
+        maps = Path(f"/proc/{daemon.pid}/maps").read_text()
         assert "llvmlite" not in maps
         assert daemon.stop() == 0
 
@@ -180,17 +154,17 @@ def test_an_uncleanable_log_keeps_its_reason_and_comes_back_when_it_is_mended(pl
     healthy = file.read_bytes()
     file.write_bytes(healthy[:-5] + b"\xff" + healthy[-4:])
     with running(place / "u", logs) as daemon:
-        wait_until(lambda: daemon.log("bad-0")["state"] == "uncleanable", 90, daemon.output)
-        assert committed(daemon, "good-0")
+        daemon.wait(lambda: daemon.log("bad-0")["state"] == "uncleanable", 90)
+        assert daemon.has_committed("good-0")
         assert daemon.log("bad-0")["failures"] == 3
         assert str(file) in daemon.log("bad-0")["reason"]
         assert [one["topic"] for one in daemon.ask("retry", "bad")["logs"]] == ["bad"]
-        wait_until(lambda: daemon.log("bad-0")["state"] == "uncleanable", 90, daemon.output)
+        daemon.wait(lambda: daemon.log("bad-0")["state"] == "uncleanable", 90)
         assert daemon.stop(signal.SIGKILL) != 0
         daemon.start()
         assert daemon.log("bad-0")["state"] == "uncleanable", "survives a restart"
         file.write_bytes(healthy)
-        wait_until(lambda: committed(daemon, "bad-0"), 60, daemon.output)
+        daemon.wait_committed("bad-0")
         assert len(newest(logs / "bad-0")) == 7
 
 
@@ -201,7 +175,7 @@ def test_a_broker_directory_without_metadata_log_is_left_alone_but_for_named_top
     before = contents(logs / "nameless-0")
     settings = {"log_retention_ms": 1, "log_retention_check_interval_ms": 50}
     with running(place / "n", logs, topics={"named": "compact"}, **settings) as daemon:
-        wait_until(lambda: committed(daemon, "named-0"), 60, daemon.output)
+        daemon.wait_committed("named-0")
         assert daemon.log("nameless-0")["state"] == "ignored"
         assert "topics.d" in daemon.log("nameless-0")["reason"]
     assert contents(logs / "nameless-0") == before
@@ -209,7 +183,6 @@ def test_a_broker_directory_without_metadata_log_is_left_alone_but_for_named_top
 
 def test_bad_configuration_ends_with_78_and_names_every_problem(place: Path) -> None:
     daemon = DaemonProcess(place / "b", [place / "logs"], {"log.cleaner.threads": 0, "cleanerd.nonsense": 1})
-    daemon.directory.mkdir()
     assert daemon.spawn().wait(60) == 78
     assert "log.cleaner.threads" in daemon.output()
     assert "cleanerd.nonsense" in daemon.output()

@@ -13,7 +13,6 @@ from tests.daemon.processes import DaemonProcess, wait_until
 from tests.daemon.test_at_work import in_the_middle
 from tests.daemon.test_at_work import log_dir as big
 from tests.daemon.test_faults import clean, results
-from tests.daemon.test_process import committed
 from tests.daemon.tracing import PATIENCE_S
 from tests.operate.world import World
 
@@ -36,21 +35,18 @@ def test_the_lock_of_a_second_directory_is_not_taken_while_the_first_is_refused(
 def test_of_three_daemons_that_start_at_once_one_works(tmp_path: Path) -> None:
     """In two directories, named in a different order by each. When it is killed another one takes its place."""
     logs = [write_logs(tmp_path / "a", "one"), write_logs(tmp_path / "b", "two")]
-    daemons = []
-    for number in range(3):
-        (tmp_path / f"d{number}").mkdir()
-        daemons.append(DaemonProcess(tmp_path / f"d{number}", logs[number % 2 :] + logs[: number % 2], {}))
+    orders = (logs, logs[::-1], logs)
+    daemons = [DaemonProcess(tmp_path / f"d{number}", order, {}) for number, order in enumerate(orders)]
     try:
         processes = [daemon.spawn() for daemon in daemons]
         wait_until(lambda: sum(one.poll() is None for one in processes) == 1, REFUSED_S)
         (works,) = (one for one in daemons if one.process is not None and one.process.poll() is None)
-        assert works.process is not None
-        wait_until(lambda: committed(works, "one-0") and committed(works, "two-0"), PATIENCE_S, works.output)
+        works.wait_committed("one-0", "two-0", timeout_s=PATIENCE_S)
         for other in daemons:
             if other is not works:
                 assert other.process is not None
                 assert other.process.returncode == 1
-                assert f"(process {works.process.pid})" in other.output()
+                assert f"(process {works.pid})" in other.output()
                 assert "Traceback" not in other.output()
         works.stop(signal.SIGKILL)
         heir = next(one for one in daemons if one is not works)
@@ -69,15 +65,13 @@ def test_a_second_daemon_with_the_state_directory_of_another_is_refused(tmp_path
     settings = {"cleanerd.state.dir": tmp_path / "state"}
     daemons = []
     for name in ("one", "two"):
-        (tmp_path / name).mkdir()
         (tmp_path / f"{name}-logs").mkdir()
         daemons.append(DaemonProcess(tmp_path / name, [tmp_path / f"{name}-logs"], settings))
     first, second = daemons
     try:
         first.start()
-        assert first.process is not None
         assert second.spawn().wait(REFUSED_S) == 1
-        why = f"{tmp_path / 'state'}: another cleanerd keeps its state there (process {first.process.pid})"
+        why = f"{tmp_path / 'state'}: another cleanerd keeps its state there (process {first.pid})"
         assert why in second.output()
         assert "Traceback" not in second.output()
         first.kill()
@@ -92,15 +86,14 @@ def test_a_one_shot_beside_a_daemon_is_refused_and_disturbs_nothing(tmp_path: Pa
     free = write_logs(tmp_path / "free", "one")
     before = newest(big / "big-0")
     with in_the_middle(tmp_path, big) as daemon:
-        assert daemon.process is not None
         process = clean(big, f"--log-dir={free}")
         found = results(process)
         assert process.returncode == 1
         assert (found["big"]["outcome"], found["one"]["outcome"]) == ("failed", "committed")
-        assert f"(process {daemon.process.pid})" in found["big"]["reason"]
+        assert f"(process {daemon.pid})" in found["big"]["reason"]
         assert newest(big / "big-0") == before
         daemon.configure(log_cleaner_io_max_bytes_per_second=1e12)
-        wait_until(lambda: committed(daemon, "big-0"), PATIENCE_S, daemon.output)
+        daemon.wait_committed("big-0", timeout_s=PATIENCE_S)
         assert daemon.outcomes("big-0") == ["committed"]
     assert newest(big / "big-0") == before
     assert newest(free / "one-0") == TRUTH

@@ -17,7 +17,7 @@ from cleanerd.tools.client.control import DaemonControl
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter, WriterOptions
-from tests.daemon.processes import DaemonProcess, running, wait_until
+from tests.daemon.processes import DaemonProcess, running
 
 SECONDS = float(os.environ.get("CLEANERD_SOAK_S", "60"))
 KEYS = 60
@@ -92,7 +92,7 @@ def test_nothing_is_lost_whatever_happens(tmp_path: Path) -> None:
             writing.check()
         daemon.ctl("resume", "soak", check=False)
         writing.writer.roll()
-        wait_until(lambda: daemon.log("soak-0")["state"] == "clean", 60, daemon.output)
+        daemon.wait(lambda: daemon.log("soak-0")["state"] == "clean", 60)
         writing.check()
         outcomes = daemon.outcomes("soak-0")
         print(

@@ -7,8 +7,7 @@ import pytest
 
 from cleanerd.spark_runtime.lazy_spark import LazySpark, SparkFailed
 from tests.cleaning.logs import newest, write_logs
-from tests.daemon.processes import running, wait_until
-from tests.daemon.test_process import committed
+from tests.daemon.processes import running
 from tests.spark_runtime.standalone import standalone
 
 pytestmark = pytest.mark.soak
@@ -34,9 +33,7 @@ def test_daemon_cleans_on_a_standalone_cluster(tmp_path: Path, secret: str | Non
             **settings,
         ) as daemon,
     ):
-        wait_until(
-            lambda: committed(daemon, "one-0") and committed(daemon, "two-0"), CLEANED_S, daemon.output
-        )
+        daemon.wait_committed("one-0", "two-0", timeout_s=CLEANED_S)
         assert secret is None or secret not in daemon.output()
         is_warned = "Spark runs unauthenticated" in daemon.output()
         assert is_warned is (secret is None), "an open cluster is told of, a closed one is not"

@@ -20,7 +20,6 @@ from cleanerd.daemon.engine.calls import CleanCall
 from cleanerd.daemon.engine.client import CallHost, Engine
 from cleanerd.daemon.loops.housekeeper import Housekeeper
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.workers import Worker
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import Aborted, CleanerdError, SourceChanged
 from cleanerd.format import names
@@ -42,6 +41,11 @@ def next_logs(world: World) -> list[str]:
     return [] if job is None else [str(log) for log in job.logs]
 
 
+def fail(world: World, log: LogId) -> None:
+    bad, parts = LogResult.of(log.topic_partition, log.log_dir, "failed", "garbage"), world.parts
+    parts.failures.failed(log, bad, parts.stamp(log), parts.configuration().broker, 1)
+
+
 def test_c051_a_topic_that_is_not_compacted_any_more_has_its_cleanings_aborted(world: World) -> None:
     """Rule 2.8: each partition of the topic once, and nobody else's."""
     (world.a / "one-0").rename(world.a / "one-1")
@@ -59,9 +63,8 @@ def test_c051_a_topic_that_is_not_compacted_any_more_has_its_cleanings_aborted(w
 def test_c143_uncleanable_logs_are_out_of_the_way_and_counted_until_they_vanish(world: World) -> None:
     world.configure(cleanerd_retry_max=1)
     parts = world.parts
-    for log in (world.log("one"), world.log("three")):
-        bad = LogResult.of(log.topic_partition, log.log_dir, "failed", "garbage")
-        parts.failures.failed(log, bad, parts.stamp(log), parts.configuration().broker, 1)
+    for topic in ("one", "three"):
+        fail(world, world.log(topic))
     assert [str(one.log) for one in parts.failures.all() if one.is_uncleanable] == ["one-0", "three-0"]
     assert next_logs(world) == ["two-0"], "the others go on"
     (world.a / "one-0").rename(world.root / "away")
@@ -77,8 +80,7 @@ def test_a_log_that_is_gone_is_forgotten(world: World) -> None:
         for one in (log, other):
             parts.metrics.settled(one, "committed")
             parts.events.record("commit", "committed", None, one)
-            bad = LogResult.of(one.topic_partition, one.log_dir, "failed", "garbage")
-            parts.failures.failed(one, bad, parts.stamp(one), parts.configuration().broker, 1)
+            fail(world, one)
 
     def known() -> list[LogId]:
         failed = {failure.log for failure in parts.failures.all()}
@@ -192,15 +194,6 @@ def test_nothing_more_is_staged_beside_a_live_broker_than_it_allows(world: World
     assert conditions.of(log).obstacle is None
 
 
-def test_small_logs_of_a_directory_share_a_job_up_to_its_limits(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cleanerd.cleaning.batching.JOB_MAX_LOGS", 3)
-    world.add("four")
-    world.scan()
-    assert [len(next_logs(world)) for _ in range(3)] == [3, 1, 0]
-
-
 def test_requests_for_small_logs_are_one_job_as_logs_that_are_due_are(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,6 +218,10 @@ def test_requests_for_small_logs_are_one_job_as_logs_that_are_due_are(
     parts.jobs.end(jobs[1], ["committed"], None)
     assert parts.jobs.view(ids["one-0"]) == parts.jobs.view(ids["five-0"])
     assert [parts.jobs.wait(ids[name], 0) for name in ("one-0", "five-0", "six-0")] == [True, True, False]
+    for job in jobs:
+        for log in job.logs:
+            parts.states.done_cleaning(log)
+    assert [len(next_logs(world)) for _ in range(4)] == [3, 3, 1, 0], "so are those that are due"
 
 
 def test_a_request_does_not_wait_for_those_before_it_nor_fail_with_them(world: World) -> None:
@@ -325,7 +322,7 @@ def test_a_keeper_that_dies_is_counted_and_started_again_by_a_change(
         return False
 
     monkeypatch.setattr(Housekeeper, "step", step)
-    monkeypatch.setattr("cleanerd.daemon.loops.housekeeper.Worker", partial(Worker, restart_pause_s=600))
+    monkeypatch.setattr("cleanerd.daemon.workers._RESTART_PAUSE_S", 600)
     world = World(tmp_path)
     world.parts.states.hold(hold("1", "*"))
     daemon = world.daemon

@@ -6,6 +6,7 @@ import logging
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -60,16 +61,22 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "one"
 
 
+@contextmanager
+def watching(*log_dirs: Path) -> Iterator[tuple[LogDirWatcher, Heard]]:
+    heard = Heard()
+    watcher = LogDirWatcher(list(map(str, log_dirs)), heard.changed)
+    watcher.start()
+    yield watcher, heard
+    watcher.stop()
+
+
 @pytest.fixture
 def heard(root: Path) -> Iterator[Heard]:
     """Watches both."""
-    found = Heard()
-    found.root = root
-    watcher = LogDirWatcher([str(root), str(root.parent / "two")], found.changed)
-    watcher.start()
-    assert watcher.problems() == {}
-    yield found
-    watcher.stop()
+    with watching(root, root.parent / "two") as (watcher, found):
+        found.root = root
+        assert watcher.problems() == {}
+        yield found
 
 
 def test_appending_is_not_heard(heard: Heard) -> None:
@@ -167,32 +174,27 @@ def test_what_watchdog_says_of_a_watch_that_ends_is_no_lost_event(heard: Heard) 
 
 
 def test_log_directory_that_is_exchanged_is_watched_again(root: Path) -> None:
-    heard = Heard()
-    watcher = LogDirWatcher([str(root)], heard.changed)
-    watcher.start()
-    shutil.rmtree(root)
-    heard.wait_for("one", "None")
-    watcher.follow()
-    assert watcher.problems() == {str(root): "only scans: No such file or directory"}
-    root.mkdir()
-    write_log(root / "c-0", {0: 1})
-    watcher.follow()
-    assert watcher.problems() == {}
-    (root / "c-0" / file_name(10)).touch()
-    heard.wait_for("one", "c-0")
-    watcher.stop()
+    with watching(root) as (watcher, heard):
+        shutil.rmtree(root)
+        heard.wait_for("one", "None")
+        watcher.follow()
+        assert watcher.problems() == {str(root): "only scans: No such file or directory"}
+        root.mkdir()
+        write_log(root / "c-0", {0: 1})
+        watcher.follow()
+        assert watcher.problems() == {}
+        (root / "c-0" / file_name(10)).touch()
+        heard.wait_for("one", "c-0")
 
 
-def test_without_inotify_there_are_scans_and_a_reason(root: Path) -> None:
+def test_without_inotify_there_are_scans_and_a_reason(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def none_left() -> None:
         raise OSError(errno.EMFILE, "inotify instance limit reached")
 
-    heard = Heard()
-    watcher = LogDirWatcher([str(root)], heard.changed, observer=none_left)  # type: ignore[arg-type]
-    watcher.start()
-    watcher.follow()
-    assert watcher.problems() == {str(root): "only scans: inotify instance limit reached"}
-    watcher.stop()
+    monkeypatch.setattr(watch, "Observer", none_left)
+    with watching(root) as (watcher, _):
+        watcher.follow()
+        assert watcher.problems() == {str(root): "only scans: inotify instance limit reached"}
 
 
 def test_directories_beyond_the_limit_of_the_kernel_are_named(
@@ -201,41 +203,32 @@ def test_directories_beyond_the_limit_of_the_kernel_are_named(
     """Watchdog says nothing when it gets no watch for a directory inside."""
     counts = iter([7, 8])
     monkeypatch.setattr(watch, "_kernel_watches", lambda: next(counts))
-    heard = Heard()
-    watcher = LogDirWatcher([str(root)], heard.changed)
-    watcher.start()
-    (problem,) = watcher.problems().values()
+    with watching(root) as (watcher, heard):
+        (problem,) = watcher.problems().values()
     assert problem == "only scans for 1 of 2 directories: fs.inotify.max_user_watches may be too low"
-    watcher.stop()
     assert heard.calls == []
 
 
 def test_one_watch_for_each_directory(root: Path) -> None:
     """And one inotify instance and four threads for all of them together."""
-    heard = Heard()
     for number in range(20):
         (root / f"many-{number}").mkdir()
     before, threads = watch._kernel_watches(), threading.active_count()
-    watcher = LogDirWatcher([str(root)], heard.changed)
-    watcher.start()
-    assert watch._kernel_watches() - before == 22
-    assert threading.active_count() - threads <= 4
-    watcher.stop()
+    with watching(root):
+        assert watch._kernel_watches() - before == 22
+        assert threading.active_count() - threads <= 4
     assert watch._kernel_watches() == before
 
 
-def test_the_status_says_where_events_are_missing_as_long_as_they_are(tmp_path: Path) -> None:
-    world = World(tmp_path)
+def test_the_status_says_where_events_are_missing_as_long_as_they_are(world: World) -> None:
     watcher = world.daemon.scanner.watcher
+    shutil.rmtree(world.b)
+    watcher.start()
     try:
-        shutil.rmtree(world.b)
-        watcher.start()
-        assert (
-            status.status(world.control).warnings[-1] == f"{world.b}: only scans: No such file or directory"
-        )
+        warnings = status.status(world.control).warnings
+        assert warnings[-1] == f"{world.b}: only scans: No such file or directory"
         world.b.mkdir()
         watcher.follow()
         assert not [text for text in status.status(world.control).warnings if "scans" in text]
     finally:
         watcher.stop()
-        world.close()

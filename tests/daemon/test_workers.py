@@ -2,10 +2,10 @@
 
 import threading
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 
+from cleanerd.daemon import workers
 from cleanerd.daemon.workers import Bell, Worker, Workers
 from cleanerd.env.clock import SystemClock
 from tests.daemon.clients import until
@@ -26,8 +26,9 @@ def test_bell_that_rings_between_look_and_wait_is_heard() -> None:
     assert not bell.wait(bell.rings(), 0.0)
 
 
-def test_c146_a_thread_that_dies_is_counted_and_started_again() -> None:
+def test_c146_a_thread_that_dies_is_counted_and_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """7.16 with cleanerd's restart: Kafka's DeadThreadCount stays until somebody reconfigures."""
+    monkeypatch.setattr(workers, "_RESTART_PAUSE_S", 0.01)
     died, worked = threading.Event(), threading.Event()
 
     def step() -> bool:
@@ -37,7 +38,7 @@ def test_c146_a_thread_that_dies_is_counted_and_started_again() -> None:
         worked.set()
         return False
 
-    worker = Worker("w", paused_after(step), Bell(), SystemClock(), restart_pause_s=0.01)
+    worker = Worker("w", paused_after(step), Bell(), SystemClock())
     worker.start()
     assert worked.wait(LIMIT_S)
     assert worker.deaths == 1
@@ -47,7 +48,7 @@ def test_c146_a_thread_that_dies_is_counted_and_started_again() -> None:
 
 def test_c150_a_change_of_the_configuration_revives_dead_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """7.18, DBRT.testLogCleanerConfig: whatever their pause is; their number is the configured one again."""
-    monkeypatch.setattr("cleanerd.daemon.workers.Worker", partial(Worker, restart_pause_s=600))
+    monkeypatch.setattr(workers, "_RESTART_PAUSE_S", 600)
     mended, worked = threading.Event(), threading.Semaphore(0)
 
     def step() -> bool:
@@ -56,15 +57,15 @@ def test_c150_a_change_of_the_configuration_revives_dead_threads(monkeypatch: py
         worked.release()
         return False
 
-    workers = Workers(paused_after(step), paused_after(step), Bell(), SystemClock())
-    workers.start(2)
-    until(lambda: [worker.is_dead for worker in workers.all()] == [True] * 3)
+    pool = Workers(paused_after(step), paused_after(step), Bell(), SystemClock())
+    pool.start(2)
+    until(lambda: [worker.is_dead for worker in pool.all()] == [True] * 3)
     mended.set()
-    workers.resize(2)
+    pool.resize(2)
     assert [worked.acquire(timeout=LIMIT_S) for _ in range(3)] == [True] * 3
-    assert [worker.is_dead for worker in workers.all()] == [False] * 3
-    workers.stop()
-    assert workers.join(LIMIT_S)
+    assert [worker.is_dead for worker in pool.all()] == [False] * 3
+    pool.stop()
+    assert pool.join(LIMIT_S)
 
 
 def test_worker_that_hangs_is_seen() -> None:
@@ -101,14 +102,14 @@ def test_c147_number_of_threads_follows_the_configuration() -> None:
             together.notify_all()
         return not finish.wait(LIMIT_S)
 
-    workers = Workers(paused_after(step), paused_after(lambda: False), bell, SystemClock())
-    workers.start(1)
-    workers.resize(3)
+    pool = Workers(paused_after(step), paused_after(lambda: False), bell, SystemClock())
+    pool.start(1)
+    pool.resize(3)
     with together:
         assert together.wait_for(lambda: len(started) == 3, LIMIT_S)
-    workers.resize(1)
-    assert len(workers.all()) == 2, "one and the express one"
+    pool.resize(1)
+    assert len(pool.all()) == 2, "one and the express one"
     finish.set()
-    workers.stop()
-    assert workers.join(LIMIT_S)
-    assert workers.deaths == 0
+    pool.stop()
+    assert pool.join(LIMIT_S)
+    assert pool.deaths == 0

@@ -1,6 +1,7 @@
 """A daemon below strace, which makes system calls on some files fail or last."""
 
 import errno
+import itertools
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,17 +28,7 @@ def lasting(seconds: float) -> str:
 
 def injecting(calls: str, fault: str, paths: Iterable[Path]) -> tuple[str, ...]:
     """Beginning of a command line: what follows meets the fault in these calls (comma between) on these files."""
-    options = (
-        "-f",
-        "-D",
-        "--seccomp-bpf",
-        "-o",
-        "/dev/null",
-        "-e",
-        f"trace={calls}",
-        "-e",
-        f"inject={calls}:{fault}",
-    )
+    options = f"-f -D --seccomp-bpf -o /dev/null -e trace={calls} -e inject={calls}:{fault}".split()
     return (need("strace", "strace"), *options, *(word for path in paths for word in ("-P", str(path))))
 
 
@@ -49,15 +40,10 @@ def staged_files(partition: Path) -> list[Path]:
 
 def committed_files(partition: Path) -> list[Path]:
     """Names that the segments of a log have in a commit, one after the other."""
-    bases = [int(log.stem) for log in sorted(partition.glob("*.log"))]
+    bases = sorted(int(log.stem) for log in partition.glob("*.log"))
     kinds = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
-    suffixes = (Suffix.CLEANED, Suffix.SWAP)
-    return [
-        partition / str(SegmentFileName(b, kind, suffix))
-        for b in bases
-        for kind in kinds
-        for suffix in suffixes
-    ]
+    named = itertools.product(bases, kinds, (Suffix.CLEANED, Suffix.SWAP))
+    return [partition / str(SegmentFileName(*name)) for name in named]
 
 
 class Traced(DaemonProcess):
@@ -75,7 +61,6 @@ def traced(
     directory: Path, tracing: tuple[str, ...], *log_dirs: Path, **settings: object
 ) -> Iterator[DaemonProcess]:
     """One that is ready; killed at the end, if it still lives."""
-    directory.mkdir(exist_ok=True)
     named = {name.replace("_", "."): value for name, value in settings.items()}
     daemon = Traced(directory, list(log_dirs), {"cleanerd.retry.max": 100, **named})
     daemon.tracing = tracing

@@ -102,7 +102,6 @@ class Broker:
     # -- its life -----------------------------------------------------------------------------------------------
 
     def write(self, log: Log, draw: float) -> None:
-        """A step of it."""
         stage = self._stage
         if not self.lives:
             if self._opening and not self._locked():  # who had the lock was killed
@@ -152,7 +151,6 @@ class Broker:
             self.load()
 
     def lose(self, log_dir: str) -> None:
-        """A directory fails."""
         was_opening = log_dir in self._opening
         for known in (self.log_dirs, self._opening):
             if log_dir in known:
@@ -186,7 +184,6 @@ class Broker:
                 log.is_whole = True
 
     def die(self) -> None:
-        """kill -9."""
         if self.lives:
             self._stage.note("the broker is killed")
         for log in self._stage.logs:

@@ -68,12 +68,8 @@ class Locks:
     wanted: str | None = None  # a broker waits in `open` of this one
 
     LOCK_EX, LOCK_NB, LOCK_UN = fcntl.LOCK_EX, fcntl.LOCK_NB, fcntl.LOCK_UN
-    F_SETSIG, F_SETLEASE, F_GETLEASE, F_GETLK = (
-        fcntl.F_SETSIG,
-        fcntl.F_SETLEASE,
-        fcntl.F_GETLEASE,
-        fcntl.F_GETLK,
-    )
+    F_SETSIG, F_SETLEASE, F_GETLEASE = fcntl.F_SETSIG, fcntl.F_SETLEASE, fcntl.F_GETLEASE
+    F_GETLK = fcntl.F_GETLK
     F_WRLCK, F_UNLCK, F_RDLCK = fcntl.F_WRLCK, fcntl.F_UNLCK, fcntl.F_RDLCK
 
     def _is_held(self, fd: int) -> bool:
@@ -216,12 +212,7 @@ class InlineEngine:
 class Cleanerd:
     """A daemon that has started; `steps` are what its threads would repeat."""
 
-    def __init__(
-        self,
-        state: str,
-        log_dirs: tuple[str, ...],
-        clock: Tick,
-    ) -> None:
+    def __init__(self, state: str, log_dirs: tuple[str, ...], clock: Tick) -> None:
         config_file = f"{state}/server.properties"
 
         def load() -> Configuration:
@@ -243,10 +234,6 @@ class Cleanerd:
             "scan": self.supervisor.scanner.scan,
             **{keeper.name.removeprefix("cleanerd-"): keeper.step for keeper in self.supervisor.keepers},
         }
-
-    def start(self) -> None:
-        """Everything but its threads."""
-        self.supervisor.start()
 
     def held_locks(self) -> list[str]:
         """Names of the lock files of log directories that this process holds."""

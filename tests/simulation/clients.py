@@ -17,7 +17,6 @@ class Clients:
         self._stage = stage
 
     def control(self) -> None:
-        """A call of the API."""
         stage = self._stage
         if stage.daemon is None:
             return
@@ -61,12 +60,10 @@ class Clients:
         self._stage.note(f"resumed {hold}")
 
     def release_all(self) -> None:
-        """No hold is left."""
         for hold in sorted(self._stage.held):
             self._resume(self._control(), hold)
 
     def reload(self) -> None:
-        """The configuration is another one."""
         stage = self._stage
         stage.observe()
         self.write_configuration()
@@ -76,7 +73,6 @@ class Clients:
             stage.note(f"reload {outcome.status.value} {outcome.problems} {stage.rules}")
 
     def write_configuration(self) -> None:
-        """Another one, which the next reload or start reads."""
         stage, chance, is_calm = self._stage, self._stage.chance, self._stage.is_calm
         policies = ["compact", "compact", "compact", "compact,delete", "delete"]
         policy = chance.choice(["compact", "compact,delete"] if is_calm else policies)

@@ -42,7 +42,6 @@ class Trouble(Enum):
     READ_ONLY = errno.EROFS, ()
 
     def fails(self, operation: str) -> bool:
-        """Whether such an operation does."""
         return operation not in LOOKS or operation == "update" or operation in self.value[1]
 
 
@@ -54,18 +53,15 @@ class Directories:
         self.offline: dict[str, Trouble] = {}
 
     def of(self, path: str) -> str | None:
-        """The log directory that a path leads into."""
         for log_dir in self._stage.log_dirs:
             if path == log_dir or path.startswith(f"{log_dir}/"):
                 return log_dir
         return None
 
     def is_of_partition(self, path: str) -> bool:
-        """Whether it lies in the directory of a partition."""
         return any(path.startswith(f"{log_dir}/t") for log_dir in self._stage.log_dirs)
 
     def online(self) -> list[str]:
-        """Those with which nothing is wrong."""
         return [log_dir for log_dir in self._stage.log_dirs if log_dir not in self.offline]
 
     def may_keep(self, log: "Log") -> bool:
@@ -78,7 +74,6 @@ class Directories:
         return any(log.tp in _entries(path) for path in paths)
 
     def something(self) -> None:
-        """Something is wrong with one of them, or no longer."""
         chance = self._stage.chance
         if self.offline:
             self.mend(chance.choice(sorted(self.offline)))
@@ -134,9 +129,8 @@ class Directories:
         name = source[len(log_dir) + 1 :].partition("/")[0]
         if operation == "rename" and target in CHECKPOINTS:
             self._check_checkpoint(log_dir, source, target)
-        is_staged = source.endswith(
-            STAGED
-        )  # by a descriptor that it has had since the directory had another name
+        # by a descriptor that it has had since the directory had another name
+        is_staged = source.endswith(STAGED)
         if "-" in name and name[0] == "t" and not is_staged and operation != "fsync":
             self._check_partition(operation, path, log_dir, name)
 

@@ -93,7 +93,6 @@ class Disk:
         self.number(found.st_ino)
 
     def remove(self) -> None:
-        """No disk any more."""
         for path in (self.root, self._pins):
             shutil.rmtree(path)
 
@@ -126,11 +125,10 @@ class Disk:
             return made
         size_bytes = (
             made.size_bytes if made.is_regular else 0
-        )  # that of a directory is the file system's affair
+        )  # of a directory, it is the file system's affair
         return env_files.FileStat(self._numbers[found.st_ino], size_bytes, made.mtime_ns, made.is_regular)
 
     def number(self, inode: int) -> int:
-        """The number that this disk gives to an inode."""
         return self._numbers.setdefault(inode, len(self._numbers) + 100)
 
     def _is_inside(self, path: object) -> bool:

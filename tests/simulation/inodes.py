@@ -39,7 +39,6 @@ class Room:
 
     @property
     def is_small(self) -> bool:
-        """Whether it can be full."""
         return self.capacity_bytes < _ENDLESS
 
 
@@ -51,7 +50,6 @@ class FileSystems:
         self._rooms: dict[str, Room] = {}
 
     def of(self, path: str) -> str:
-        """That of a path."""
         name, separator, _ = path[len(self._root) + 1 :].partition("/")
         return name if separator else ""
 
@@ -61,5 +59,4 @@ class FileSystems:
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), source)
 
     def room(self, path: str) -> Room:
-        """Of the file system of a path."""
         return self._rooms.setdefault(self.of(path), Room())

@@ -2,7 +2,7 @@
 
 What a cleaning may have taken from a log, and nothing else
     a record whose key has a newer committed record below the bound          superseded
-    a tombstone that is the newest of its key there, past its delete horizon (`horizons`), nothing older of its key left
+    a tombstone that is the newest of its key there, past its delete horizon (`Horizons`), nothing older of its key left
     data of aborted transactions, records without a key
     a marker of which no data is left, past its delete horizon
     everything below the log start; with cleanup.policy=delete what is too old, or behind retention.bytes
@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 
 from cleanerd.format.batch import BatchHeader, Record, checksum, decode_batch, iterate_batches, parse_header
 from cleanerd.format.control import ControlType, parse_control_key
+from cleanerd.policy.staging import WAIT_MS
 from cleanerd.tools.client.reader import read_records
 from tests.simulation.disk import content_of
-from tests.simulation.horizons import Horizons
 from tests.simulation.rules import Rules, Violation, Window
 
 TRANSITIONAL = (".swap", ".cleaned")
@@ -70,6 +70,45 @@ def _decoded(raw: bytes) -> Batch:
     return Batch.decoded(raw)
 
 
+@dataclass
+class Horizons:
+    """When tombstones and markers of a log may go at the earliest (rules 4.15, 4.19, 4.25-4.28).
+
+    A cleaning writes the horizon into the batch, clock plus `delete.retention.ms`, later by `WAIT_MS` where its result is to
+    wait for a broker's stop; a later one, from then on, takes the record. One that was seen (`seen`: first offset of a batch
+    -> ms) stays what it is until the batch is gone or empty. One that is new, or was never seen, is one that the window
+    allows.
+    """
+
+    window: Window
+    seen: dict[int, int] = field(default_factory=dict)
+
+    def see(self, batch: BatchHeader) -> None:
+        if batch.record_count == 0:
+            return  # 4.30: an empty header has none
+        first, found = batch.base_offset, batch.delete_horizon_ms
+        known = self.seen.get(first)
+        if known is not None and found != known:
+            raise Violation(f"the delete horizon of the batch at {first} was {known}, is {found}")
+        if known is None and found is not None:
+            least, most = self.window.horizons_ms()
+            if not (least <= found <= most or least <= found - WAIT_MS <= most):
+                raise Violation(
+                    f"the delete horizon of the batch at {first} is {found}, must be {least} to {most}"
+                )
+            self.seen[first] = found
+
+    def check_gone(self, first_offset: int, what: str) -> None:
+        """A record of a batch is gone that goes when its horizon is over. Raises Violation."""
+        earliest_ms = self.seen.get(first_offset, self.window.horizons_ms()[0])
+        if self.window.now_ms[1] < earliest_ms:
+            raise Violation(f"{what} went {earliest_ms - self.window.now_ms[1]} ms before its delete horizon")
+
+    def truncate(self, offset: int) -> None:
+        """The log ends there now."""
+        self.seen = {first: ms for first, ms in self.seen.items() if first < offset}
+
+
 PRODUCER_EXPIRATION_MS = 86_400_000
 TAIL = 20
 """The newest batches are always remembered: a truncation may begin there."""
@@ -87,16 +126,13 @@ class Model:
     unsynced: int | None = None  # first offset of one of those that was found later: a power cut may take it
     dropped: set[int] = field(default_factory=set)  # batches that were gone when a later one was truncated
     unsettled: set[int] = field(default_factory=set)  # inodes of segments that a failed retention has taken
-    limit: int | None = (
-        None  # offset up to which its broker has written down that it is replicated and on its disk
-    )
+    limit: int | None = None  # up to which its broker has written down that it is replicated and on its disk
     window: Window = field(default_factory=Window)
 
     def __post_init__(self) -> None:
         self.horizons = Horizons(self.window)
 
     def append(self, raw: bytes) -> None:
-        """A batch is acknowledged."""
         batch = Batch.of(raw)
         self.unsynced = None  # what was before is on stable storage with it
         self.sent.append(batch)

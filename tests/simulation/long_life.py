@@ -34,7 +34,6 @@ class Figures:
 
 
 def figures(world: World, day: int) -> Figures:
-    """Those of this process and of the world in it."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # the judge's garbage is not the daemon's memory
     with open("/proc/self/statm", encoding="ascii") as file:
@@ -66,7 +65,6 @@ def live(seed: int, days: int) -> list[Figures]:
 
 
 def main() -> int:
-    """A line for each day."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.long_life")
     parser.add_argument("--days", type=int, default=30)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))

@@ -52,7 +52,6 @@ class Moving:
         self._due: dict[str, int] = {}  # when a directory is deleted, ns
 
     def step(self, log: Log, notes: list[str]) -> None:
-        """A replica is on its way, or its way begins."""
         others = [log_dir for log_dir in self._log_dirs() if log_dir != log.log_dir]
         if log.future is None and others:
             self._begin(log, self._stage.chance.choice(others), notes)
@@ -66,7 +65,6 @@ class Moving:
         self._delete()
 
     def load(self, log: Log) -> None:
-        """The broker starts."""
         if log.future is not None and not os.path.isdir(log.future):
             log.future = None
         for log_dir in self._log_dirs():
@@ -120,7 +118,6 @@ class Moving:
         FILES.fsync_dir(log.future)
 
     def finish(self, log: Log, notes: list[str]) -> None:
-        """The replica is where it shall be."""
         assert log.future is not None
         self._stage.kill_in = None
         target, future, was = os.path.dirname(log.future), log.future, log.directory

@@ -56,5 +56,4 @@ class Window:
         return self.now_ms[0] + min(retentions), self.now_ms[1] + max(retentions)
 
     def any(self, allows: Callable[[Rules], bool]) -> bool:
-        """Whether something was allowed at some time."""
         return any(map(allows, self.rules))

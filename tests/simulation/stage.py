@@ -111,7 +111,6 @@ class Stage(ABC):
         raise structlog.DropEvent
 
     def note(self, text: str) -> None:
-        """One more line of the trace."""
         text = text.replace(self.disk.root, "")
         self.trace.append(text)
         self.digest.update(text.encode() + b"\n")
@@ -233,7 +232,6 @@ class Stage(ABC):
             self.kill_in = self.chance.randint(0, most)
 
     def observe(self) -> None:
-        """Clock or configuration were set."""
         for log in self.logs:
             log.model.window.observe(self.clock.now_ms(), self.rules)
 

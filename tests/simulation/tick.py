@@ -11,7 +11,6 @@ class Tick:
     ahead_ns: int = 0
 
     def wall_ns(self) -> int:
-        """The time of day."""
         return self.ns + self.ahead_ns
 
     def now_ms(self) -> int:

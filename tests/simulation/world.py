@@ -67,7 +67,6 @@ class World(Stage):
         self.aside(self._meanwhile)
 
     def _meanwhile(self) -> None:
-        """Others do something."""
         draw = self.chance.random()
         if self.chance.random() < 0.01:
             self.directories.something()
@@ -141,7 +140,7 @@ class World(Stage):
 
             def start() -> None:
                 made.append(Cleanerd(self.state, self.log_dirs, self.clock))
-                made[0].start()
+                made[0].supervisor.start()
 
             self.note("the daemon starts")
             rate, self.fault_rate = self.fault_rate, 0.0
@@ -161,7 +160,6 @@ class World(Stage):
             self._kill_daemon()
 
     def _take(self, name: str) -> bool:
-        """A step of the daemon; whether it lives."""
         assert self.daemon is not None
         self.doing = name
         return self.act("daemon", self.daemon.steps[name])
@@ -247,7 +245,6 @@ class World(Stage):
     # -- judgement ----------------------------------------------------------------------------------------------
 
     def judge(self) -> None:
-        """Raises Violation."""
         if self.problems:
             raise Violation("; ".join(self.problems))
         if self.daemon is not None:
@@ -358,14 +355,11 @@ class World(Stage):
     def _what_waits(self) -> list[str]:
         waits = []
         for log in self.logs:
-            if log.log_dir in self.directories.offline:
-                continue
-            if self.directories.may_keep(log):
+            if log.log_dir in self.directories.offline or self.directories.may_keep(log):
                 continue
             offsets = read_checkpoints(FILES, log.log_dir).cleaner
-            left = [
-                name for name in os.listdir(log.directory) if name[0].isdigit() and name.endswith(LEFTOVERS)
-            ]
+            names = os.listdir(log.directory)
+            left = [name for name in names if name[0].isdigit() and name.endswith(LEFTOVERS)]
             bases = judge.read(log.directory).bases
             if left or offsets.get(log.tp, bases[0]) != bases[-1]:
                 waits.append(f"{log.tp} {left} {offsets.get(log.tp)} of {bases}")

@@ -63,13 +63,11 @@ class Log:
         writer.append = append  # type: ignore[method-assign]
 
     def die(self) -> None:
-        """kill -9."""
         self.writer, self.is_whole = None, False
         self.producers.clear()
         self.disk.close_all_of(str(self.tp))
 
     def close(self) -> None:
-        """A clean end."""
         writer, self.writer = self.writer, None
         self.producers.clear()
         if writer is not None:
@@ -123,7 +121,6 @@ class Log:
         return f"{offset}: producer {number}: {'abort' if is_abort else 'commit'}"
 
     def end_all(self) -> None:
-        """No transaction stays open."""
         for number, producer in list(self.producers.items()):
             if producer._in_transaction:
                 self._end(number)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from cleanerd.cleaning.delete_records import OffsetOutOfRange, delete_records
+from cleanerd.cleaning.delete_records import delete_records
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.env.files import RealFiles
@@ -23,7 +23,6 @@ class Writing:
         self._stage = stage
 
     def step(self) -> None:
-        """Somebody writes."""
         stage = self._stage
         log, draw = stage.chance.choice(stage.logs), stage.chance.random()
         if stage.broker is not None:
@@ -73,7 +72,6 @@ class Writing:
         return is_alive
 
     def open(self, log: Log) -> None:
-        """A writer begins where the log ends."""
         log.open()
         assert log.writer is not None
         log.model.reopened(log.writer.log_end_offset)
@@ -86,7 +84,6 @@ class Writing:
             self.truncated(log, end)
 
     def truncated(self, log: Log, offset: int) -> None:
-        """A log ends there now."""
         log.cut = None
         log.model.truncate(offset)
         lying = judge.read(log.directory)
@@ -128,8 +125,6 @@ class Writing:
                 deleted = delete_records(log_dir, log.tp, offset, _DELETE)
                 notes.append(f"starts at {deleted.log_start_offset}, {deleted.segments} segments went")
                 stage.counts["records deleted"] += 1
-            except OffsetOutOfRange as error:
-                notes.append(str(error))
             except (CleanerdError, OSError) as error:
                 notes.append(str(error))
 

@@ -20,8 +20,7 @@ from cleanerd.spark_runtime.messages import GO_ON, STOP, Moved, Phase, ReportAns
 from cleanerd.spark_runtime.scratch import scratch_roots
 from cleanerd.spark_runtime.spark_master import SparkPlace, spark_place
 from tests.cleaning.logs import write_logs
-from tests.daemon.processes import wait_until
-from tests.daemon.test_process import descendants
+from tests.daemon.processes import cmdline, descendants, wait_until
 
 CONFIGURATION = resolve(read_sources(None, [("log.cleanup.policy", "compact")]))
 
@@ -49,6 +48,18 @@ def engine(places: Places) -> Iterator[Engine]:
     engine.stop()
 
 
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    return write_logs(tmp_path / "logs", "one")
+
+
+@pytest.fixture
+def channel() -> Iterator[Channel]:
+    """It stops no task."""
+    with Channel(lambda _: GO_ON) as channel:
+        yield channel
+
+
 def examine(engine: Engine, log_dir: Path) -> str:
     tp = TopicPartition("one", 0)
     call = ExamineCall(str(log_dir), (tp,), CONFIGURATION.broker, {"one": CONFIGURATION.topic("one")})
@@ -71,22 +82,18 @@ def clean(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_no_call_waits_for_a_reader_that_has_ended(engine: Engine, tmp_path: Path) -> None:
+def test_no_call_waits_for_a_reader_that_has_ended(engine: Engine, channel: Channel, log_dir: Path) -> None:
     """By an error that nobody has thought of; the next call has another process."""
-    log_dir, host = write_logs(tmp_path / "logs", "one"), CallHost()
+    host = CallHost()
 
     def told(_: object) -> None:
         raise ZeroDivisionError
 
     host.told = told  # type: ignore[method-assign]
-    with Channel(lambda _: GO_ON) as channel, pytest.raises(EngineDied):
+    with pytest.raises(EngineDied):
         clean(engine, log_dir, channel, host)
     assert examine(engine, log_dir) == "planned"
     assert engine.starts == 2
-
-
-def cmdline(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def is_gone(pid: int) -> bool:
@@ -94,16 +101,11 @@ def is_gone(pid: int) -> bool:
 
 
 @pytest.mark.soak
-def test_another_number_of_threads_is_another_engine(engine: Engine, places: Places, tmp_path: Path) -> None:
+def test_another_number_of_threads_is_another_engine(engine: Engine, places: Places, log_dir: Path) -> None:
     """Between two calls, without waiting until it is idle: so are properties of Spark."""
-    log_dir = write_logs(tmp_path / "logs", "one")
     pids = []
-    for place in (
-        SparkPlace("local[1]"),
-        SparkPlace("local[1]"),
-        SparkPlace("local[2]"),
-        SparkPlace("local[2]", (("spark.x", "1"),)),
-    ):
+    alone, two = SparkPlace("local[1]"), SparkPlace("local[2]")
+    for place in (alone, alone, two, SparkPlace("local[2]", (("spark.x", "1"),))):
         places.place = place
         assert examine(engine, log_dir) == "planned"
         pids.append(engine.pid)
@@ -113,9 +115,8 @@ def test_another_number_of_threads_is_another_engine(engine: Engine, places: Pla
 
 
 @pytest.mark.soak
-def test_an_old_engine_finishes_what_it_was_asked(engine: Engine, places: Places, tmp_path: Path) -> None:
+def test_an_old_engine_finishes_what_it_was_asked(engine: Engine, places: Places, log_dir: Path) -> None:
     """What it works at is not lost; then it ends."""
-    log_dir = write_logs(tmp_path / "logs", "one")
     assert examine(engine, log_dir) == "planned"
     old = engine.pid
     assert old is not None
@@ -146,12 +147,11 @@ def test_the_place_follows_from_the_configuration() -> None:
     assert "s3cret" not in repr(place)
 
 
-def test_an_examination_tells_what_it_reads_and_stops_when_told(engine: Engine, tmp_path: Path) -> None:
+def test_an_examination_tells_what_it_reads_and_stops_when_told(engine: Engine, log_dir: Path) -> None:
     """In the replay of producers, and in the walk of batch headers: both read the whole log here.
 
     Headers are walked where the first batch of a segment has no right CRC: nothing is taken from its offsets then.
     """
-    log_dir = write_logs(tmp_path / "logs", "one")
     for path in (log_dir / "one-0").glob("*.snapshot"):
         path.unlink()
     for path in sorted((log_dir / "one-0").glob("*.log"))[:-1]:
@@ -177,14 +177,12 @@ def test_an_examination_tells_what_it_reads_and_stops_when_told(engine: Engine, 
 @pytest.mark.soak
 @pytest.mark.parametrize("first", ["clean", "examine"])
 def test_workers_are_forked_from_an_engine_that_is_started_to_clean(
-    engine: Engine, tmp_path: Path, first: str
+    engine: Engine, channel: Channel, log_dir: Path, first: str
 ) -> None:
     """It has imported what they need. One that examines first has other threads, and serves as well."""
-    log_dir = write_logs(tmp_path / "logs", "one")
     if first == "examine":
         assert examine(engine, log_dir) == "planned"
-    with Channel(lambda _: GO_ON) as channel:
-        assert clean(engine, log_dir, channel) == "staged"
+    assert clean(engine, log_dir, channel) == "staged"
     assert engine.pid is not None
     engines, *others = map(cmdline, descendants(engine.pid))
     assert (engines in others) == (first == "clean"), others
@@ -192,22 +190,20 @@ def test_workers_are_forked_from_an_engine_that_is_started_to_clean(
 
 @pytest.mark.soak
 def test_the_first_engine_leaves_an_archive_of_classes_that_others_map(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, channel: Channel, log_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the JVM writes it, after it was idle, a call has an engine of its own."""
     monkeypatch.setenv("CACHE_DIRECTORY", str(tmp_path / "cache"))
-    log_dir = write_logs(tmp_path / "logs", "one")
-    with Channel(lambda _: GO_ON) as channel:
-        assert clean(engine, log_dir, channel) == "staged"
-        first = engine.pid
-        assert engine.stop_if_idle(0)
-        assert engine.pid is None
-        assert examine(engine, log_dir) == "planned"
-        assert first is not None
-        assert not is_gone(first)
-        wait_until(lambda: not engine.stop_if_idle(600_000) and is_gone(first), 60)
-        (archive,) = (tmp_path / "cache").glob("*.jsa*")
-        assert clean(engine, log_dir, channel) == "staged"
+    assert clean(engine, log_dir, channel) == "staged"
+    first = engine.pid
+    assert engine.stop_if_idle(0)
+    assert engine.pid is None
+    assert examine(engine, log_dir) == "planned"
+    assert first is not None
+    assert not is_gone(first)
+    wait_until(lambda: not engine.stop_if_idle(600_000) and is_gone(first), 60)
+    (archive,) = (tmp_path / "cache").glob("*.jsa*")
+    assert clean(engine, log_dir, channel) == "staged"
     assert engine.pid is not None
     (jvm,) = [pid for pid in descendants(engine.pid) if b"SparkSubmit" in cmdline(pid)]
     assert str(archive) in Path(f"/proc/{jvm}/maps").read_text()
@@ -215,13 +211,11 @@ def test_the_first_engine_leaves_an_archive_of_classes_that_others_map(
 
 @pytest.mark.soak
 def test_an_engine_that_has_no_time_to_end_leaves_none(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, channel: Channel, log_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The daemon ends: the JVM is gone with it, and does not write for seconds what nothing would keep."""
     monkeypatch.setenv("CACHE_DIRECTORY", str(tmp_path / "cache"))
-    log_dir = write_logs(tmp_path / "logs", "one")
-    with Channel(lambda _: GO_ON) as channel:
-        assert clean(engine, log_dir, channel) == "staged"
+    assert clean(engine, log_dir, channel) == "staged"
     assert engine.pid is not None
     all_of_it = descendants(engine.pid)
     engine.stop()
@@ -232,10 +226,9 @@ def test_an_engine_that_has_no_time_to_end_leaves_none(
 @pytest.mark.soak
 @pytest.mark.parametrize("aborted", [False, True], ids=["stalled", "aborted"])
 def test_a_job_that_does_not_progress_is_ended(
-    engine: Engine, places: Places, tmp_path: Path, aborted: bool
+    engine: Engine, places: Places, log_dir: Path, aborted: bool
 ) -> None:
     """JVM and workers of a session hang: the engine and all its processes are ended, the next cleaning has new ones."""
-    log_dir = write_logs(tmp_path / "logs", "one")
     with Channel(lambda _: engine.beat() or GO_ON) as channel:
         assert clean(engine, log_dir, channel) == "staged"
         assert engine.pid is not None
@@ -252,9 +245,8 @@ def test_a_job_that_does_not_progress_is_ended(
         assert engine.stalled is None
 
 
-def test_a_killed_engine_is_no_stalled_one(engine: Engine, tmp_path: Path) -> None:
+def test_a_killed_engine_is_no_stalled_one(engine: Engine, log_dir: Path) -> None:
     """It died: that is what is told."""
-    log_dir = write_logs(tmp_path / "logs", "one")
     assert examine(engine, log_dir) == "planned"
     assert engine.pid is not None
     os.kill(engine.pid, signal.SIGSTOP)
@@ -278,17 +270,16 @@ def test_a_killed_engine_is_no_stalled_one(engine: Engine, tmp_path: Path) -> No
 @pytest.mark.soak
 @pytest.mark.parametrize("whole", [True, False], ids=["with its JVM", "alone"])
 def test_what_a_killed_engine_left_goes_with_it(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: bool
+    engine: Engine, channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
     """Blocks and the files of Spark; those of an engine that works stay. A JVM does not outlive its engine."""
     monkeypatch.setenv("CACHE_DIRECTORY", str(tmp_path / "cache"))
     roots, other = scratch_roots({}, os.environ), Places().engine()
     log_dirs = [write_logs(tmp_path / name, "one") for name in ("logs", "other")]
     try:
-        with Channel(lambda _: GO_ON) as channel:
-            assert clean(other, log_dirs[1], channel) == "staged"
-            (kept,) = os.listdir(*roots)
-            assert clean(engine, log_dirs[0], channel) == "staged"
+        assert clean(other, log_dirs[1], channel) == "staged"
+        (kept,) = os.listdir(*roots)
+        assert clean(engine, log_dirs[0], channel) == "staged"
         assert engine.pid is not None
         assert len(os.listdir(*roots)) == 2
         all_of_it = descendants(engine.pid)
@@ -298,8 +289,7 @@ def test_what_a_killed_engine_left_goes_with_it(
         wait_until(lambda: all(map(is_gone, all_of_it)), 20)
         engine.stop_if_idle(600_000)  # as each second: it may not have been quite gone before
         assert os.listdir(*roots) == [kept]
-        with Channel(lambda _: GO_ON) as channel:
-            assert clean(other, log_dirs[1], channel) == "staged"
+        assert clean(other, log_dirs[1], channel) == "staged"
     finally:
         other.stop()
     assert not os.listdir(*roots)
