@@ -158,10 +158,10 @@ class Cleaning:
         _raise(rewritten.error)
         self.staged = stage_log(self.files, self.plan, rewritten)
 
-    def commit(self) -> int | None:
+    def commit(self, files: Files | None = None) -> int | None:
         """Under the lock; the new checkpoint, None when what was staged is gone."""
         assert self.plan is not None
-        log_dir = LogDir.at(self.files, self.log_dir, Standstill())
+        log_dir = LogDir.at(files or self.files, self.log_dir, Standstill())
         if self.staged:
             return committed(log_dir)
         return committed(log_dir, unchanged=Unchanged(self.plan.work.round_end, self.plan.candidate.basis))
@@ -187,6 +187,11 @@ def committed(
     if isinstance(done, CleanerdError):
         raise done
     return done
+
+
+def restart_daemon(files: Files, log_dir: str) -> None:
+    (recovered,) = LogDir.at(files, log_dir, Standstill()).recover([str(TP)])
+    assert recovered.reason is None
 
 
 def _raise(error: CleanerdError | None) -> None:

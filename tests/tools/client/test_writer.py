@@ -70,9 +70,9 @@ def test_roll_of_an_empty_segment_does_nothing(tmp_path):
         writer.roll()
         writer.roll()
         assert writer.active_base_offset == 1
-    found = contents(tmp_path)
-    assert [name for name in found if name.endswith(".log")] == [f"{base:020d}.log" for base in (0, 1)]
-    assert found["00000000000000000001.snapshot"].hex() == "000148674bc700000000", "(B7) of no producers"
+    assert [name for name in contents(tmp_path) if name.endswith(".log")] == [
+        f"{base:020d}.log" for base in (0, 1)
+    ]
 
 
 rows = st.tuples(
@@ -133,6 +133,14 @@ def test_snapshot_at_every_roll_and_at_the_end(tmp_path):
         "00000000000000000005.snapshot": at_end,
     }
     assert at_end == (ProducerEntry(3, 0, 0, 2, 0, 14, 5, -1), ProducerEntry(7, 2, 2, 3, 0, 13, -1, -1))
+
+
+def test_snapshot_of_a_log_without_producers_is_the_empty_one(tmp_path):
+    """Spec disk B7: ten bytes."""
+    with open_writer(tmp_path) as writer:
+        Producer(writer).put(b"k", b"v")
+        writer.roll()
+    assert contents(tmp_path)["00000000000000000001.snapshot"].hex() == "000148674bc700000000"
 
 
 def test_c077_transaction_index(tmp_path):
