@@ -23,6 +23,7 @@ from cleanerd.daemon.api.routes import routes_of
 from cleanerd.daemon.api.verbs import VERBS
 from tests.cli.conftest import CLEANERD, CTL, ENVIRONMENT, Daemon, python
 from tests.ctl import ctl
+from tests.daemon.processes import wait_until
 
 
 @pytest.fixture
@@ -256,7 +257,12 @@ def test_clean_waits_for_its_jobs(daemon: Daemon, outcome: str, code: int) -> No
     assert daemon.ctl("clean", "orders-0", "--wait", "--timeout", "50ms").returncode == 75
     job = daemon.parts.jobs.next_requested()
     assert job is not None
-    ending = threading.Timer(0.2, daemon.parts.jobs.end, [job, [outcome], None])
+
+    def end() -> None:
+        wait_until(lambda: len(daemon.audit()) == 2, 30)  # it asks for the same job, and waits
+        daemon.parts.jobs.end(job, [outcome], None)
+
+    ending = threading.Thread(target=end)
     ending.start()
     ran = daemon.ctl("clean", "orders-0", "--wait")
     ending.join()
