@@ -161,6 +161,7 @@ def test_a_one_shot_beside_the_brokers_cleaner_ends_well(
     check_all(broker, journal)
 
 
+@pytest.mark.parametrize("live", ["off"], indirect=True)
 def test_topics_that_are_being_created_are_nothing_to_warn_of(
     broker: KafkaBroker, daemon: DaemonProcess
 ) -> None:

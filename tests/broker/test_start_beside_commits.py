@@ -9,7 +9,6 @@ import random
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -37,7 +36,6 @@ QUICK = {
     "log.cleaner.min.cleanable.ratio": "0.0",
     "cleanerd.staged.commit.interval.ms": "10",
     "cleanerd.scan.interval.ms": "1000",
-    "cleanerd.log.level": "debug",
 }
 
 
@@ -84,42 +82,26 @@ def waiting(log_dir: Path) -> int:
     return len({path.parent for path in log_dir.glob("*/*.manifest.cleanerd")})
 
 
-def slices_ms(daemon: DaemonProcess) -> list[float]:
-    """How long `.lock` was held, each time something was committed."""
-    return [1000 * event["seconds"] for event in daemon.events() if event["event"] == "commit_slice"]
-
-
-def restart_again_and_again(directory: Path, logs: int, restarts: int) -> None:
-    """Kill and start in the middle of commits; later and later on a machine that is too busy to have begun one."""
-    rng, took_s, pause_s = random.Random(1), [], 0.1
-    with staged(directory, logs) as (daemon, log_dir, broker):
-        for _ in range(restarts):
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_a_killed_broker_starts_again_whatever_is_being_committed(tmp_path: Path) -> None:
+    """No hook: each start finds the lock free, after the steps that were under way at most. Pauses before it grow where a
+    machine is too busy to have begun a commit.
+    """
+    rng, pause_s, logs = random.Random(1), 0.1, 200
+    with staged(tmp_path, logs) as (daemon, log_dir, broker):
+        for _ in range(100):
             kill(broker)
             threading.Event().wait(rng.random() * pause_s)
-            began = time.monotonic()
             broker = start(log_dir)
-            took_s.append(time.monotonic() - began)
             if waiting(log_dir) == logs:
                 pause_s = min(1.2 * pause_s, 2.0)
-        done = logs - waiting(log_dir)
-        assert done, "no start met a commit"
+        assert waiting(log_dir) < logs, "no start met a commit"
         kill(broker)
         wait_until(lambda: waiting(log_dir) == 0, STAGING_S, daemon.output)
         assert daemon.stop() == 0
         for partition in log_dir.glob("topic-*"):
             assert_settled(partition)
-        slices = sorted(slices_ms(daemon))
-        print(
-            f"{restarts} restarts, {logs} logs, {done} committed between them; start s: max {max(took_s):.3f}; "
-            f"slices ms: {len(slices)}, max {slices[-1]:.0f}, p99 {slices[int(len(slices) * 0.99)]:.0f}"
-        )
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1800)
-def test_a_killed_broker_starts_again_whatever_is_being_committed(tmp_path: Path) -> None:
-    """No hook, no pause: each start finds the lock free, after the steps that were under way at most."""
-    restart_again_and_again(tmp_path, 500, 200)
 
 
 @pytest.mark.broker
