@@ -23,13 +23,15 @@ from tests.broker.tools import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     CleanResult,
+    checkpointed,
     clean,
     copy_log_dir,
     dump_log_segments,
     first_dirty_offset,
     forget_checkpoint,
+    log_dirs_in,
     log_start_offset,
-    offset_checkpoint,
+    partition_dir,
     read_all,
     segment_files,
 )
@@ -129,7 +131,7 @@ def make_passes(source: Path, plans: Sequence[TopicPlan], root: Path, ages_ms: S
         if number > 1:
             forget_checkpoint(before)
         for plan in plans if age_ms else ():
-            bring_horizons_nearer(before / plan.directory, age_ms)
+            bring_horizons_nearer(partition_dir(before, plan.directory), age_ms)
         copy_log_dir(before, after)
         started_ms = SystemClock().now_ms()
         clean_by_broker(root / f"broker-{number}", after, [plan.directory for plan in plans])
@@ -180,7 +182,7 @@ def disagreements(made: Pass, plans: Sequence[TopicPlan], ours: Path, *, by_swap
     copy_log_dir(made.before, ours)
     now = ("--now-ms", str(made.ended_ms))
     if by_swaps:
-        with KafkaBroker(ours.with_name(f"{ours.name}-broker"), [ours]) as broker:
+        with KafkaBroker(ours.with_name(f"{ours.name}-broker"), log_dirs_in(ours)) as broker:
             result = clean(ours, plans, *now, "--set", "cleanerd.commit.live=auto")
             assert (complaints := warnings(broker)) == [], complaints  # of a run without pytest, too
         ways = {row["committed_by"] for row in result.rows.values() if row["outcome"] == "committed"}
@@ -188,8 +190,8 @@ def disagreements(made: Pass, plans: Sequence[TopicPlan], ours: Path, *, by_swap
     else:
         result = clean(ours, plans, *now)
     assert result.exit_code == 0, result.messages
-    theirs = offset_checkpoint(made.after / "cleaner-offset-checkpoint")
-    found = offset_checkpoint(ours / "cleaner-offset-checkpoint")
+    theirs = checkpointed(made.after, "cleaner-offset-checkpoint")
+    found = checkpointed(ours, "cleaner-offset-checkpoint")
     different: list[str] = []
     for plan in plans:
         case = _case(plan, made, ours, by_swaps=by_swaps)
@@ -201,8 +203,8 @@ def disagreements(made: Pass, plans: Sequence[TopicPlan], ours: Path, *, by_swap
 
 
 def _case(plan: TopicPlan, made: Pass, ours: Path, *, by_swaps: bool) -> Case:
-    before = dump_partition(made.before / plan.directory)
-    broker = dump_partition(made.after / plan.directory)
+    before = dump_partition(partition_dir(made.before, plan.directory))
+    broker = dump_partition(partition_dir(made.after, plan.directory))
     return Case(
         made=made,
         now_ms=made.ended_ms,
@@ -210,7 +212,7 @@ def _case(plan: TopicPlan, made: Pass, ours: Path, *, by_swaps: bool) -> Case:
         before=before,
         broker=broker,
         leader_epochs=(broker if by_swaps else before).leader_epochs,
-        ours=dump_partition(ours / plan.directory),
+        ours=dump_partition(partition_dir(ours, plan.directory)),
     )
 
 
@@ -275,7 +277,7 @@ def _leftovers(case: Case) -> list[str]:
 
 
 def dumps(place: Path, plans: Iterable[TopicPlan]) -> dict[str, LogDump]:
-    return {plan.topic: dump_partition(place / plan.directory) for plan in plans}
+    return {plan.topic: dump_partition(partition_dir(place, plan.directory)) for plan in plans}
 
 
 def clean_and_compare(place: Path, plans: tuple[TopicPlan, ...], *, now_ms: int) -> CleanResult:
@@ -298,7 +300,7 @@ def compare_with_model(
 ) -> None:
     """What lies in the directory is what the model leaves of `before`, and nothing is left behind."""
     for topic, log in before.items():
-        after = dump_partition(place / log.name)
+        after = dump_partition(partition_dir(place, log.name))
         end_offset = None if ends is None else ends[log.name]
         expected = survivors(log, first_dirty_offset=starts[topic], now_ms=now_ms, end_offset=end_offset)
         assert expected == after.records, topic
@@ -311,12 +313,12 @@ def check_with_broker(work_dir: Path, place: Path, before: Mapping[str, LogDump]
 
     What is committed is known from `before`: a cleaning may remove the markers.
     """
-    after = {topic: dump_partition(place / log.name) for topic, log in before.items()}
-    files = [path for log in after.values() for path in segment_files(place / log.name)]
+    after = {topic: dump_partition(partition_dir(place, log.name)) for topic, log in before.items()}
+    files = [path for log in after.values() for path in segment_files(partition_dir(place, log.name))]
     work_dir.mkdir()
     problems = dump_log_segments(work_dir, files)
     assert problems == [], problems
-    with KafkaBroker(work_dir, [place]) as broker:
+    with KafkaBroker(work_dir, log_dirs_in(place)) as broker:
         check_readers(broker, place, before)
         troubles = broker.troubles()
     assert troubles == [], troubles  # of a run without pytest, too
@@ -324,7 +326,7 @@ def check_with_broker(work_dir: Path, place: Path, before: Mapping[str, LogDump]
 
 def check_readers(broker: KafkaBroker, place: Path, before: Mapping[str, LogDump]) -> None:
     """Consumers of both isolation levels see what lies in the directory of a running broker to which nobody writes."""
-    after = {topic: dump_partition(place / log.name) for topic, log in before.items()}
+    after = {topic: dump_partition(partition_dir(place, log.name)) for topic, log in before.items()}
     uncommitted = read_all(broker, list(after), READ_UNCOMMITTED)
     of_committed = read_all(broker, list(after), READ_COMMITTED)
     for topic, log in after.items():

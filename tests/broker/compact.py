@@ -3,7 +3,7 @@
 A broker writes a few topics: all codecs, tombstones, headers, records without a key, transactions with aborts, one that
 stays open, expired producers, deleted records. Its own cleaner makes two passes, a day apart. cleanerd makes them over the
 same bytes while no broker runs, and the first one once more beside a live broker: half of the topics are staged, to be
-committed after its stop, the other half is swapped in. Then the broker starts on that.
+committed after its stop, the other half is swapped in.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from tests.broker.kafka import KafkaBroker
 from tests.broker.live import warnings
 from tests.broker.logdump import dump_partition
 from tests.broker.swapping import build_agent
-from tests.broker.tools import CleanResult, clean, copy_log_dir
+from tests.broker.tools import CleanResult, clean, copy_log_dir, log_dirs_in, partition_dir
 from tests.broker.workload import DAY_MS, Phase, TopicPlan, plan_topic
 
 SEEDS = (1, 12, 2, 13, 9, 15, 29, 34)
@@ -50,18 +50,22 @@ def prove(root: Path, seeds: Sequence[int] = SEEDS) -> Proof:
         for number, made in enumerate(passes, 1)
         for text in disagreements(made, plans, root / f"ours-{number}")
     ]
-    place, before = root / "live", dumps(passes[0].before, plans)
-    swapped = _faults(lambda: _beside(root / "beside", place, passes[0], plans))
-    loaded = _faults(lambda: check_with_broker(root / "loading", place, before))
+    loaded = _faults(lambda: _load(root / "loading", root / "ours-2", passes[1], plans))
+    swapped = _faults(lambda: _beside(root, passes[0], plans))
     return Proof(cleaned, loaded, swapped)
 
 
-def _beside(work_dir: Path, place: Path, made: Pass, plans: Sequence[TopicPlan]) -> None:
+def _load(work_dir: Path, ours: Path, made: Pass, plans: Sequence[TopicPlan]) -> None:
+    """The broker starts on what was committed without it."""
+    check_with_broker(work_dir, ours, dumps(made.before, plans))
+
+
+def _beside(root: Path, made: Pass, plans: Sequence[TopicPlan]) -> None:
     """The pass beside a live broker; the records are those that its own cleaner leaves."""
-    before = dumps(made.before, plans)
+    place, before = root / "live", dumps(made.before, plans)
     copy_log_dir(made.before, place)
     waiting, at_once = plans[0::2], plans[1::2]
-    with KafkaBroker(work_dir, [place]) as broker:
+    with KafkaBroker(root / "beside", log_dirs_in(place)) as broker:
         staged = _clean(place, waiting, made, STAGED)
         swapped = _clean(place, at_once, made, SWAPPED)
         check_readers(broker, place, before)
@@ -72,9 +76,10 @@ def _beside(work_dir: Path, place: Path, made: Pass, plans: Sequence[TopicPlan])
     committed = _clean(place, waiting, made, STAGED)
     _check_rows(committed, waiting, "committed", "lock")
     for plan in plans:
-        theirs = dump_partition(made.after / plan.directory)
-        ours = dump_partition(place / plan.directory)
+        theirs = dump_partition(partition_dir(made.after, plan.directory))
+        ours = dump_partition(partition_dir(place, plan.directory))
         assert ours.records == theirs.records, f"{plan.topic}: other records than its own cleaner leaves"
+    check_with_broker(root / "again", place, before)
 
 
 def _clean(place: Path, plans: Sequence[TopicPlan], made: Pass, live: str) -> CleanResult:

@@ -20,6 +20,8 @@ from tests.broker.model import first_uncleanable_offset
 from tests.broker.producers import WriterPool
 from tests.broker.tools import (
     copy_log_dir,
+    log_dirs_in,
+    partition_dir,
     wait_until_cleaned,
     wait_until_deleted,
 )
@@ -84,7 +86,7 @@ def write_phases(
 ) -> None:
     """One broker run that writes the phases, then stops or is killed."""
     now_ms = SystemClock().now_ms()
-    with KafkaBroker(work_dir, [place]) as broker:
+    with KafkaBroker(work_dir, log_dirs_in(place)) as broker:
         admin = broker.admin()
         create_topics(admin, {plan.topic: plan.config for plan, phase in phases if phase is not Phase.SECOND})
         with WriterPool(broker.bootstrap) as pool:
@@ -93,7 +95,7 @@ def write_phases(
             if plan.scenario.delete_records and phase is not Phase.FIRST:
                 log_start = sent[plan.topic] // 2
                 delete_records(admin, plan.topic, log_start)
-                wait_until_deleted(broker, place / plan.directory, log_start)
+                wait_until_deleted(broker, partition_dir(place, plan.directory), log_start)
         if kill:
             broker.kill()
 
@@ -103,6 +105,6 @@ def clean_by_broker(work_dir: Path, place: Path, directories: Iterable[str]) -> 
 
     Nobody writes, so nothing is dirty after one pass, and the threshold 0.0 takes no log twice.
     """
-    logs = [dump_partition(place / name) for name in directories]
-    with KafkaBroker(work_dir, [place], CLEANING) as broker:
+    logs = [dump_partition(partition_dir(place, name)) for name in directories]
+    with KafkaBroker(work_dir, log_dirs_in(place), CLEANING) as broker:
         wait_until_cleaned(broker, place, {log.name: first_uncleanable_offset(log) for log in logs})

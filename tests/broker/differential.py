@@ -1,12 +1,12 @@
 """Random logs of a real broker, cleaned by its own cleaner and by cleanerd: `python -m tests.broker.differential`.
 
-A round takes some seeds. A broker writes a topic for each: half of them at once, half in two phases with a cleaning between;
-eight more logs are of magic 0 and 1. Then come three passes, each half a day or a day after the one before, so that
-tombstones, markers and expired producers are met before and after their horizon. Each pass is made twice, over the same
-bytes, the first once more by swaps in a running broker, and everything is compared (`agreement`), the records with the
-model, too. In the end the broker goes on with what cleanerd made of the first pass: `cleanerd verify` finds nothing wrong
-with it, the broker starts without a word, its consumers and tools look at everything, its producers write, it is restarted,
-and its own cleaner cleans on top.
+A round takes some seeds. A broker with two log directories writes a topic for each: half of them at once, half in two
+phases with a cleaning between; eight more logs are of magic 0 and 1. Then come three passes, each half a day or a day
+after the one before, so that tombstones, markers and expired producers are met before and after their horizon. Each pass is
+made three times, over the same bytes, once by swaps in a running broker, and everything is compared (`agreement`), the
+records with the model, too. In the end the broker goes on with what cleanerd made of the first pass: `cleanerd verify` finds
+nothing wrong with it, the broker starts without a word, its consumers and tools look at everything, its producers write, it
+is restarted, and its own cleaner cleans on top.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from tests.broker.model import survivors
 from tests.broker.old_logs import add_old_logs, old_plans
 from tests.broker.releases import current_release
 from tests.broker.swapping import build_agent
-from tests.broker.tools import first_dirty_offset
+from tests.broker.tools import first_dirty_offset, log_dir_names, log_dirs_in
 from tests.broker.workload import DAY_MS, Phase, TopicPlan, plan_topic
 
 AGES_MS = (0, DAY_MS // 2, DAY_MS)
@@ -39,31 +39,37 @@ AGES_MS = (0, DAY_MS // 2, DAY_MS)
 SEEDS_A_ROUND = 40
 
 
-def differences(root: Path, place: Path, plans: Sequence[TopicPlan]) -> list[str]:
-    """One round over the log directory `place`, where the topics are written, the first half at once: all that is not as it
-    should be, in words that begin with the topic. `root` receives copies.
-    """
+def differences(root: Path, seeds: range) -> list[str]:
+    """One round in the new directory `root`: all that is not as it should be, in words that begin with the topic."""
     build_agent()
-    old = old_plans(plans[0].seed)
+    place = root / "logs"
+    for name in log_dir_names(2):
+        (place / name).mkdir(parents=True)
+    plans = [plan_topic(seed) for seed in seeds]
+    half = len(plans) // 2
+    write_origin(root, place, plans[:half], plans[half:])
+    old = old_plans(seeds[0])
     add_old_logs(root / "old", place, old)
     passes = make_passes(place, [*plans, *old], root / "theirs", AGES_MS)
     found: list[str] = []
     for number, made in enumerate(passes, 1):
+        ours, swapped = root / f"ours-{number}", root / f"swapped-{number}"
         different = model_disagreements(made, plans)
-        different += disagreements(made, [*plans, *old], root / f"ours-{number}")
-        if number == 1:
-            by_swaps = disagreements(made, [*plans, *old], root / "swapped", by_swaps=True)
-            different += [f"{text}, by swaps" for text in by_swaps]
+        different += disagreements(made, [*plans, *old], ours)
+        different += [
+            f"{text}, by swaps" for text in disagreements(made, [*plans, *old], swapped, by_swaps=True)
+        ]
         found += [f"{text} (pass {number})" for text in different]
     ours = root / "ours-1"
-    sound = verify([str(ours)], topics={plan.topic for plan in plans})
+    sound = verify([str(log_dir) for log_dir in log_dirs_in(ours)], topics={plan.topic for plan in plans})
     found += [f"verify: {finding}" for finding in sound.findings]
-    check_with_broker(root / "reading", ours, dumps(passes[0].before, plans))
-    return found + list(_goes_on(root, ours, plans[: len(plans) // 2]))
+    check_with_broker(root / "reading-swapped", root / "swapped-1", dumps(passes[0].before, plans))
+    return found + list(_goes_on(root, passes[0].before, ours, plans[:half]))
 
 
-def _goes_on(root: Path, ours: Path, plans: Sequence[TopicPlan]) -> Iterator[str]:
-    """The broker on what cleanerd left: writes, starts again, cleans once more."""
+def _goes_on(root: Path, before: Path, ours: Path, plans: Sequence[TopicPlan]) -> Iterator[str]:
+    """The broker on what cleanerd left: reads, writes, starts again, cleans once more."""
+    check_with_broker(root / "reading", ours, dumps(before, plans))
     write_phases(root / "writing", ours, [(plan, Phase.SECOND) for plan in plans])
     written = dumps(ours, plans)
     starts = {topic: first_dirty_offset(ours, log) for topic, log in written.items()}
@@ -85,9 +91,7 @@ def main() -> int:
     for first in range(options.first, end, SEEDS_A_ROUND):
         seeds, began_s = range(first, min(first + SEEDS_A_ROUND, end)), time.monotonic()
         root = Path(tempfile.mkdtemp(prefix="differential-"))
-        plans, half = [plan_topic(seed) for seed in seeds], len(seeds) // 2
-        write_origin(root, root / "logs", plans[:half], plans[half:])
-        found = differences(root, root / "logs", plans)
+        found = differences(root, seeds)
         failed += len(found)
         for text in found:
             print(text)

@@ -54,6 +54,7 @@ class Segment:
     aborted: tuple[AbortedTxn, ...]
     mtime_ms: int
     size_bytes: int
+    kinds: frozenset[FileKind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def dump_partition(directory: Path) -> LogDump:
     bases = [file.base_offset for file in live if file.kind is FileKind.LOG]
     return LogDump(
         name=directory.name,
-        segments=tuple(_dump_segment(directory, base) for base in bases),
+        segments=tuple(_dump_segment(directory, base, live) for base in bases),
         leader_epochs=(directory / LEADER_EPOCH_CHECKPOINT).read_text(encoding="utf-8"),
         snapshot_offsets=tuple(file.base_offset for file in live if file.kind is FileKind.PRODUCER_SNAPSHOT),
         foreign_names=tuple(
@@ -111,7 +112,7 @@ def dump_partition(directory: Path) -> LogDump:
     )
 
 
-def _dump_segment(directory: Path, base_offset: int) -> Segment:
+def _dump_segment(directory: Path, base_offset: int, live: list[SegmentFileName]) -> Segment:
     log = directory / str(SegmentFileName(base_offset, FileKind.LOG))
     txn_index = directory / str(SegmentFileName(base_offset, FileKind.TXN_INDEX))
     return Segment(
@@ -120,6 +121,7 @@ def _dump_segment(directory: Path, base_offset: int) -> Segment:
         aborted=parse_txn_index(txn_index.read_bytes()) if txn_index.exists() else (),
         mtime_ms=log.stat().st_mtime_ns // 1_000_000,
         size_bytes=log.stat().st_size,
+        kinds=frozenset(file.kind for file in live if file.base_offset == base_offset),
     )
 
 

@@ -11,7 +11,7 @@ from cleanerd.format.names import FileKind, SegmentFileName
 from cleanerd.format.record import Record
 from tests.broker.kafka import KafkaBroker
 from tests.broker.logdump import dump_partition
-from tests.broker.tools import offset_checkpoint
+from tests.broker.tools import log_dirs_in, offset_checkpoint, partition_dir
 from tests.broker.workload import DAY_MS, Scenario, TopicPlan, create_topics
 from tests.kernels.random_log import Placed, RandomLog, cut_segments
 
@@ -40,15 +40,15 @@ def add_old_logs(work_dir: Path, place: Path, plans: Sequence[TopicPlan]) -> Non
 
     The second of two logs of a kind was cleaned up to its middle.
     """
-    with KafkaBroker(work_dir, [place]) as broker:
+    with KafkaBroker(work_dir, log_dirs_in(place)) as broker:
         create_topics(broker.admin(), {plan.topic: plan.config for plan in plans})
     now_ms = SystemClock().now_ms()
     for plan in plans:
-        _write(place / plan.directory, plan, now_ms)
-    with KafkaBroker(work_dir, [place]):
+        _write(partition_dir(place, plan.directory), plan, now_ms)
+    with KafkaBroker(work_dir, log_dirs_in(place)):
         pass
     for plan in plans[1::2]:
-        directory = place / plan.directory
+        directory = partition_dir(place, plan.directory)
         bases = dump_partition(directory).bases
         checkpoint = directory.parent / "cleaner-offset-checkpoint"
         entries = offset_checkpoint(checkpoint) | {plan.directory: bases[len(bases) // 2]}

@@ -168,6 +168,30 @@ def offset_checkpoint(path: Path) -> dict[str, int]:
     return {f"{topic}-{partition}": int(offset) for topic, partition, offset in lines[2:]}
 
 
+def log_dirs_in(place: Path) -> list[Path]:
+    """The log directories of one broker: those in `place` that `log_dir_names` named, else `place` itself."""
+    return sorted(place.glob("log-dir-*")) or [place]
+
+
+def log_dir_names(count: int) -> list[str]:
+    """Names for several log directories in one place."""
+    return [f"log-dir-{number}" for number in range(count)]
+
+
+def partition_dir(place: Path, name: str) -> Path:
+    """The directory of a partition, in whichever log directory it lies."""
+    (found,) = [log_dir / name for log_dir in log_dirs_in(place) if (log_dir / name).is_dir()]
+    return found
+
+
+def checkpointed(place: Path, checkpoint: str) -> dict[str, int]:
+    """The entries of a checkpoint file of all log directories."""
+    found: dict[str, int] = {}
+    for log_dir in log_dirs_in(place):
+        found |= offset_checkpoint(log_dir / checkpoint)
+    return found
+
+
 def served_from(bootstrap: str, topic: str) -> int:
     """First offset of partition 0 that its broker serves."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", "log_level": 0})
@@ -179,13 +203,13 @@ def served_from(bootstrap: str, topic: str) -> int:
 
 def log_start_offset(place: Path, log: LogDump) -> int:
     """First offset that consumers may read (spec disk D2.7)."""
-    return max(log.bases[0], offset_checkpoint(place / "log-start-offset-checkpoint").get(log.name, 0))
+    return max(log.bases[0], checkpointed(place, "log-start-offset-checkpoint").get(log.name, 0))
 
 
 def first_dirty_offset(place: Path, log: LogDump) -> int:
     """Where the dirty part of a log starts (rule 1.5)."""
     start = log_start_offset(place, log)
-    return max(start, offset_checkpoint(place / "cleaner-offset-checkpoint").get(log.name, start))
+    return max(start, checkpointed(place, "cleaner-offset-checkpoint").get(log.name, start))
 
 
 def wait_until_cleaned(broker: KafkaBroker, place: Path, ends: Mapping[str, int]) -> None:
@@ -199,7 +223,7 @@ def wait_until_cleaned(broker: KafkaBroker, place: Path, ends: Mapping[str, int]
 
 
 def _cleaned(place: Path) -> dict[str, int]:
-    return offset_checkpoint(place / "cleaner-offset-checkpoint")
+    return checkpointed(place, "cleaner-offset-checkpoint")
 
 
 def wait_until_deleted(broker: KafkaBroker, partition_dir: Path, log_start: int) -> None:
@@ -211,13 +235,14 @@ def wait_until_deleted(broker: KafkaBroker, partition_dir: Path, log_start: int)
 
 
 def copy_log_dir(source: Path, target: Path) -> None:
-    """Copy a log directory of a stopped broker, with modification times (rule 4.12)."""
+    """Copy a log directory of a stopped broker, or a place of several, with modification times (rule 4.12)."""
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.deleted", ".lock"))
 
 
 def forget_checkpoint(place: Path) -> None:
     """Make every log of a stopped broker dirty from its start again."""
-    (place / "cleaner-offset-checkpoint").write_bytes(b"")
+    for log_dir in log_dirs_in(place):
+        (log_dir / "cleaner-offset-checkpoint").write_bytes(b"")
 
 
 def clean_in_process(*words: str) -> "subprocess.CompletedProcess[str]":
@@ -228,10 +253,11 @@ def clean_in_process(*words: str) -> "subprocess.CompletedProcess[str]":
     return done
 
 
-def run_cleanerd(*words: str) -> "subprocess.CompletedProcess[str]":
-    """The command to its end, which is in order or names what is not."""
+def run_cleanerd(*words: str, before: Sequence[str] = ()) -> "subprocess.CompletedProcess[str]":
+    """The command to its end, which is in order or names what is not; `before`: a program that runs it."""
+    command = [*before, sys.executable, "-m", "cleanerd.cli.main", *words]
     done = subprocess.run(
-        [sys.executable, "-m", "cleanerd.cli.main", *words],
+        command,
         cwd=ROOT,
         env=environment(),
         check=False,
@@ -245,7 +271,7 @@ def run_cleanerd(*words: str) -> "subprocess.CompletedProcess[str]":
 
 def clean(place: Path, plans: Iterable[TopicPlan], *arguments: str) -> CleanResult:
     """Clean a broker's logs, told what its topics are set to."""
-    words = [f"--log-dir={place}"]
+    words = [f"--log-dir={log_dir}" for log_dir in log_dirs_in(place)]
     for plan in plans:
         for key, value in plan.cleaner_config.items():
             words += ["--topic-set", f"{plan.topic}:{key}={value}"]
