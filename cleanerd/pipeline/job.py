@@ -1,4 +1,15 @@
-"""Steps 4 to 7 of a cleaning as steps of an executor: which block goes where (architecture 4 has the plans).
+"""Steps 4 to 7 of a cleaning as steps of an executor: which block goes where (architecture 4).
+
+Four physical plans for one logical plan:
+
+small log      Up to 16 MiB in one group: one task does all of it (`small_log`).
+map-side       The dirty records of the job fit the dedupe budget, and there are clean ones. Fingerprints of the dirty ones
+               come to this process, which resolves them; the sets of keys are shared, and clean chunks look their keys up:
+               nothing there supersedes (`policy.winner`).
+in one pass    The same, but clean chunks are looked up when they are rewritten, and read once (`one_pass`).
+through files  Else blocks lie in files of the hosts that made them, and a bucket is a task of a step of its own: it reads
+               all of its blocks, within the budget, and one bit a record comes back (`Executor.exchange`). Any number of
+               keys, one pass.
 
 All plans answer with the same bits in the same order, so what follows the resolve step is common. One log's damaged chunk or
 failing disk is an answer, not an exception: other logs of the job go on.

@@ -1,8 +1,16 @@
 """How the steps of a pipeline run: `Local` on one machine, `Cluster` elsewhere, behind one interface.
 
-A step is one function for many tasks. How tasks are handed out, what they share and where large answers lie differs between
-the two (the table in architecture 4), and nothing else: in both one job lasts for the steps of a cleaning that ends soon
-(`resident_job`), and another step is a job of its own.
+A step is one function for many tasks. Between the two executors this differs, and nothing else:
+
+                  Local                                               Cluster
+what they share   a file that workers map (`shared_value`)            is sent to each process, or broadcast
+large answers     files of the session (`block_store`)                files of the hosts (`block_store`)
+a lost process    is the end of the job                               its tasks are repeated
+new segments      parts go to one file                                a file for each attempt at a part
+
+In both one job lasts for the steps of a cleaning that ends soon, and a process that is free takes the next task
+(`resident_job`). Another step is a job of its own: there `Local` has tasks taken from a file (`task_queue`), and `Cluster`
+lets Spark hand out rows.
 """
 
 import os
