@@ -1,12 +1,16 @@
-"""What cleanerd counts on of Spark's inside, and no session that runs would show."""
+"""What cleanerd uses of PySpark's inside is there, in the release that is installed: each by its name."""
 
+import inspect
+import os
 import zipfile
 from pathlib import Path
 
 import pyspark
 import pytest
+from pyspark import SparkContext, cloudpickle, daemon, java_gateway
 
-from cleanerd.spark_runtime.pyspark_privates import SETTINGS
+from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.spark_runtime.pyspark_privates import CONNECTION_FILE, SETTINGS, is_stopped, scratch_root
 
 CORE = next((Path(pyspark.__file__).parent / "jars").glob("spark-core_*.jar"))
 
@@ -24,3 +28,35 @@ def test_pyspark_ends_idle_workers_after_a_minute() -> None:
     with zipfile.ZipFile(CORE) as jar:
         found = [jar.read(name) for name in jar.namelist() if name.startswith(factory)]
     assert any(b"IDLE_WORKER_TIMEOUT" in data for data in found)
+
+
+def test_a_jvm_writes_how_it_is_called_to_a_file_that_a_variable_names() -> None:
+    """Port and secret, each behind its length or in four bytes, as PySpark itself reads them."""
+    source = inspect.getsource(java_gateway)
+    for part in (f'env["{CONNECTION_FILE}"]', "read_int(info)", "UTF8Deserializer().loads(info)"):
+        assert part in source
+
+
+@pytest.mark.parametrize("name", ["_gateway", "_jvm", "_active_spark_context"])
+def test_a_process_keeps_the_gateway_in_class_attributes(name: str, spark: LazySpark) -> None:
+    context = spark.context()
+    assert getattr(SparkContext, name) is not None
+    assert context._gateway is SparkContext._gateway
+
+
+def test_a_context_has_what_is_used_of_it(spark: LazySpark) -> None:
+    context = spark.context()
+    assert os.path.isdir(scratch_root(context))
+    assert not is_stopped(context)
+    assert context.pythonExec
+    server = context._accumulatorServer
+    assert server is not None
+    assert callable(server.handle_error)
+    assert callable(server.shutdown)
+
+
+def test_functions_that_workers_run() -> None:
+    """The daemon of workers takes nothing; functions are pickled by PySpark's own cloudpickle."""
+    assert not inspect.signature(daemon.manager).parameters
+    assert list(inspect.signature(cloudpickle.dump).parameters)[:2] == ["obj", "file"]
+    assert {"conf", "gateway"} <= set(inspect.signature(SparkContext).parameters)
