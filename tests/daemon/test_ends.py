@@ -106,7 +106,7 @@ def test_a_daemon_that_is_asked_to_end_at_any_moment_loses_nothing(
     logs = dirty_logs(tmp_path / "logs")
     daemon = daemon_of(tmp_path / "d", logs)
     for _ in range(MOMENTS):
-        daemon.told.write_text("")
+        daemon.told.unlink(missing_ok=True)
         process = daemon.spawn()
         time.sleep(0.4 + chance.random() * took_s)  # noqa: TID251  # a random moment; Python needs some to begin
         living = family(daemon)

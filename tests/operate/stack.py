@@ -2,6 +2,7 @@
 
 import importlib
 from pathlib import Path
+from typing import Any
 
 from tests.operate.side_by_side import QUICK, SideBySide
 from tests.operate.store import Store
@@ -35,11 +36,11 @@ class Stack(SideBySide):
     def configure(self, **environment: str) -> None:
         quick = {self._variable(key): value for key, value in QUICK.items()}
         services = {"cleanerd": quick | environment, "commit": {}, "kafka": quick}
-        over = {name: {"network_mode": "none", "environment": more} for name, more in services.items()}
-        kept = {"cache": {"driver_opts": {"type": "none", "o": "bind", "device": str(self.store.cache)}}}
-        self._files[1].write_text(
-            importlib.import_module("yaml").safe_dump({"services": over, "volumes": kept})
-        )
+        over: dict[str, dict[str, Any]] = {
+            name: {"network_mode": "none", "environment": more} for name, more in services.items()
+        }
+        over["cleanerd"]["volumes"] = [f"{self.store.cache}:/var/cache/cleanerd"]
+        self._files[1].write_text(importlib.import_module("yaml").safe_dump({"services": over}))
 
     @staticmethod
     def _variable(key: str) -> str:
