@@ -132,8 +132,7 @@ def a_log_directory_goes_offline(world: World) -> None:
 @moves(table.STAGED_RESULTS, table.STAGED_FREED, table.STAGED_SINCE, table.STAGED_WASTED)
 def a_result_waits_and_is_dropped(world: World) -> None:
     """More of it in `test_beside_broker`."""
-    stage(world.a / "one-0", [[segment(world.a / "one-0", 0)]], 100)
-    world.parts.inventory.touch(str(world.a), "one-0")
+    stage(world, segment(world.a / "one-0", 0), 100)
     world.scan()
     (log,) = world.parts.states.try_start_all([world.log("one")])
     world.parts.commits.told(log, SourceChanged("stale"), "lock")
