@@ -279,9 +279,11 @@ def discard_staged(partition: PartitionDir) -> None:
 
 
 def unlink_staged(partition: PartitionDir, names: Sequence[str]) -> None:
-    """Unlink staged files: the manifests, a sync, the others."""
+    """Unlink staged files: the manifests, a sync, the others, of which an engine that is just ending may rename one."""
     manifests = [name for name in names if name.endswith(_MANIFEST_END)]
     partition.unlink(*manifests)
     if manifests:
         partition.sync()
-    partition.unlink(*(name for name in names if name not in manifests))
+    for name in names:
+        if name not in manifests:
+            partition.unlink_if_there(name)

@@ -35,7 +35,7 @@ def test_a_processor_without_the_instruction_has_another_way(tmp_path: Path, nam
 
 
 def check(directory: Path, name: str) -> None:
-    """The same checksums as the package's, and a cleaned log that agrees with the twin."""
+    """The same checksums as the package's, and with no instruction at all a cleaned log that agrees with the twin."""
     assert not crc.IS_FOLDING
     assert (crc.crc_step8 is crc.crc_step8_table) == (name == "generic")
     data = bytes(range(256)) * 4
@@ -45,6 +45,8 @@ def check(directory: Path, name: str) -> None:
     assert [int(crc32c(buffer, start, end)) for start, end in places] == expected
     three = crc32c_of_three(buffer, *places[7], *places[20], *places[59])
     assert list(map(int, three)) == [expected[7], expected[20], expected[59]]
+    if name != "generic":
+        return
     log = SmallLog(directory)
     for number in range(40):
         log.append(number % 7, number % 3, value=b"%d" % number * 9)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 
+from cleanerd.format.names import REPLICATION_CHECKPOINT
 from tests.daemon.processes import wait_until
 from tests.operate.store import Store
 from tests.operate.tools import run
@@ -81,8 +82,12 @@ class SideBySide:
         return str(json.loads(said)["logs"][0]["state"]) if code == 0 else said
 
     def write_until_staged(self) -> None:
-        """Records that the daemon has cleaned, and whose result waits for the end of the broker."""
+        """Records that the daemon has cleaned, all at once, and whose result waits for the end of the broker."""
+        self.ctl("pause", TOPIC, "--reason", "records are written")
         self.write()
+        checkpoint = self.logs / REPLICATION_CHECKPOINT
+        wait_until(lambda: f"{TOPIC} 0 {self.told}\n" in checkpoint.read_text(), SOON_S, self.say)
+        self.ctl("resume", TOPIC)
         wait_until(lambda: self.state() == "staged", CLEANED_S, self.say)
 
     def size(self) -> int:

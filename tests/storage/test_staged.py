@@ -18,6 +18,7 @@ from cleanerd.storage.staged import (
     discard_parts,
     discard_staged,
     read_manifests,
+    unlink_staged,
     write_manifest,
 )
 from tests.sim.disk import SimDisk
@@ -106,6 +107,15 @@ def test_parts_go_with_all_attempts_at_them() -> None:
 def test_discard_in_a_directory_that_is_gone_does_nothing() -> None:
     """The topic was deleted meanwhile."""
     discard_staged(PartitionDir(SimDisk(), DIRECTORY))
+
+
+def test_an_unfinished_manifest_may_go_while_it_is_discarded() -> None:
+    """An engine whose daemon was killed lives a moment longer."""
+    disk, _ = staged_disk(TWO)
+    unlink_staged(
+        PartitionDir(disk, DIRECTORY), [f"{0:020d}.manifest-part.cleanerd", *names(disk, ".cleanerd")]
+    )
+    assert names(disk, ".cleanerd") == []
 
 
 def test_manifest_is_readable_for_the_broker() -> None:
