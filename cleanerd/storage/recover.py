@@ -32,7 +32,15 @@ from .commit import finish
 from .generation import end_truncation
 from .partition_dir import PartitionDir
 from .segments import LogBatch, OpenSegment
-from .staged import StagedGroup, manifest_names, read_manifest, staged_flaw, staged_names, unlink_staged
+from .staged import (
+    StagedGroup,
+    begun_bases,
+    manifest_names,
+    read_manifest,
+    staged_flaw,
+    staged_names,
+    unlink_staged,
+)
 
 Acted = Callable[[str], None]
 
@@ -90,9 +98,7 @@ def recover(
         group.base_offset for group in groups if _settle_group(partition, group, acted, is_kafka=is_kafka)
     }
     reason = _settle_foreign(partition, acted, is_kafka=is_kafka, next_offset=next_offset)
-    found = partition.names()
-    begun = {name.base_offset for name in found if name.suffix in {Suffix.CLEANED, Suffix.SWAP}}
-    if _sweep(partition, waiting | begun & unreadable):
+    if _sweep(partition, waiting | begun_bases(partition.names()) & unreadable):
         acted("delete_leftover")
     return reason
 

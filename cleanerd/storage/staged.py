@@ -9,7 +9,7 @@ unless that one is. What an earlier cleaning left staged has to be discarded bef
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pydantic import TypeAdapter, ValidationError
@@ -273,9 +273,13 @@ def discard_staged(partition: PartitionDir) -> None:
         listed = partition.list_names()
     except FileNotFoundError:
         return
-    parsed = [name for name in map(parse_segment_file, listed) if name is not None]
-    begun = {name.base_offset for name in parsed if name.suffix in {Suffix.CLEANED, Suffix.SWAP}}
+    begun = begun_bases(filter(None, map(parse_segment_file, listed)))
     unlink_staged(partition, [n for n in staged_names(listed) if _base_of_staged(n) not in begun])
+
+
+def begun_bases(names: Iterable[SegmentFileName]) -> set[int]:
+    """Base offsets of the groups whose commit has begun: they have `.cleaned` or `.swap` files."""
+    return {name.base_offset for name in names if name.suffix in {Suffix.CLEANED, Suffix.SWAP}}
 
 
 def unlink_staged(partition: PartitionDir, names: Sequence[str]) -> None:
