@@ -34,12 +34,12 @@ settings.load_profile("same")
 ROOT = Path(__file__).parent
 LONGEST = (
     "operate/test_container.py",
+    "daemon/test_faults.py",
     "broker/test_releases.py",
     "operate/test_newer_python.py",
-    "operate/test_install.py",
-    "broker/test_differential.py",
+    "broker/test_roundtrip.py",
 )
-"""With everything switched on, five to sixteen minutes each: begun last, one of them would end alone."""
+"""With everything switched on, six to sixteen minutes each: begun last, one of them would end alone."""
 
 FILES_BETWEEN = 6
 """So many files, and one of three workers has got through the one with the cluster."""
