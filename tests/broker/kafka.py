@@ -96,6 +96,8 @@ PROPERTIES = {
     "log.message.timestamp.after.max.ms": str(2**63 - 1),
 }
 
+MESSAGE = re.compile(r"\n(?=(?:TRACE|DEBUG|INFO|WARN|ERROR|FATAL) )")
+"""Where the next one begins."""
 WARNING = re.compile(r"(WARN|ERROR|FATAL) (kafka\.log|org\.apache\.kafka\.storage)\.|ERROR |FATAL ")
 RECOVERY = re.compile(
     r"recover|rebuil|truncat|corrupt|could not find|sanity|swap|unclean|splitting|overflow", re.IGNORECASE
@@ -241,8 +243,9 @@ class KafkaBroker:
         return run_tool([required_program("jcmd"), str(self.pid), "Thread.print", "-l"]).stdout
 
     def messages(self) -> list[str]:
-        """What the broker logged since its last start: warnings, and every line of the log layer."""
-        return self._server_log.read_text(encoding="utf-8", errors="replace").splitlines()
+        """What the broker logged since its last start, with exceptions: warnings, and every line of the log layer."""
+        text = self._server_log.read_text(encoding="utf-8", errors="replace").rstrip("\n")
+        return MESSAGE.split(text) if text else []
 
     def troubles(self) -> list[str]:
         """Messages of the last start that an untroubled log does not cause.

@@ -3,7 +3,9 @@
 The broker is node 2. Node 1, the hub, is the controller: it lives on while node 2 restarts, and has no partitions.
 """
 
+import os
 import random
+import signal
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -262,6 +264,30 @@ def leader_and_isr(broker: KafkaBroker, topic: str) -> tuple[int, set[int]]:
     """Node that leads partition 0, -1 for none, and the nodes in sync with it."""
     partition = broker.admin().list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions[0]
     return partition.leader, set(partition.isrs)
+
+
+@contextmanager
+def frozen(broker: KafkaBroker) -> Iterator[None]:
+    """Stopped in the middle of everything, to go on afterwards."""
+    assert broker.pid is not None
+    os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+
+
+def elect(node: int, broker: KafkaBroker, topic: str, entries: Sequence[Entry]) -> dict[int, Entry]:
+    """An unclean election: this broker starts while the leader is frozen, leads and is written to. Returns what it took.
+
+    A broker shows a leader before it has ended the fetcher of the old one, who may be thawed only when what it has to send
+    is no longer taken: what is acknowledged proves that.
+    """
+    broker.start()
+    wait_until(lambda: leader_and_isr(broker, topic)[0] == node, PATIENCE_S)
+    journal = Journal(broker.bootstrap)
+    journal.fill(topic, entries)
+    return journal.written[topic]
 
 
 def home(topic: str, log_dirs: Iterable[Path]) -> Path | None:

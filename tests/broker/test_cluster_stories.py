@@ -19,10 +19,9 @@ from cleanerd.cleaning.committer import Committer
 from cleanerd.cleaning.result import SUPERSEDED
 from cleanerd.env.space import space_of
 from tests.broker.cluster import NODES, KafkaCluster
-from tests.broker.live import PATIENCE_S, Journal, leader_and_isr, records
+from tests.broker.live import PATIENCE_S, Journal, elect, frozen, leader_and_isr, records
 from tests.broker.replicas import DONE, Replicas
 from tests.broker.swapping import QUICK, build_agent
-from tests.broker.test_live_broker import frozen
 from tests.broker.workload import alter_config, delete_records
 from tests.cleaning.test_bad_input import mounted
 from tests.daemon.processes import wait_until
@@ -188,18 +187,14 @@ def test_a_log_that_an_unclean_election_has_cut(world: Replicas) -> None:
     wait_until(lambda: leader_and_isr(cluster.brokers[1], topic)[1] == {1}, PATIENCE_S)
     journal.fill(topic, records("one", [*range(60), *range(200, 300)]))
 
-    def elect() -> None:
+    def cut() -> None:
         with frozen(cluster.brokers[1]):
-            cluster.brokers[2].start()
-            wait_until(lambda: leader_and_isr(cluster.brokers[2], topic)[0] == 2, PATIENCE_S)
-            # A broker shows a leader before it has ended the fetcher of the old one: what it acknowledges proves that it leads.
-            after = Journal(cluster.brokers[2].bootstrap)
-            after.fill(topic, records("two", range(400, 440)))
+            written = elect(2, cluster.brokers[2], topic, records("two", range(400, 440)))
         journal.forget(topic, end)
-        journal.written[topic] |= after.written[topic]
+        journal.written[topic] |= written
         wait_until(lambda: world.is_in_sync(topic), PATIENCE_S)
 
-    with meanwhile("swapped", elect):
+    with meanwhile("swapped", cut):
         outcomes, rows = world.clean(1, topic)
     assert outcomes == {SUPERSEDED}, rows
     world.clean_all(topic)

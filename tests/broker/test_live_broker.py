@@ -1,23 +1,19 @@
 """A daemon beside a living broker (spec disk D4, E, G; architecture 2): results wait, and are committed only if they fit."""
 
 import json
-import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
 
 from cleanerd.env.clock import SystemClock
 from cleanerd.format.record import Record
-from tests.broker.kafka import KafkaBroker
 from tests.broker.live import (
     BROKER_NODE,
     COMPACT,
@@ -25,9 +21,10 @@ from tests.broker.live import (
     EVENTS,
     OTHER_NODE,
     PATIENCE_S,
-    Journal,
     Place,
     check_nothing_is_lost,
+    elect,
+    frozen,
     is_in_cluster,
     leader_and_isr,
     records,
@@ -361,12 +358,9 @@ def test_a_result_does_not_outlive_the_records_that_it_was_made_from(place: Plac
     place.wait_staged([topic])
     assert max(staged_bases(place, topic)) < end // 2
     with frozen(place.broker):
-        place.other.start()
-        wait_until(lambda: leader_and_isr(place.hub, topic)[0] == OTHER_NODE, PATIENCE_S)
+        written = elect(OTHER_NODE, place.other, topic, records("other", range(400, 440)))
     place.journal.forget(topic, end)
-    journal = Journal(place.other.bootstrap)
-    journal.fill(topic, records("other", range(400, 440)))
-    place.journal.written[topic] |= journal.written[topic]
+    place.journal.written[topic] |= written
     wait_until(lambda: leader_and_isr(place.hub, topic)[1] == {BROKER_NODE, OTHER_NODE}, PATIENCE_S)
     place.broker.stop()
     place.wait_settled([topic])
@@ -380,17 +374,6 @@ def test_a_result_does_not_outlive_the_records_that_it_was_made_from(place: Plac
 
 def staged_bases(place: Place, topic: str) -> list[int]:
     return sorted(int(p.name.split(".")[0]) for p in place.directory(topic).glob("*.manifest.cleanerd"))
-
-
-@contextmanager
-def frozen(broker: KafkaBroker) -> Iterator[None]:
-    """Stopped in the middle of everything, to go on afterwards."""
-    assert broker.pid is not None
-    os.kill(broker.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(broker.pid, signal.SIGCONT)
 
 
 RESTARTS, RESTARTS_MAX = 3, 20
