@@ -96,7 +96,7 @@ class SideBySide:
 
     def assert_in_place(self) -> None:
         """What was staged has replaced the segments: one record of each key, and the active segment."""
-        assert self.size() < 2 * SEGMENT_BYTES
+        assert self.size() < 2 * SEGMENT_BYTES, self.say()
         assert not list((self.logs / f"{TOPIC}-0").glob("*.cleanerd"))
 
     def outcomes(self) -> list[str]:
