@@ -8,7 +8,8 @@ from pathlib import Path
 
 import psutil
 
-from cleanerd.format.names import REPLICATION_CHECKPOINT
+from cleanerd.format.names import RECOVERY_POINT_CHECKPOINT, REPLICATION_CHECKPOINT
+from tests.broker.tools import offset_checkpoint
 from tests.daemon.processes import wait_until
 from tests.operate.store import Store
 from tests.operate.tools import run
@@ -22,6 +23,7 @@ QUICK = {
     "log.cleaner.backoff.ms": "200",
     "log.cleaner.min.cleanable.ratio": "1.0",
     "replica.high.watermark.checkpoint.interval.ms": "500",
+    "log.flush.offset.checkpoint.interval.ms": "500",
     "offsets.topic.num.partitions": "1",
 }
 """Added to the broker's configuration: cleanerd cleans at once, the broker's own cleaner never (rule 1.21)."""
@@ -86,10 +88,18 @@ class SideBySide:
         """Records that the daemon has cleaned, all at once, and whose result waits for the end of the broker."""
         self.ctl("pause", TOPIC, "--reason", "records are written")
         self.write()
-        checkpoint = self.logs / REPLICATION_CHECKPOINT
-        wait_until(lambda: f"{TOPIC} 0 {self.told}\n" in checkpoint.read_text(), SOON_S, self.say)
+        wait_until(self.may_all_be_cleaned, SOON_S, self.say)
         self.ctl("resume", TOPIC)
         wait_until(lambda: self.state() == "staged", CLEANED_S, self.say)
+
+    def may_all_be_cleaned(self) -> bool:
+        """By the broker's checkpoints: all that was written is replicated, all closed segments are flushed."""
+        active = max(int(path.stem) for path in (self.logs / f"{TOPIC}-0").glob("*.log"))
+        high_watermark, recovery_point = (
+            offset_checkpoint(self.logs / name).get(f"{TOPIC}-0", 0)
+            for name in (REPLICATION_CHECKPOINT, RECOVERY_POINT_CHECKPOINT)
+        )
+        return high_watermark == self.told and recovery_point >= active
 
     def size(self) -> int:
         return sum(path.stat().st_size for path in (self.logs / f"{TOPIC}-0").glob("*.log"))
@@ -131,4 +141,5 @@ class SideBySide:
 
     def say(self) -> str:
         """For a failure."""
-        return "\n".join(self.said(name)[-1500:] for name in (self.cleanerd, self.commit, self.kafka))
+        ends = [self.said(name)[-1500:] for name in (self.cleanerd, self.commit, self.kafka)]
+        return "\n".join([self.ctl("history", f"{TOPIC}-0", check=False)[1], *ends])

@@ -39,8 +39,6 @@ class Stack(SideBySide):
         over: dict[str, dict[str, Any]] = {
             name: {"network_mode": "none", "environment": more} for name, more in services.items()
         }
-        # It competes with other tests: with a fourth of a share it would not be ready in time.
-        over["cleanerd"]["cpu_shares"] = 1024
         over["cleanerd"]["volumes"] = [f"{self.store.cache}:/var/cache/cleanerd"]
         self._files[1].write_text(importlib.import_module("yaml").safe_dump({"services": over}))
 

@@ -67,6 +67,7 @@ class Ext4:
         out_of_sight = ["umount", "--lazy", str(self.place)]
         if at_once:
             subprocess.run(out_of_sight, check=True)
+            self._leave_it_to_others()
             return
         subprocess.run(["sync", "--file-system", str(self.place)], capture_output=True, check=False)
         try:
@@ -81,7 +82,8 @@ class Ext4:
     def _leave_it_to_others(self) -> None:
         """A container that began meanwhile has it mounted, too: to mount this file again would show what has no power.
 
-        It is as it was synced just before: the end of a mount that others have, too, writes nothing.
+        It is as it was synced just before, or as the cut has left it: the end of a mount that others have, too, writes
+        nothing.
         """
         copy = self._image.with_suffix(".next")
         shutil.copy(self._image, copy)
