@@ -93,7 +93,6 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "daemon/test_soak.py::test_nothing_is_lost_whatever_happens",
     ),
     "no HOME, and a cache that cannot be written": (
-        "daemon/test_faults.py::test_without_home_and_with_a_cache_that_cannot_be_written",
         "daemon/test_faults.py::test_a_daemon_without_home_and_with_a_cache_that_cannot_be_written",
         "kernels/test_compiled.py::test_without_a_writable_directory_it_is_a_temporary_one",
     ),
