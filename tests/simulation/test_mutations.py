@@ -31,16 +31,16 @@ SEEDS = 120
 Patch = pytest.MonkeyPatch
 
 
-def found(words: str, change: Callable[[World], object] = lambda _: None) -> int:
-    """How many seeds it takes until a mutation of the code shows, in these words."""
-    for seed in range(SEEDS):
+def found(words: str, change: Callable[[World], object] = lambda _: None, *, first: int = 0) -> None:
+    """A mutation of the code shows in one of the seeds, in these words. `first`: it was found there once, so begin there."""
+    for seed in (*range(first, SEEDS), *range(first)):
         try:
             play(seed, 150, change)
         except Violation as violation:
             problem = str(violation).splitlines()[-1]
-            print(f"{seed + 1} seeds: {problem}")
+            print(f"seed {seed}: {problem}")
             assert re.search(words, problem)
-            return seed + 1
+            return
     pytest.fail(f"not found in {SEEDS} seeds")
 
 
@@ -74,7 +74,7 @@ def test_it_finds_a_horizon_that_is_too_early(monkeypatch: Patch) -> None:
 def test_it_finds_what_goes_before_its_horizon(monkeypatch: Patch) -> None:
     """Rules 4.15 and 4.19, with a clock that is a quarter of an hour fast."""
     _plans(monkeypatch, now_ms=lambda work, _: work.now_ms + 900_000)
-    found("(tombstone|marker) .* before its delete horizon")
+    found("(tombstone|marker) .* before its delete horizon", first=20)
 
 
 def test_it_finds_markers_that_go_before_their_data(monkeypatch: Patch) -> None:
@@ -82,7 +82,7 @@ def test_it_finds_markers_that_go_before_their_data(monkeypatch: Patch) -> None:
     real = index.log_context
     for module in (job, small_log):
         monkeypatch.setattr(module, "log_context", lambda log, _: real(log, range(1 << 12)))
-    found("the marker at .* is gone, of its data .* is there")
+    found("the marker at .* is gone, of its data .* is there", first=5)
 
 
 def test_it_finds_a_record_that_is_lost(monkeypatch: Patch) -> None:
@@ -174,12 +174,12 @@ def test_it_finds_a_recovery_that_leaves_half(monkeypatch: Patch) -> None:
     """The second one then finds something to do."""
     first = lambda partition, names: unlink_staged(partition, names[:1])  # noqa: E731
     monkeypatch.setattr("cleanerd.storage.recover.unlink_staged", first)
-    found("a second recovery changed")
+    found("a second recovery changed", first=23)
 
 
 def test_it_finds_a_hold_that_is_not_obeyed(monkeypatch: Patch) -> None:
     monkeypatch.setattr(PartitionStates, "_held", lambda *_: 0)
-    found("under hold")
+    found("under hold", first=14)
 
 
 def test_it_finds_what_waits_for_ever(monkeypatch: Patch) -> None:
