@@ -173,7 +173,7 @@ def test_logs_cut_at_every_byte(kind: str, tmp_path: Path) -> None:
 def test_with_bounds_checks(tmp_path: Path) -> None:
     """Everything above with more seeds, compiled with numba's bounds checks."""
     root = Path(cleanerd.__file__).parents[1]
-    checked = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path), "CLEANERD_TEST_FUZZ_SEEDS": "2500"}
+    checked = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path), "CLEANERD_TEST_FUZZ_SEEDS": "1000"}
     subprocess.run(
         [
             sys.executable,

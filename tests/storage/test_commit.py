@@ -137,7 +137,7 @@ def test_killed_anywhere_the_log_is_old_or_new(scenario: Scenario, way: Way, rec
     [
         (all_staged_first, 4),
         (group_by_group, 4),
-        pytest.param(all_staged_first, 4096, marks=pytest.mark.soak),
+        pytest.param(all_staged_first, 1024, marks=pytest.mark.soak),
     ],
 )
 def test_switched_off_anywhere_the_log_is_old_or_new(scenario: Scenario, way: Way, seeds: int) -> None:
