@@ -102,7 +102,7 @@ class Directory(CommitHost):
         twice = self._log_dir.copies(self._found)
         self._found = [tp for tp in self._found if tp not in twice]
         for tp, other in twice.items():
-            self._add_news(LogResult.of(tp, self.path).failed(LogUncleanable(why_two_copies(other))))
+            self._add_if_wanted(LogResult.of(tp, self.path).failed(LogUncleanable(why_two_copies(other))))
 
     def _recover(self) -> None:
         """Finish or undo interrupted commits where no broker owns the directory; what cannot be is not looked at further.
@@ -124,7 +124,7 @@ class Directory(CommitHost):
         request = self._request
         alone = left_alone(self._log_dir, self._found, request.configuration, request.topics)
         for tp, reason in alone.items():
-            self._add_news(LogResult.of(tp, self.path, "skipped", reason))
+            self._add_if_wanted(LogResult.of(tp, self.path, "skipped", reason))
         self._found = [tp for tp in self._found if tp not in alone]
 
     def _commit_waiting(self) -> None:
@@ -215,7 +215,7 @@ class Directory(CommitHost):
             elif answer.outcome == "failed":
                 self._add(answer)
             else:
-                self._add_news(answer)
+                self._add_if_wanted(answer)
         return candidates
 
     def _examined(
@@ -227,7 +227,7 @@ class Directory(CommitHost):
         checkpoints = self._run.brokers.checkpoints(self._log_dir, tps)
         return examine_all(self._log_dir, tps, request, self._cleaner.pace_of, waiting, checkpoints)
 
-    def _add_news(self, result: LogResult) -> None:
+    def _add_if_wanted(self, result: LogResult) -> None:
         """Compacted logs are always reported, others only when they were named; a log with a result has been."""
         tp = result.topic_partition
         is_asked_for = self._request.topics is not None or self._request.topic_config(tp.topic).compact

@@ -43,7 +43,7 @@ class ConfiguredNow:
         return found
 
     def _look(self) -> Configuration | CleanerdError | None:
-        if self._tail is not None and (self._tail.has_news() or not self._is_read):
+        if self._tail is not None and (self._tail.has_changed() or not self._is_read):
             self._found = guarded(self._read, self._request.config.metadata_log_dir)
             self._is_read = isinstance(self._found, Configuration)
         return self._found

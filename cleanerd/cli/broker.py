@@ -38,7 +38,7 @@ def check(arguments: Namespace) -> int:
         rows = [asdict(one) for one in found]
         output.write_document(arguments.output, commit_live=config.commit_live, log_dirs=rows)
     if config.commit_live == "off":
-        output.say("cleanerd.commit.live is off: results wait until a broker stops")
+        output.print_message("cleanerd.commit.live is off: results wait until a broker stops")
     return 1 if any(one.reason for one in found) else 0
 
 

@@ -36,9 +36,9 @@ def run(arguments: Namespace, clean_once: CleanOnce | None = None) -> int:
     _report(results, arguments)
     log_dirs = [log_dir for request in requests for log_dir in request.log_dirs]
     for topic in sorted(set(arguments.topic) - {result.topic for result in results}):
-        output.say(f"no log of topic {topic} was found{did_you_mean(topic, _topics(log_dirs))}")
+        output.print_message(f"no log of topic {topic} was found{did_you_mean(topic, _topics(log_dirs))}")
     if not results and not arguments.topic:
-        output.say("no log was found whose cleanup.policy contains compact")
+        output.print_message("no log was found whose cleanup.policy contains compact")
     return 1 if any(result.outcome in NOT_DONE for result in results) else 0
 
 
@@ -72,13 +72,13 @@ def requests_from(arguments: Namespace) -> tuple[list[CleanRequest], list[LogRes
             log_dirs, error = found
             failed += [LogResult.of(NO_LOG, log_dir).failed(error) for log_dir in log_dirs]
     for warning in warnings:
-        output.say(warning)
+        output.print_message(warning)
     return requests, failed
 
 
 def _request(loaded: Loaded, arguments: Namespace) -> CleanRequest:
     for reason in no_log_dirs(loaded.log_dirs):
-        output.say(reason)
+        output.print_message(reason)
     return CleanRequest(
         config=loaded.configuration.broker,
         topic_config=loaded.configuration.topic,
@@ -101,9 +101,9 @@ def _report(results: list[LogResult], arguments: Namespace) -> None:
         _write_table(results)
     for result in results:
         if result.outcome in NOT_DONE and not is_table:  # the table has the reason
-            output.say(f"{log_name(result)} in {result.log_dir}: {result.outcome}: {result.reason}")
+            output.print_message(f"{log_name(result)} in {result.log_dir}: {result.outcome}: {result.reason}")
         if result.index_damage is not None:
-            output.say(f"{log_name(result)} in {result.log_dir}: {result.index_damage}")
+            output.print_message(f"{log_name(result)} in {result.log_dir}: {result.index_damage}")
 
 
 def _write_table(results: Sequence[LogResult]) -> None:

@@ -23,7 +23,7 @@ def show(arguments: Namespace) -> int:
     """
     loaded = load(arguments)
     for warning in loaded.warnings:
-        output.say(warning)
+        output.print_message(warning)
     configuration = loaded.configuration
     if arguments.topic:
         topics = {topic: configuration.topic_settings(topic) for topic in arguments.topic}
@@ -46,10 +46,10 @@ def check(arguments: Namespace) -> int:
     """Read and validate everything; all that is wrong is raised as one `BadConfiguration`."""
     found, problems = diagnose(arguments)
     for warning in found.warnings:
-        output.say(f"warning: {warning}")
+        output.print_message(f"warning: {warning}")
     if problems:
         raise BadConfiguration(problems)
-    output.say(f"the configuration is valid; log directories: {', '.join(found.log_dirs)}")
+    output.print_message(f"the configuration is valid; log directories: {', '.join(found.log_dirs)}")
     return 0
 
 

@@ -103,13 +103,13 @@ def topic_configs(arguments: Namespace, log_dirs: Sequence[str]) -> Callable[[st
     try:
         configuration = resolve(read_sources(arguments.config))
     except CleanerdError as error:
-        output.say(f"the configuration of topics is not known: {error}")
+        output.print_message(f"the configuration of topics is not known: {error}")
         return None
     try:
         found = _metadata(RealFiles(), log_dirs, configuration.broker)
         return configuration.with_metadata(found).topic
     except CleanerdError as error:
-        output.say(f"the cluster's overrides for topics are not known: {error}")
+        output.print_message(f"the cluster's overrides for topics are not known: {error}")
         return configuration.topic
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 from cleanerd import __version__
 from cleanerd.cli.completion import autocomplete, script
 from cleanerd.cli.options import CONFIGURATION, LOG_DIRS, NOW, SELECTION, output, repeated
-from cleanerd.cli.output import INTERRUPTED, prepare_streams, say, write
+from cleanerd.cli.output import INTERRUPTED, prepare_streams, print_message, write
 from cleanerd.cli.parser import SHELLS, Command, Parser, add_commands
 from cleanerd.cli.tables import fitted
 from cleanerd.daemon.api.arguments import argument, option
@@ -151,13 +151,13 @@ def main(argv: Sequence[str] | None = None, *, clean_once: "CleanOnce | None" = 
     except SystemExit as stop:  # argparse: 0 after --help and --version, 2 for usage
         return int(stop.code or 0)
     except KeyboardInterrupt:
-        say("interrupted")
+        print_message("interrupted")
         return INTERRUPTED
     except BadConfiguration as error:
-        say("\n  ".join(["the configuration is not valid:", *error.problems]))
+        print_message("\n  ".join(["the configuration is not valid:", *error.problems]))
         return error.exit_code
     except CleanerdError as error:
-        say(str(error))
+        print_message(str(error))
         return error.exit_code if isinstance(error, Fatal) else 1
 
 

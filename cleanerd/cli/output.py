@@ -117,6 +117,6 @@ def written_to(path: str) -> Iterator[None]:
         raise CleanerdError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
-def say(text: str) -> None:
+def print_message(text: str) -> None:
     """A line for people, on stderr."""
     print(f"cleanerd: {text}", file=sys.stderr)

@@ -44,7 +44,7 @@ from cleanerd.daemon.store import Store
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry import log_setup as logs
 from cleanerd.daemon.work.mutes import Mutes
-from cleanerd.daemon.work.topic_answers import ClusterNews, TopicAnswers
+from cleanerd.daemon.work.topic_answers import ClusterChanges, TopicAnswers
 from cleanerd.env.clock import Clock, SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.env.host import user_name
@@ -110,7 +110,7 @@ class Daemon:
         self._control = Control(self._parts, self._supervisor, self._reloader, self._mutes)
         self._status_line = StatusLine(self._parts, self._reloader)
         roots = dict.fromkeys([configuration.broker.metadata_log_dir, *log_dirs])
-        self._news = ClusterNews(
+        self._cluster_changes = ClusterChanges(
             MetadataTail(RealFiles(), [f"{path}/{CLUSTER_METADATA_TOPIC}-0" for path in roots]),
             self._answers,
             self._parts.brokers,
@@ -118,7 +118,7 @@ class Daemon:
             partial(self._reload, ReloadTrigger.METADATA),
         )
         reload_files = partial(self._reload, ReloadTrigger.FILES)
-        self._watcher = ConfigWatcher(config_file, self._news.take_in, reload_files, clock=clock)
+        self._watcher = ConfigWatcher(config_file, self._cluster_changes.take_in, reload_files, clock=clock)
 
     def _first(self, configuration: Configuration, clock: Clock) -> Configuration:
         """The configuration at the start: without a metadata log a broker is asked."""
@@ -211,7 +211,7 @@ class Daemon:
 
         False while they cannot be read or were rejected; `with_files`, also while the content of the files was.
         """
-        return self._news.take_in(quickly=True) and not (with_files and self._reloader.is_rejected)
+        return self._cluster_changes.take_in(quickly=True) and not (with_files and self._reloader.is_rejected)
 
     def _reload(self, trigger: ReloadTrigger) -> bool:
         """Reload, wake whatever the new configuration concerns, report it; whether it was adopted."""

@@ -37,7 +37,7 @@ from cleanerd.spark_runtime.place import places
 from cleanerd.spark_runtime.resident_job import TaskStep
 
 from .index import Blocks, LogContext, log_context, resolve_all
-from .one_pass import PassedOnce, Unforeseen, one_pass_chunks
+from .one_pass import NeedsWholeLog, PassedOnce, one_pass_chunks
 from .small_log import SmallLogTask, is_small
 from .tasks import (
     IndexTask,
@@ -131,13 +131,13 @@ class Pipeline:
 
         A log whose new segment would be too large with the codec of its topic keeps those of its batches.
         """
-        rewritten, unforeseen = self._rewrite(logs, write=write)
-        if unforeseen:
-            self._read_rest([logs[number] for number in unforeseen])
+        rewritten, needs_whole_log = self._rewrite(logs, write=write)
+        if needs_whole_log:
+            self._read_rest([logs[number] for number in needs_whole_log])
         overgrown = [n for n, log in enumerate(rewritten) if log.indexed.work.recodes and too_large(log)]
         for number in overgrown:
             logs[number].work = replace(logs[number].work, topic_codec=None)
-        again = [*unforeseen, *overgrown]
+        again = [*needs_whole_log, *overgrown]
         for number in again:
             _drop_parts(rewritten[number])
         done, _ = self._rewrite([logs[number] for number in again], write=write)
@@ -157,14 +157,14 @@ class Pipeline:
         keys = {number: log.dirty_keys for number, log in enumerate(logs) if log.dirty_keys is not None}
         result = [RewrittenLog(log, log.error) for log in logs]
         found: dict[int, dict[int, tuple[ChunkSummary, int]]] = defaultdict(dict)
-        unforeseen: set[int] = set()
+        needs_whole_log: set[int] = set()
         step = TaskStep(
             tasks, each(RewriteTask.run), lambda: self._common(tasks, contexts, keys), self._begun
         )
         for task, answer in zip(tasks, self._executor.run(step), strict=True):
             log = result[task.log]
-            if isinstance(answer, Unforeseen):
-                unforeseen.add(task.log)
+            if isinstance(answer, NeedsWholeLog):
+                needs_whole_log.add(task.log)
             elif isinstance(answer, CleanerdError):
                 log.error = log.error or answer
             else:
@@ -178,7 +178,7 @@ class Pipeline:
             log.error = log.error or join_rest(log.indexed, found[number]) or too_large(log)
             if write:
                 log.indexed.dirty_keys = None
-        return result, sorted(unforeseen)
+        return result, sorted(needs_whole_log)
 
     @contextmanager
     def _common(

@@ -6,7 +6,7 @@ chunk loses. Two kinds of chunks are looked up first all the same:
 - those of a segment group that is not known to change: nothing is to be written of a group that stays as it is. It is known
   to as soon as a dirty chunk of it does, or a look at its first clean bytes finds a record that goes;
 - those of which the whole log has to be known first: of transactions, and of old formats, which grow. They show when they
-  are met: `Unforeseen`. So do batches that get another codec.
+  are met: `NeedsWholeLog`. So do batches that get another codec.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ _WORTH_A_LOOK_BYTES = 16 << 20
 """Of clean chunks in a group: to look up fewer of them first takes no longer than to find out whether that is needed."""
 
 
-class Unforeseen(Exception):
+class NeedsWholeLog(Exception):
     """A chunk holds something that can only be judged once its whole log is known."""
 
 
@@ -61,10 +61,10 @@ class LookedUp:
         self.superseded = 0
 
     def begin(self, piece: Piece) -> None:
-        """Begin a piece, before its records. Raises Unforeseen."""
+        """Begin a piece, before its records. Raises NeedsWholeLog."""
         is_of_txn = piece.batches["attributes"] & (CONTROL | TRANSACTIONAL) != 0
         if bool((is_of_txn | (piece.batches["magic"] < 2)).any()):
-            raise Unforeseen
+            raise NeedsWholeLog
         self._tally.add_batches(piece, np.zeros(0, EVENT))
 
     def of(self, piece: Piece, part: Slice, aborted: Bits) -> Bits:
@@ -128,7 +128,7 @@ def _is_seen_to_change(work: ChunkWork, log: LogContext, keys: KeySet, advance: 
 def _look_at_first_piece(work: ChunkWork, log: LogContext, keys: KeySet, advance: Advance) -> bool:
     contest = LookedUp(work, log, keys)
     pieces = read_pieces(work.source)
-    with contextlib.closing(pieces), contextlib.suppress(Unforeseen):
+    with contextlib.closing(pieces), contextlib.suppress(NeedsWholeLog):
         for piece in islice(pieces, 1):
             advance(len(piece.raw), 0, 0)
             contest.begin(piece)

@@ -10,7 +10,7 @@ from cleanerd.env.space import room
 from cleanerd.env.turns import file_turn
 from cleanerd.format.names import of_attempt
 from cleanerd.kernels.tables import Bytes
-from cleanerd.spark_runtime.place import AskedPlace
+from cleanerd.spark_runtime.place import PlaceClient
 
 HELD_BYTES = 80 << 20
 """What is held of a part until it is whole: more than a chunk of the usual size keeps. Then its position is known, and all
@@ -41,7 +41,7 @@ class PartFile:
     """
 
     def __init__(
-        self, path: str, like: str, least_free_bytes: int, start: int = 0, asked: AskedPlace | None = None
+        self, path: str, like: str, least_free_bytes: int, start: int = 0, asked: PlaceClient | None = None
     ) -> None:
         """`like`: the file whose owner and mode the new one gets. `asked`: where it begins, if others write there, too."""
         self.path = path

@@ -65,7 +65,7 @@ def rewrite_chunk(
     `verdicts`: those of the resolve step, or what looks keys up as they come. `advance` is called for the rewriting,
     `verified` for the reading back.
 
-    Raises CorruptFile, SourceChanged, VerificationFailed, NoSpace, Aborted, OSError; Unforeseen by what looks keys up.
+    Raises CorruptFile, SourceChanged, VerificationFailed, NoSpace, Aborted, OSError; NeedsWholeLog by what looks keys up.
     """
     with contextlib.nullcontext() if out is None else out:
         contest = verdicts if isinstance(verdicts, LookedUp) else _Known(verdicts, log)

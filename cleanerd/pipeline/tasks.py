@@ -18,10 +18,10 @@ from cleanerd.policy.winner import FINGERPRINT_BYTES
 from cleanerd.spark_runtime.block_store import Put, Shipped, load
 from cleanerd.spark_runtime.channel import Reporter
 from cleanerd.spark_runtime.messages import Phase, Place
-from cleanerd.spark_runtime.place import AskedPlace
+from cleanerd.spark_runtime.place import PlaceClient
 
 from .index import Block, Blocks, LogContext, combine, holders_of_buckets, index_chunk, resolve
-from .one_pass import LookedUp, PassedOnce, Unforeseen
+from .one_pass import LookedUp, NeedsWholeLog, PassedOnce
 from .part_file import PartFile, gone_if_it_fails, path_of_attempt
 from .rewrite import rewrite_chunk
 from .values import Bits, ChunkSummary, ChunkWork, PackedBits, Part, Verdicts
@@ -238,15 +238,15 @@ class RewriteTask:
         reporter: Reporter,
         places: Reporter | None,
         keys: Mapping[int, KeySet],
-    ) -> Part | PassedOnce | Unforeseen | CleanerdError:
+    ) -> Part | PassedOnce | NeedsWholeLog | CleanerdError:
         """The part. `places`: who is asked for its place; `keys`: by log, the dirty ones that are looked up."""
-        asked = None if self.place is None or places is None else AskedPlace(self.place, places)
+        asked = None if self.place is None or places is None else PlaceClient(self.place, places)
         out = own = None
         if self.part_path is not None:
             own = path_of_attempt(self.part_path) if self.place is None else None
             out = PartFile(own or self.part_path, self.work.source.path, self.least_free_bytes, asked=asked)
 
-        def rewrite() -> Part | PassedOnce | Unforeseen:
+        def rewrite() -> Part | PassedOnce | NeedsWholeLog:
             context = contexts[self.log]
             with (
                 gone_if_it_fails(own),  # the last reports, too
@@ -258,8 +258,8 @@ class RewriteTask:
                     contest = LookedUp(self.work, context, keys[self.log])
                 try:
                     part = rewrite_chunk(self.work, context, contest, out, advance, verified)
-                except Unforeseen as unforeseen:
-                    return unforeseen
+                except NeedsWholeLog as answer:
+                    return answer
                 return contest.passed(part) if isinstance(contest, LookedUp) else part
 
         return in_task(rewrite, self.work.source.path)

@@ -76,8 +76,8 @@ class SparkFailed(JobFailed):
 
     def __init__(self, cause: object, reasons: Sequence[str] = ()) -> None:
         lines = [line.strip() for line in _text(cause).splitlines() if line.strip()]
-        said = [line for line in lines if not line.startswith(("at ", "File ", "^"))]
-        super().__init__("Spark gave up on the job: " + "; ".join([*reasons, *said[:3]]))
+        messages = [line for line in lines if not line.startswith(("at ", "File ", "^"))]
+        super().__init__("Spark gave up on the job: " + "; ".join([*reasons, *messages[:3]]))
 
 
 def _text(cause: object) -> str:

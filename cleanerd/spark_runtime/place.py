@@ -81,7 +81,7 @@ def places() -> Iterator[Reporter]:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedPlace:
+class PlaceClient:
     """The task's end: a place, and the driver to ask. All but `give_up` raises Aborted when the job has failed."""
 
     place: Place

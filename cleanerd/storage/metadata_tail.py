@@ -43,7 +43,7 @@ class MetadataTail:
         self._directories = directories
         self._mark: _Mark | None = None
 
-    def has_news(self) -> bool:
+    def has_changed(self) -> bool:
         """Whether something that matters may have come since the last call. Never raises.
 
         The first call returns True wherever there is a log.

@@ -17,7 +17,7 @@ import pytest
 from cleanerd.daemon.configuration import watch
 from cleanerd.daemon.configuration.reload import ReloadTrigger
 from cleanerd.daemon.configuration.watch import ConfigWatcher
-from cleanerd.daemon.work.topic_answers import ClusterNews
+from cleanerd.daemon.work.topic_answers import ClusterChanges
 from cleanerd.env.files import RealFiles
 from cleanerd.format.batch import Record, encode_batch, iterate_batches
 from cleanerd.format.names import CLUSTER_METADATA_TOPIC
@@ -69,10 +69,10 @@ def watcher_of(
     """One that follows the metadata log in these log directories."""
     tail = MetadataTail(RealFiles(), [f"{log_dir}/{CLUSTER_METADATA_TOPIC}-0" for log_dir in log_dirs])
     nobody, current = mock.Mock(), mock.Mock(has_metadata_log=True)
-    news = ClusterNews(tail, nobody, nobody, lambda: current, partial(reload, ReloadTrigger.METADATA))
+    changes = ClusterChanges(tail, nobody, nobody, lambda: current, partial(reload, ReloadTrigger.METADATA))
     return ConfigWatcher(
         str(config_file) if config_file else None,
-        news.take_in,
+        changes.take_in,
         partial(reload, ReloadTrigger.FILES),
         **{"poll_s": LONG_S, **arguments},  # type: ignore[arg-type]
     )

@@ -13,7 +13,7 @@ from cleanerd.config.load import Configuration, resolve
 from cleanerd.config.model import ClusterMetadata
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.store import Store
-from cleanerd.daemon.work.topic_answers import ClusterNews, TopicAnswers
+from cleanerd.daemon.work.topic_answers import ClusterChanges, TopicAnswers
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import LOCK, META_PROPERTIES, REPLICATION_CHECKPOINT, TopicPartition
 from cleanerd.format.uuid_text import render_uuid
@@ -173,7 +173,8 @@ def test_what_another_version_kept_is_no_answer(place: Place, state: dict[str, A
 
 
 def test_there_is_news_until_it_is_taken_in(place: Place) -> None:
-    asked, is_able, news = 0, False, news_of(place, current := [resolve(read_sources())], lambda: adopt())
+    asked, is_able, current = 0, False, [resolve(read_sources())]
+    changes = changes_of(place, current, lambda: adopt())
 
     def adopt() -> bool:
         nonlocal asked
@@ -185,19 +186,19 @@ def test_there_is_news_until_it_is_taken_in(place: Place) -> None:
     for own in ({"cleanup.policy": "compact"}, {"cleanup.policy": "delete"}):
         place.broker.topics = {"orders": (A, own)}
         asked, is_able = 0, False
-        assert [news.take_in(), news.take_in()] == [False, False]
+        assert [changes.take_in(), changes.take_in()] == [False, False]
         is_able = True
-        assert [news.take_in(), news.take_in()] == [True, True]
+        assert [changes.take_in(), changes.take_in()] == [True, True]
         assert asked == 3
         assert current[-1].topic("orders").cleanup_policy == (own["cleanup.policy"],)
     place.broker.topics = None
-    assert news.take_in()
+    assert changes.take_in()
     assert asked == 3
 
 
-def news_of(place: Place, current: list[Configuration], adopt: Callable[[], bool]) -> ClusterNews:
+def changes_of(place: Place, current: list[Configuration], adopt: Callable[[], bool]) -> ClusterChanges:
     broker: Any = place.broker
-    return ClusterNews(MetadataTail(RealFiles(), []), place.answers, broker, lambda: current[-1], adopt)
+    return ClusterChanges(MetadataTail(RealFiles(), []), place.answers, broker, lambda: current[-1], adopt)
 
 
 def test_an_agent_that_answers_nonsense_ends_no_thread(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,4 +208,4 @@ def test_an_agent_that_answers_nonsense_ends_no_thread(place: Place, monkeypatch
     place.ask()
     monkeypatch.setattr(place.broker, "describe_if_live", describe)
     current = resolve(read_sources()).with_metadata(place.answers.held)
-    assert news_of(place, [current], lambda: pytest.fail("there is no news")).take_in()
+    assert changes_of(place, [current], lambda: pytest.fail("there is no news")).take_in()

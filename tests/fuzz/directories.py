@@ -246,8 +246,8 @@ def _metadata(name: str, data: bytes, directory: Path) -> None:
     directory.mkdir()
     (directory / name).write_bytes(data)
     tail = MetadataTail(FILES, [str(directory)])
-    tail.has_news()
-    tail.has_news()
+    tail.has_changed()
+    tail.has_changed()
     read_metadata(FILES, str(directory))
 
 

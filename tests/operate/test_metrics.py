@@ -135,7 +135,7 @@ def a_result_waits_and_is_dropped(world: World) -> None:
     stage(world, segment(world.a / "one-0", 0), 100)
     world.scan()
     (log,) = world.parts.states.try_start_all([world.log("one")])
-    world.parts.commits.told(log, SourceChanged("stale"), "lock")
+    world.parts.commits.record(log, SourceChanged("stale"), "lock")
     assert world.scrape().total("cleanerd_staged_results", log_dir=str(world.a)) == 1
 
 
@@ -466,4 +466,4 @@ def test_400_half_open_connections_keep_nobody_from_scraping() -> None:
             client.sendall(b"GET /metrics HTTP/1.1\r\n")
         began = time.monotonic()
         assert get(address)[0] == 200
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 5  # else one would wait for `RequestLimits.request_s`

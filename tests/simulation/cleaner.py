@@ -185,7 +185,7 @@ class InlineEngine:
 
     def _received(self, message: object) -> None:
         if isinstance(message, PlannedBytes):
-            self._host.told(message)
+            self._host.progressed(message)
         elif isinstance(message, EngineReply):
             self._reply = message.value
 

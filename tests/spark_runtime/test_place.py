@@ -16,7 +16,7 @@ from cleanerd.pipeline import part_file
 from cleanerd.pipeline.part_file import PartFile
 from cleanerd.spark_runtime.channel import Reporter
 from cleanerd.spark_runtime.messages import Place
-from cleanerd.spark_runtime.place import AskedPlace, places
+from cleanerd.spark_runtime.place import PlaceClient, places
 
 PARTS = 9
 PATIENCE_S = 20
@@ -37,7 +37,7 @@ class Group:
         """Write a part; `then` happens before it is finished."""
 
         def write() -> None:
-            asked = AskedPlace(Place(self._log, 3, number), self._reporter)
+            asked = PlaceClient(Place(self._log, 3, number), self._reporter)
             try:
                 with PartFile(str(self.path), str(self.like), 0, asked=asked) as part:
                     for data in slices:

@@ -65,21 +65,21 @@ def test_only_records_that_matter_are_news(log: Log) -> None:
     """Two batches a second of a controller that has nothing to say are none."""
     log.append(TOPIC, POLICY)
     tail = tail_of(log.directory)
-    assert tail.has_news()  # nobody knows what was read before
-    assert not tail.has_news()
+    assert tail.has_changed()  # nobody knows what was read before
+    assert not tail.has_changed()
     for frame, is_news in [(NO_OP, False), (POLICY, True), (NO_OP, False), (REMOVED, True), (TOPIC, True)]:
         log.append(NO_OP)
         log.append(NO_OP, frame)
         log.append(NO_OP)
-        assert tail.has_news() == is_news
-        assert not tail.has_news()
+        assert tail.has_changed() == is_news
+        assert not tail.has_changed()
 
 
 def test_new_voters_matter_and_a_new_leader_does_not(log: Log) -> None:
     """C2: with other voters nothing expires by this log."""
     log.append(TOPIC)
     tail = tail_of(log.directory)
-    assert tail.has_news()
+    assert tail.has_changed()
     for kind, value, is_news in [
         (ControlType.LEADER_CHANGE, b"\x00\x00\x00", False),
         (ControlType.KRAFT_VOTERS, voters(1, 2), True),
@@ -87,21 +87,21 @@ def test_new_voters_matter_and_a_new_leader_does_not(log: Log) -> None:
         with log.path.open("ab") as file:
             file.write(control(log.next_offset, kind, value))
         log.next_offset += 1
-        assert tail.has_news() is is_news
+        assert tail.has_changed() is is_news
 
 
 def test_a_torn_batch_is_read_when_it_is_whole(log: Log) -> None:
     """A live broker may be writing it."""
     log.append(NO_OP)
     tail = tail_of(log.directory)
-    tail.has_news()
+    tail.has_changed()
     position = log.append(POLICY)
     whole = log.path.read_bytes()
     for size in (position + 5, position + 40, len(whole) - 1):
         log.path.write_bytes(whole[:size])
-        assert not tail.has_news()
+        assert not tail.has_changed()
     log.path.write_bytes(whole)
-    assert tail.has_news()
+    assert tail.has_changed()
 
 
 @pytest.mark.parametrize("appended", [0, 1, 2])
@@ -110,45 +110,45 @@ def test_truncation_is_news(log: Log, appended: int) -> None:
     log.append(NO_OP)
     position = log.append(NO_OP, epoch=1)
     tail = tail_of(log.directory)
-    tail.has_news()
+    tail.has_changed()
     log.cut(position, 1)
     for _ in range(appended):
         log.append(NO_OP, epoch=2)
-    assert tail.has_news()
-    tail.has_news()  # once more at most
-    assert not tail.has_news()
+    assert tail.has_changed()
+    tail.has_changed()  # once more at most
+    assert not tail.has_changed()
     log.append(POLICY, epoch=2)
-    assert tail.has_news()
+    assert tail.has_changed()
 
 
 def test_a_new_segment_is_news(log: Log) -> None:
     """What stood at the end of the old one is not read a second time."""
     log.append(NO_OP)
     tail = tail_of(log.directory)
-    tail.has_news()
+    tail.has_changed()
     log.roll()
-    assert tail.has_news()
-    assert not tail.has_news()
+    assert tail.has_changed()
+    assert not tail.has_changed()
     log.append(NO_OP)
-    assert not tail.has_news()
+    assert not tail.has_changed()
     log.append(POLICY)
-    assert tail.has_news()
+    assert tail.has_changed()
 
 
 def test_a_log_that_comes_and_goes_is_news_once(tmp_path: Path) -> None:
     """A disk is unmounted and mounted again; the first directory that is there counts."""
     directory = tmp_path / "__cluster_metadata-0"
     tail = tail_of(tmp_path / "other", directory)
-    assert not tail.has_news()
+    assert not tail.has_changed()
     log = Log(directory)
     log.append(NO_OP)
-    assert tail.has_news()
-    assert not tail.has_news()
+    assert tail.has_changed()
+    assert not tail.has_changed()
     directory.rename(tmp_path / "away")
-    assert tail.has_news()
-    assert not tail.has_news()
+    assert tail.has_changed()
+    assert not tail.has_changed()
     (tmp_path / "away").rename(directory)
-    assert tail.has_news()
+    assert tail.has_changed()
 
 
 def test_bytes_never_written_are_no_news(log: Log) -> None:
@@ -158,26 +158,26 @@ def test_bytes_never_written_are_no_news(log: Log) -> None:
     with log.path.open("ab") as file:
         file.write(bytes(100))
     tail = tail_of(log.directory)
-    assert tail.has_news()
-    assert not tail.has_news()
+    assert tail.has_changed()
+    assert not tail.has_changed()
     log.cut(log.path.stat().st_size - 100, 1)
     log.append(POLICY)
-    assert tail.has_news()
+    assert tail.has_changed()
 
 
 def test_unreadable_records_and_system_errors_are_news(log: Log) -> None:
     """`read_metadata` says what is wrong."""
     log.append(NO_OP)
     tail = tail_of(log.directory)
-    tail.has_news()
+    tail.has_changed()
     log.append(b"\x07")
-    assert tail.has_news()
+    assert tail.has_changed()
 
     class Broken(RealFiles):
         def list_names(self, directory: str) -> list[str]:
             raise OSError(errno.EIO, "Input/output error")
 
-    assert MetadataTail(Broken(), [str(log.directory)]).has_news()
+    assert MetadataTail(Broken(), [str(log.directory)]).has_changed()
 
 
 def write_index(log: Log, offsets: Iterable[int], positions: Iterable[int], size_bytes: int = 0) -> None:
@@ -218,9 +218,9 @@ def test_an_index_that_is_wrong_is_not_believed(log: Log, index: bytes) -> None:
     log.append(TOPIC, POLICY)
     assert read_metadata(RealFiles(), str(log.directory)).topic_configs.keys() == {"m-a"}
     tail = tail_of(log.directory)
-    assert tail.has_news()
+    assert tail.has_changed()
     log.append(NO_OP)
-    assert not tail.has_news()
+    assert not tail.has_changed()
 
 
 def test_damage_behind_the_start_is_still_found(log: Log) -> None:

@@ -121,8 +121,8 @@ class StatusPage:
         q = fields.get("q", "").strip()
         views = pages.dirtiest(logs(self._control), q)
         first = views[: pages.PAGE_ROWS]
-        told = {LogId(view.log_dir, TopicPartition(view.topic, view.partition)) for view in first}
-        return pages.forecast(forecast(self._parts, told), q, len(views), self._parts.clock.now_ms())
+        shown = {LogId(view.log_dir, TopicPartition(view.topic, view.partition)) for view in first}
+        return pages.forecast(forecast(self._parts, shown), q, len(views), self._parts.clock.now_ms())
 
     def _events(
         self, pattern: str | None, since_ms: int, limit: int = _MAX_EVENTS

@@ -49,7 +49,7 @@ class CallHost:
     call.
     """
 
-    def told(self, news: PlannedBytes | StepDone) -> None:
+    def progressed(self, message: PlannedBytes | StepDone) -> None:
         """A log is planned, or got on."""
 
     def is_aborted(self) -> bool:
@@ -133,7 +133,7 @@ class _Child:
             with self._mutex:
                 found = self._calls.get(message.call_id)
             if found is not None:
-                found[1].told(message)
+                found[1].progressed(message)
         elif isinstance(message, SparkJob):
             (self._in_spark.add if message.is_running else self._in_spark.discard)(message.call_id)
         elif isinstance(message, EngineReply):

@@ -130,10 +130,10 @@ class EngineProcess:
             _request(task), force=task.force, horizons=task.horizons, jobs_at_once=task.jobs_at_once
         )
         progress = _Planning(self, call_id, tells_steps=task.config.log_level == "debug")
-        with task.reporter.examining() as tell:
+        with task.reporter.examining() as report:
 
             def pace_of(tp: TopicPartition) -> Pace:
-                return partial(tell, task.partitions.index(tp))
+                return partial(report, task.partitions.index(tp))
 
             answers = self._examine_all(task, request, pace_of)
             cleaner = Cleaner(

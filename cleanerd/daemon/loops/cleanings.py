@@ -52,13 +52,13 @@ class _JobCall(CallHost):
     is_urgent: bool
     first: int
 
-    def told(self, news: PlannedBytes | StepDone) -> None:
+    def progressed(self, message: PlannedBytes | StepDone) -> None:
         """Plans are for the tasks' reports, steps for the log."""
         log_dir = self.logs[0].log_dir
-        if isinstance(news, StepDone):
-            log_step(log_dir, news.step)
+        if isinstance(message, StepDone):
+            log_step(log_dir, message.step)
         else:
-            self.parts.jobs.plan(self.job, LogId(log_dir, news.topic_partition), news.total_bytes)
+            self.parts.jobs.plan(self.job, LogId(log_dir, message.topic_partition), message.total_bytes)
 
     def is_aborted(self) -> bool:
         return any(map(self.parts.states.is_aborted, self.logs))

@@ -155,7 +155,7 @@ class LeftInstalls:
         self._connect = connect or (lambda: Replicas.of(parts.configuration().broker))
         self._since_s: dict[str, float] = {}  # when this process found a journal, by log directory
         self._absent: set[str] = set()  # where the last look found no such topic
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         self.worker = Worker("cleanerd-left-installs", self.step, Bell(), parts.clock)
 
     def step(self) -> float:
@@ -167,13 +167,13 @@ class LeftInstalls:
                 if left is not None:
                     self._go_on(area, left)
             except (CorruptFile, OSError) as error:
-                if self._is_news(log_dir, str(error)):
+                if self._is_new(log_dir, str(error)):
                     _log.warning("install_unreadable", log_dir=log_dir, reason=str(error))
         return _PAUSE_S if self._since_s else _IDLE_S
 
-    def _is_news(self, log_dir: str, reason: str) -> bool:
-        is_news, self._told[log_dir] = self._told.get(log_dir) != reason, reason
-        return is_news
+    def _is_new(self, log_dir: str, reason: str) -> bool:
+        is_new, self._reported[log_dir] = self._reported.get(log_dir) != reason, reason
+        return is_new
 
     def _go_on(self, area: "_Area", left: LeftInstall) -> None:
         since_s = self._since_s.setdefault(area.log_dir, self._parts.clock.monotonic_s())
@@ -191,7 +191,7 @@ class LeftInstalls:
             outcome, reason = _outcome(area, left, seen)
             area.give_up(left, seen)
         except (CleanerdError, OSError) as error:
-            if self._is_news(area.log_dir, str(error)):
+            if self._is_new(area.log_dir, str(error)):
                 log, replicas = area.log(left), list(left.replicas)
                 by_hand = f"restore the replicas {replicas} of {log} with kafka-reassign-partitions.sh"
                 reason = f"{error}; if it cannot wait, {by_hand}, then delete {area.path}"

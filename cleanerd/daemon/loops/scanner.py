@@ -40,7 +40,7 @@ class Scanner:
         self._parts = parts
         self._scanned_s = -math.inf
         self._rested_s = -math.inf  # until then what changes is left for one look at all of it
-        self._told_offline: frozenset[str] = frozenset()
+        self._reported_offline: frozenset[str] = frozenset()
         self._bell = Bell()
         self._new_since_s: dict[LogId, float] = {}  # logs that may be of a topic that is just being created
         self._moving = dict(parts.store.all(MOVING, _partitions))  # as the history knows it
@@ -58,7 +58,7 @@ class Scanner:
             if ownership.owner_of(log_dir) is None and not ownership.is_yielding(log_dir):
                 ownership.recover(log_dir)  # it may have failed in the middle of a commit, and work again
         parts.obstacles.offline = offline
-        usable, were_offline = self._online(), self._told_offline
+        usable, were_offline = self._online(), self._reported_offline
         with parts.metrics.phase("scan"):
             self._took(parts.inventory.scan(usable))
         known = {entry.log for entry in parts.inventory.entries()}
@@ -119,9 +119,9 @@ class Scanner:
                 ignored.pop(log, None)
                 self._new_since_s.pop(log, None)
                 continue
-            is_told = ignored.get(log) == str(reason) and log not in self._new_since_s
+            is_reported = ignored.get(log) == str(reason) and log not in self._new_since_s
             ignored[log] = str(reason)
-            if not is_told and not self._may_be_new(log, is_named=is_named):
+            if not is_reported and not self._may_be_new(log, is_named=is_named):
                 if reason == foreign and not is_known(log.topic_partition.topic, configuration):
                     unknown.setdefault(log.log_dir, set()).add(log.topic_partition.topic)
                 else:
@@ -233,11 +233,11 @@ class Scanner:
 
     def _tell_offline(self, offline: Mapping[str, str]) -> None:
         """Once when a log directory goes, once when it is back."""
-        for log_dir in sorted(offline.keys() - self._told_offline):
+        for log_dir in sorted(offline.keys() - self._reported_offline):
             _log.warning("log_dir_offline", log_dir=log_dir, reason=offline[log_dir])
-        for log_dir in sorted(self._told_offline - offline.keys()):
+        for log_dir in sorted(self._reported_offline - offline.keys()):
             _log.info("log_dir_online", log_dir=log_dir)
-        self._told_offline = frozenset(offline)
+        self._reported_offline = frozenset(offline)
 
     def step(self) -> float:
         """One round."""

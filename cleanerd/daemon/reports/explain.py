@@ -59,7 +59,7 @@ def explain(parts: Parts, log: LogId, *, exact: bool) -> Explanation:
         facts.append(examined)
         blocking = [examined] if examined.blocks else []
     if blocking:
-        decision = f"not cleaned: {_said(blocking[0])}"
+        decision = f"not cleaned: {_in_words(blocking[0])}"
     elif parts.jobs.of(log) is not None:
         decision = "being cleaned, or next"
     elif exact or parts.conditions.of(log).state == "dirty":
@@ -83,7 +83,7 @@ def _explanation(log: LogId, decision: str, facts: list[Fact]) -> Explanation:
     return Explanation(**log.fields(), decision=decision, facts=tuple(facts))
 
 
-def _said(fact: Fact) -> str:
+def _in_words(fact: Fact) -> str:
     return f"cleanup.policy is {fact.value}" if fact.name == "cleanup.policy" else fact.value
 
 
@@ -182,7 +182,7 @@ def _about_files(parts: Parts, log: LogId, held: Cause | None) -> list[Fact]:
     if known is None:
         return [Fact(name="files", value=parts.inventory.error(log) or "no segment", blocks=True)]
     bound = known.upper_bound(config, parts.clock.now_ms())
-    offsets, said = known.offsets, "" if held is None else f": {held.text}"
+    offsets, why = known.offsets, "" if held is None else f": {held.text}"
     facts = [
         Fact(name="log start offset", value=str(offsets.log_start)),
         Fact(name="first dirty offset", value=_first_dirty(bound.first_dirty_offset, offsets), rule="1.5"),
@@ -194,7 +194,7 @@ def _about_files(parts: Parts, log: LogId, held: Cause | None) -> list[Fact]:
         ),
         Fact(
             name="first uncleanable offset",
-            value=f"at most {bound.first_uncleanable_offset}{said}",
+            value=f"at most {bound.first_uncleanable_offset}{why}",
             rule="1.13",
         ),
         Fact(

@@ -137,7 +137,7 @@ class Commits:
             f"the log is {state}" if state.status is Status.PAUSED else None
         )
 
-    def told(self, log: LogId, done: Committed, committed_by: CommittedBy) -> CommitView:
+    def record(self, log: LogId, done: Committed, committed_by: CommittedBy) -> CommitView:
         """What became of a log, which is still taken."""
         assert self.states.state(log).status in (Status.IN_PROGRESS, Status.ABORTED)
         if isinstance(done, LockHeld | Aborted):
@@ -262,7 +262,7 @@ class _WaitingHost(JobHost):
             log = LogId(path, tp)
             assert tp in turn.taken, "only what is taken is committed"
             if not isinstance(done, TimeUp):
-                self.answers[log] = commits.told(log, done, turn.by)
+                self.answers[log] = commits.record(log, done, turn.by)
 
     def pause(self, seconds: float) -> None:
         """Until the daemon stops, at most."""

@@ -135,7 +135,7 @@ class TopicAnswers:
         self._saved = self._answer
 
 
-class ClusterNews:
+class ClusterChanges:
     """Changes of the cluster: those in its metadata log or, where there is none, those that the broker reports. Thread-safe.
 
     `adopt` takes in all that there is; whether it could.
@@ -174,7 +174,7 @@ class ClusterNews:
             attempt(ask, ", ".join(answers.log_dirs))
             if answers.held != current.metadata:
                 return True
-        return self._tail.has_news()
+        return self._tail.has_changed()
 
 
 def _rendered(answer: ClusterMetadata) -> dict[str, Any]:

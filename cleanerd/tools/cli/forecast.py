@@ -44,13 +44,13 @@ def run(arguments: Namespace) -> int:
         try:
             row = _row(found, clock.now_ms(), exact=arguments.exact)
         except (CleanerdError, OSError) as error:
-            output.say(f"{_name(found)}: {error}")
+            output.print_message(f"{_name(found)}: {error}")
             failed += 1
             continue
         if row is not None:
             rows.append(row)
     if not rows and not failed:
-        output.say("no log with records in it was found whose cleanup.policy contains compact")
+        output.print_message("no log with records in it was found whose cleanup.policy contains compact")
     if output.is_table(arguments.output):
         _write_table(rows)
     else:

@@ -63,7 +63,7 @@ def run(arguments: Namespace) -> int:
     now_ms = arguments.now_ms if arguments.now_ms is not None else SystemClock().now_ms()
     directories = log_dirs(arguments)
     for reason in no_log_dirs(directories):
-        output.say(reason)
+        output.print_message(reason)
     config_of = topic_configs(arguments, directories)
     keys_max = arguments.keys_max or KEYS_MAX
     tasks = [
@@ -90,13 +90,13 @@ def run(arguments: Namespace) -> int:
             found.append((task, answer, entries))
         else:
             tp, reason = task.topic_partition, str(entries or answer)
-            output.say(f"{tp}: {reason}")
+            output.print_message(f"{tp}: {reason}")
             failed.append(
                 {"log_dir": task.log_dir, "topic": tp.topic, "partition": tp.partition, "reason": reason}
             )
     is_nothing_found = not tasks and bool(arguments.topic or arguments.partition)
     if is_nothing_found:
-        output.say("no partition of those that were named was found")
+        output.print_message("no partition of those that were named was found")
     _report(arguments, found, failed)
     return 1 if failed or is_nothing_found else 0
 
@@ -154,7 +154,9 @@ def _entries(task: "InspectTask") -> "Sequence[CoordinatorEntry]":
         return ()
     found = read_coordinator(task.directory, keys_max=task.keys_max)
     if found.undecodable:
-        output.say(f"{task.topic_partition}: {found.undecodable} records are of a type that is not known")
+        output.print_message(
+            f"{task.topic_partition}: {found.undecodable} records are of a type that is not known"
+        )
     return found.entries
 
 
@@ -226,7 +228,7 @@ def _write_plan(path: str, tasks: "Sequence[InspectTask]") -> None:
                 file.write(
                     json.dumps(line | {"home": key.home, "copies": copies, "steps": list(key.steps())}) + "\n"
                 )
-            output.say(
+            output.print_message(
                 f"{topic}: {estimate_text(found.keys)} keys are on several of its {len(parts)} partitions, "
                 f"{size(found.bytes)} in copies that are not the newest; {len(found.listed)} in {path}"
             )

@@ -41,16 +41,16 @@ def run(arguments: Namespace) -> int:
         damage = [asdict(lost) for lost in report.damage]
         output.write_document(arguments.output, **values, damage=damage)
     for producer_id in report.open_transactions:
-        output.say(
+        output.print_message(
             f"the transaction of producer {producer_id} has no end: read_committed consumers wait for it"
         )
     if report.log_start_offset > report.segments[0]:
-        output.say(
+        output.print_message(
             f"the original starts at offset {report.log_start_offset}, by {LOG_START_CHECKPOINT}: the copy also has the "
             "records below, and consumers see them unless the log directory of the copy gets the same entry"
         )
     if report.damage:
-        output.say(
+        output.print_message(
             "keys that were deleted in a lost range are back in the copy: if the partition has other replicas, "
             "delete its directory instead, and the broker fetches the whole log"
         )
@@ -69,7 +69,7 @@ def _write_table(report: "SalvageReport") -> None:
                 "FOUND": [lost.found for lost in report.damage],
             }
         )
-    output.say(
+    output.print_message(
         f"{report.output}: {len(report.segments)} segments, {report.records} records, {size(report.bytes_kept)}, "
         f"end offset {report.end_offset}; lost {size(report.bytes_lost)} in {len(report.damage)} ranges"
     )

@@ -53,7 +53,7 @@ def run(arguments: Namespace) -> int:
         case _:
             _write_table(report)
     if not report.partitions and (arguments.topic or arguments.partition):
-        output.say("no partition of those that were named was found")
+        output.print_message("no partition of those that were named was found")
         return 1
     return 0 if report.is_sound else 1
 
@@ -98,7 +98,7 @@ def _write_table(report: "VerifyReport") -> None:
         for code, finding in {finding.code: finding for finding in findings}.items():
             output.write(f"{code}: {finding.kind.meaning}\n  remedy: {finding.kind.remedy}\n")
     summary = _summary(report)
-    output.say(
+    output.print_message(
         f"{report.partitions} partitions, {report.segments} segments, {report.records} records, "
         f"{size(report.bytes_read)} in {duration(report.seconds)}: "
         f"{summary['errors']} errors, {summary['warnings']} warnings, {summary['infos']} infos"

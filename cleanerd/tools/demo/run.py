@@ -166,7 +166,7 @@ class Demo:
         self._problems += self._traffic.problems()
         if self._problems:
             shown = self._problems[:_PROBLEMS_SHOWN]
-            output.say("\n  ".join([f"THE DEMO FAILED, {len(self._problems)} problems:", *shown]))
+            output.print_message("\n  ".join([f"THE DEMO FAILED, {len(self._problems)} problems:", *shown]))
             return 1
         _print(f"\nNo key was lost: {keys:,} keys checked, {self._traffic.reads():,} reads while cleaning.")
         return 0

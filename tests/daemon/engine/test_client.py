@@ -86,10 +86,10 @@ def test_no_call_waits_for_a_reader_that_has_ended(engine: Engine, channel: Chan
     """By an error that nobody has thought of; the next call has another process."""
     host = CallHost()
 
-    def told(_: object) -> None:
+    def progressed(_: object) -> None:
         raise ZeroDivisionError
 
-    host.told = told  # type: ignore[method-assign]
+    host.progressed = progressed  # type: ignore[method-assign]
     with pytest.raises(EngineDied):
         clean(engine, log_dir, channel, host)
     assert examine(engine, log_dir) == "planned"
