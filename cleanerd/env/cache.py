@@ -37,10 +37,13 @@ def write_whole(path: str, text: str, mode: int) -> None:
     os.replace(temporary, path)
 
 
-def why_untrusted(directory: str) -> str | None:
-    """Why another user could have written what lies in `directory`; None if only this one or root could."""
+def why_untrusted(directory: str, *, is_vouched_for: bool = False) -> str | None:
+    """Why another user could have written what lies in `directory`; None if only this one or root could.
+
+    `is_vouched_for`: whoever named the directory answers for those above, in which another user could put one in its place.
+    """
     path = os.path.realpath(directory)
-    above = path
+    above = "/" if is_vouched_for else path
     while above != (above := os.path.dirname(above)):
         wrong = _why_open(above, is_sticky_enough=True)
         if wrong is not None:

@@ -26,17 +26,23 @@ _BAKED_IN = (codecs, head, offset_index, grouping, verdicts, winner)
 def settle_cache(environment: MutableMapping[str, str]) -> None:
     """Name a directory that can be written, by this user alone: what is loaded from there is executed.
 
-    That is the one that is named already, else the cache directory; a temporary one, which goes away with this process,
-    if another user could have written there, or it is not writable at all. Processes started later inherit it.
+    That is one in the directory that is named already, else in the cache directory; a temporary one, which goes away with
+    this process, if another user could have written there, or it is not writable at all. Processes started later inherit it,
+    and take it again: where every user may write to the directory of temporary files, each engine would compile all kernels.
+    Those of another version, of an engine that was installed below a running daemon, do not.
     """
     named = environment.get(VARIABLE)
-    directory = named or os.path.join(cache_directory(environment), "numba", version())
-    wrong = why_untrusted(directory)
+    directory = named or os.path.join(cache_directory(environment), "numba")
+    if os.path.basename(directory) != version():
+        directory = os.path.join(directory, version())
+    wrong = why_untrusted(directory, is_vouched_for=named is not None)
     if wrong is not None:
         sys.stderr.write(f"cleanerd: compiled kernels are not taken from {directory}: {wrong}\n")
     if wrong is not None or not (named or _is_writable(directory)):
-        directory = tempfile.mkdtemp(prefix="cleanerd-numba-")
-        atexit.register(shutil.rmtree, directory, ignore_errors=True)
+        temporary = tempfile.mkdtemp(prefix="cleanerd-numba-")
+        atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+        directory = os.path.join(temporary, version())
+        os.mkdir(directory, 0o700)
     environment[VARIABLE] = directory
 
 

@@ -20,10 +20,26 @@ def settled(environment: dict[str, str]) -> str:
     return environment[VARIABLE]
 
 
-def test_a_directory_that_is_named_already_is_left(tmp_path: Path) -> None:
-    """Even if it cannot be used: numba complains."""
-    assert settled({VARIABLE: "/proc/named", "CACHE_DIRECTORY": str(tmp_path)}) == "/proc/named"
+def test_a_directory_that_is_named_already_holds_that_of_this_version(tmp_path: Path) -> None:
+    """Even if it cannot be used: numba complains. What is inherited from a daemon of another version is not its own."""
+    own = settled({VARIABLE: "/proc/named", "CACHE_DIRECTORY": str(tmp_path)})
+    assert own == f"/proc/named/{version()}"
+    assert settled({VARIABLE: own}) == own
+    assert settled({VARIABLE: "/proc/named/0123456789abcdef"}) == f"/proc/named/0123456789abcdef/{version()}"
     assert os.listdir(tmp_path) == []
+
+
+def test_a_temporary_one_is_inherited_wherever_it_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a pod every user may write to all that is mounted, directories of temporary files as well."""
+    tmp_path.chmod(0o2777)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    environment = {"CACHE_DIRECTORY": str(tmp_path)}
+    temporary = settled(environment)
+    assert f"every user may write to {tmp_path}" in capsys.readouterr().err
+    assert settled(environment) == temporary
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
