@@ -87,6 +87,7 @@ class Store:
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None  # of the file that this is a connection to
         self._state: dict[_Key, str] = {}
+        self._refused: dict[_Key, str] = {}  # what `all` left out and logged: it is called each second
         self._unsaved: set[_Key] = set()  # keys whose value, or absence, is in memory only
         self._is_failing = False
         self.lost_events = 0  # that could not be written since the start
@@ -138,7 +139,7 @@ class Store:
         )
 
     def all(self, kind: str, make: Callable[[dict[str, Any]], _T]) -> dict[str, _T]:
-        """All state of a kind by key. What `make` refuses with ValueError, TypeError or KeyError is logged and left out."""
+        """All state of a kind by key. What `make` refuses (ValueError, TypeError, KeyError) is left out, and logged once."""
         with self._lock:
             texts = {key: text for (of_kind, key), text in self._state.items() if of_kind == kind}
         found = {}
@@ -147,9 +148,11 @@ class Store:
                 found[key] = make(json.loads(text))
             except (ValueError, TypeError, KeyError, OverflowError) as error:
                 # Damaged, or written by another version.
-                _log.error(
-                    "history_state_unreadable", path=self._path, state=f"{kind} {key}", reason=str(error)
-                )
+                if self._refused.get((kind, key)) != text:
+                    self._refused[kind, key] = text
+                    _log.error(
+                        "history_state_unreadable", path=self._path, state=f"{kind} {key}", reason=str(error)
+                    )
         return found
 
     def put(self, kind: str, key: str, value: Mapping[str, Any]) -> bool:
