@@ -221,7 +221,7 @@ def test_a_wall_clock_that_jumps_both_ways_loses_nothing(
         assert daemon.stop() == 0
 
 
-def clean(log_dir: Path, *, file_bytes: int | None = None) -> "subprocess.Popen[str]":
+def clean(log_dir: Path, *options: str, file_bytes: int | None = None) -> "subprocess.Popen[str]":
     """A real `cleanerd clean`, with a limit on the size of files that it may write."""
 
     def limited() -> None:
@@ -237,6 +237,7 @@ def clean(log_dir: Path, *, file_bytes: int | None = None) -> "subprocess.Popen[
         *command,
         "--set=log.cleanup.policy=compact",
         "--set=cleanerd.spark.master=local[1]",
+        *options,
     ]
     return subprocess.Popen(
         arguments, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=limited,
