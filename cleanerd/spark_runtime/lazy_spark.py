@@ -32,7 +32,7 @@ from .executor import Cluster, Executor, Local
 from .forked_daemon import ADDRESS, ForkedDaemon
 from .java import find_java_home
 from .jvm import JVM_OPTIONS, Jvm, begin
-from .pyspark_privates import SETTINGS, is_stopped, stop
+from .pyspark_privates import SETTINGS, is_closed, is_stopped, stop
 from .resident_job import JvmLost, Residents
 
 _T = TypeVar("_T")
@@ -231,9 +231,11 @@ class LazySpark:
             context.setJobGroup(group, "cleanerd", interruptOnCancel=True)
             context.setLocalProperty("spark.scheduler.pool", threading.current_thread().name)
             return work(context)
-        except BaseException:
+        except BaseException as error:
             with contextlib.suppress(Exception):  # a context that has stopped; why it did is what counts
                 context.cancelJobGroup(group)
+            if isinstance(error, AttributeError) and is_closed(context):
+                raise EOFError("the context was stopped") from error
             raise
 
     def stop(self) -> None:
@@ -268,8 +270,9 @@ class LazySpark:
             jvm.kill()
 
     def _is_alive(self) -> bool:
+        context = self._context
         try:
-            return self._context is not None and not is_stopped(self._context)
+            return context is not None and not is_stopped(context)
         except _LOST:
             return False
 

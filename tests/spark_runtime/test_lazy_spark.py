@@ -80,6 +80,17 @@ def test_a_message_of_another_user_is_not_heard(alone: None, settings: dict[str,
         assert isinstance(job.exception(60), SparkFailed if settings else NoneType), "no new session for it"
 
 
+def test_a_job_under_which_its_session_is_stopped_gives_that_as_the_reason(alone: None) -> None:
+    """PySpark sets what is Java's to None then, and fails on that in the end of a job."""
+
+    def work(context: Any) -> None:
+        own.stop()
+        context.setLocalProperty("key", "value")
+
+    with session() as own, pytest.raises(SparkFailed, match="the session was stopped"):
+        own.run(work)
+
+
 def jvms() -> set[int]:
     """JVMs of Spark that this process has started; not the script and the JVM that find out how to start one."""
     found = set()
