@@ -41,7 +41,7 @@ _TOPIC_SETTINGS = {
 _PATIENCE_S = 600.0
 _POLL_S = 0.2
 _BEGAN = re.compile(r"(\d{13}) .*Beginning cleaning of log (\S+)$")
-_CLEANED = re.compile(r"(\d{13}) .*?cleaned log (\S+) \(dirty section = \[\d+, (\d+)\]\)")
+_CLEANED = re.compile(r"(\d{13}) .*?cleaned log (\S+) \(dirty section = \[\d+, (\d+)\]\)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,14 @@ class Span:
     ended_ms: int
 
 
-def find_span(lines: Sequence[str], ends: dict[str, int]) -> Span | None:
-    """From the broker's lines, once every log of `ends` was cleaned up to the offset named there."""
+def find_span(messages: Sequence[str], ends: dict[str, int]) -> Span | None:
+    """From what the broker logged, once every log of `ends` was cleaned up to the offset named there."""
     began: list[int] = []
     ended: dict[str, int] = {}
-    for line, following in zip(lines, [*lines[1:], ""], strict=True):
-        if (found := _BEGAN.search(line)) and found[2] in ends:
+    for message in messages:
+        if (found := _BEGAN.search(message)) and found[2] in ends:
             began.append(int(found[1]))
-        found = _CLEANED.search(f"{line} {following}")
+        found = _CLEANED.search(message)
         if found and int(found[3]) >= ends.get(found[2], 2**63):
             ended[found[2]] = int(found[1])
     if len(ended) < len(ends):

@@ -66,20 +66,20 @@ def test_a_side_that_loses_a_batch_ends_the_run(wrong: tuple[str, ...], tmp_path
 
 
 def test_a_span_takes_in_all_passes_over_all_logs() -> None:
-    def lines(began_ms: int, ended_ms: int, log: str, begin: int, end: int) -> list[str]:
+    def messages(began_ms: int, ended_ms: int, log: str, begin: int, end: int) -> list[str]:
         thread = "INFO org.apache.kafka.storage.internals.log.LogCleaner$CleanerThread"
         return [
             f"INFO org.apache.kafka.storage.internals.log.Cleaner {began_ms} Cleaner 0: Beginning cleaning of log {log}",
-            f"{thread} {ended_ms} [kafka-log-cleaner-thread-0]: ",
-            f"\tLog cleaner thread 0 cleaned log {log} (dirty section = [{begin}, {end}])",
-            "\t63.9 MB of log processed in 2.0 seconds (31.9 MB/sec).",
+            f"{thread} {ended_ms} [kafka-log-cleaner-thread-0]: "
+            f"\n\tLog cleaner thread 0 cleaned log {log} (dirty section = [{begin}, {end}])"
+            "\n\t63.9 MB of log processed in 2.0 seconds (31.9 MB/sec).",
         ]
 
     t = 1795325980000
-    said = lines(t, t + 100, "warm-0", 0, 10) + lines(t + 200, t + 300, "round0-0", 0, 60)
+    said = messages(t, t + 100, "warm-0", 0, 10) + messages(t + 200, t + 300, "round0-0", 0, 60)
     ends = {"round0-0": 100, "round0-1": 50}
     assert find_span(said, ends) is None
-    said += lines(t + 400, t + 500, "round0-1", 0, 50)
+    said += messages(t + 400, t + 500, "round0-1", 0, 50)
     assert find_span(said, ends) is None, "the first log needs another pass"
-    said += lines(t + 600, t + 700, "round0-0", 60, 100)
+    said += messages(t + 600, t + 700, "round0-0", 60, 100)
     assert find_span(said, ends) == Span(t + 200, t + 700)
