@@ -4,6 +4,7 @@
 it fails there, and not in a session that hangs.
 """
 
+import contextlib
 import struct
 import subprocess
 import threading
@@ -88,7 +89,12 @@ def stop(context: SparkContext) -> None:
         context.stop()
     finally:
         if server is not None:
-            threading.Thread(target=server.shutdown, daemon=True).start()
+            threading.Thread(target=_shut_down, args=(server,), daemon=True).start()
+
+
+def _shut_down(server: Any) -> None:
+    with contextlib.suppress(FileNotFoundError):  # its socket goes with Spark's directory, at the same time
+        server.shutdown()
 
 
 def forget_gateway(process: "subprocess.Popen[bytes] | None") -> None:
