@@ -35,7 +35,7 @@ def settle_cache(environment: MutableMapping[str, str]) -> None:
     directory = named or os.path.join(cache_directory(environment), "numba")
     if os.path.basename(directory) != version():
         directory = os.path.join(directory, version())
-    wrong = why_untrusted(directory, is_vouched_for=named is not None)
+    wrong = why_untrusted(named or directory, is_vouched_for=named is not None)
     if wrong is not None:
         sys.stderr.write(f"cleanerd: compiled kernels are not taken from {directory}: {wrong}\n")
     if wrong is not None or not (named or _is_writable(directory)):

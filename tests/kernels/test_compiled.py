@@ -116,3 +116,11 @@ def test_a_directory_that_others_can_write_is_not_used(
     assert directory != str(shared)
     assert os.stat(directory).st_mode & 0o077 == 0
     assert f"every user may write to {shared}" in capsys.readouterr().err
+
+
+def test_nor_is_one_in_a_named_directory_that_others_can_write(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tmp_path.chmod(0o777)
+    assert not settled({VARIABLE: str(tmp_path)}).startswith(str(tmp_path))
+    assert f"every user may write to {tmp_path}" in capsys.readouterr().err
