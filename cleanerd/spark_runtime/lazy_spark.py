@@ -32,7 +32,7 @@ from .executor import Cluster, Executor, Local
 from .forked_daemon import ADDRESS, ForkedDaemon
 from .java import find_java_home
 from .jvm import JVM_OPTIONS, Jvm, begin
-from .pyspark_privates import SETTINGS, is_closed, is_stopped, stop
+from .pyspark_privates import SETTINGS, is_stopped, stop
 from .resident_job import JvmLost, Residents
 
 _T = TypeVar("_T")
@@ -234,7 +234,7 @@ class LazySpark:
         except BaseException as error:
             with contextlib.suppress(Exception):  # a context that has stopped; why it did is what counts
                 context.cancelJobGroup(group)
-            if isinstance(error, AttributeError) and is_closed(context):
+            if isinstance(error, AttributeError) and is_stopped(context):
                 raise EOFError("the context was stopped") from error
             raise
 

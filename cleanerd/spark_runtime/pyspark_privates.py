@@ -71,14 +71,12 @@ def scratch_root(context: SparkContext) -> str:
 
 
 def is_stopped(context: SparkContext) -> bool:
-    """Whether it takes no jobs any more. Raises as py4j does when the JVM is gone."""
+    """Whether it takes no jobs any more. Raises as py4j does when the JVM is gone.
+
+    Where it was stopped from here, whatever PySpark does with it is an AttributeError, also the end of a job.
+    """
     java = context._jsc
     return java is None or bool(java.sc().isStopped())
-
-
-def is_closed(context: SparkContext) -> bool:
-    """Whether it was stopped from here: whatever PySpark does with it then is an AttributeError, also the end of a job."""
-    return context._jsc is None
 
 
 def stop(context: SparkContext) -> None:
