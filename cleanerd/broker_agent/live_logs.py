@@ -121,7 +121,7 @@ def _live_log(row: dict[str, Any], config: Mapping[str, str], overridden: frozen
     return LiveLog(
         topic_partition=TopicPartition(row["topic"], row["partition"]),
         directory=row["directory"],
-        identity=LiveIdentity(row.get("directory_inode"), row["topic_id"]),
+        identity=LiveIdentity(row["directory_inode"], row["topic_id"]),
         is_future=row["is_future"],
         segments=tuple(LiveSegment(base, size) for base, size in row["segments"]),
         log_start_offset=row["log_start_offset"],

@@ -1,4 +1,4 @@
-"""All keys by name, as `model.py` declares them; retired keys, and keys that do not concern cleanerd."""
+"""All keys by name, as `model.py` declares them; keys that do not concern cleanerd."""
 
 import re
 from dataclasses import replace
@@ -11,26 +11,6 @@ BROKER_KEYS = {**declared_keys(CleanerdConfig), **declared_keys(TopicDefaults)}
 _SPARK_CONF = BROKER_KEYS.pop("cleanerd.spark.conf.*")
 SPARK_CONF_PREFIX = _SPARK_CONF.name.removesuffix("*")
 MS_PER_UNIT = {"ms": 1, "minutes": 60_000, "hours": 3_600_000}
-
-RETIRED_KEYS = {
-    "cleanerd.install": "results are no longer installed by reassignment",
-    "cleanerd.install.topics": "results are no longer installed by reassignment",
-    "cleanerd.install.window": "results are no longer installed by reassignment",
-    "cleanerd.install.min.reclaim.bytes": "results are no longer installed by reassignment",
-    "cleanerd.install.min.reclaim.ratio": "results are no longer installed by reassignment",
-    "cleanerd.install.max.tail.bytes": "results are no longer installed by reassignment",
-    "cleanerd.install.step.timeout.ms": "results are no longer installed by reassignment",
-    "cleanerd.job.max.bytes": "small logs share a job up to 256 MiB",
-    "cleanerd.job.max.logs": "256 small logs share a job at most",
-    "cleanerd.merge.enable": "small segments are merged where that pays",
-    "cleanerd.history.max.age.ms": "the history is kept for 30 days",
-    "cleanerd.retry.backoff.max.ms": "the longest pause after a failure is 10 minutes",
-    "cleanerd.staged.max.wasted.ratio": "it is 1",
-    "cleanerd.metrics.per.partition.max": "it is 500",
-    "cleanerd.metrics.jmx.compat": "use the names in metrics.md",
-    "cleanerd.log.kafka.summary": "the event `cleaning` has all of it",
-}
-"""Keys of earlier versions, and what holds instead: a warning, so that an upgrade does not keep a daemon from starting."""
 
 IGNORED_BROKER_KEYS = {
     "log.flush.offset.checkpoint.interval.ms": "recovery points are the broker's",

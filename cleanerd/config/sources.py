@@ -27,7 +27,6 @@ import javaproperties
 from cleanerd.config.keys import (
     BROKER_KEYS,
     IGNORED_TOPIC_KEYS,
-    RETIRED_KEYS,
     TOPIC_KEYS,
     broker_key,
 )
@@ -76,10 +75,7 @@ def read_sources(
     problems: list[str] = []
     warnings: list[str] = []
     written = _properties(config_file, Layer.CONFIG_FILE, problems) if config_file else {}
-    command_line, environment = (
-        _command_line(assignments, problems, warnings),
-        _environment(problems, warnings),
-    )
+    command_line, environment = _command_line(assignments, problems), _environment(problems)
     if _PROVIDERS in written or environment_variable(_PROVIDERS) in os.environ:
         problems.extend(_provider_references({**written, **environment}, command_line))
     return Sources(
@@ -106,14 +102,11 @@ def environment_variable(key: str) -> str:
     return prefix + name.replace("_", "__").replace("-", "___").replace(".", "_").upper()
 
 
-def _environment(problems: list[str], warnings: list[str]) -> dict[str, Text]:
+def _environment(problems: list[str]) -> dict[str, Text]:
     variables = {environment_variable(key): key for key in BROKER_KEYS}
     own = [name for name in variables if name.startswith("CLEANERD_")]
-    retired = {environment_variable(key): key for key in RETIRED_KEYS}
     for name in sorted(os.environ):
-        if name in retired:
-            warnings.append(_retired(retired[name], Origin(Layer.ENVIRONMENT, name)))
-        elif name.startswith("CLEANERD_") and name not in own:
+        if name.startswith("CLEANERD_") and name not in own:
             nearly = difflib.get_close_matches(name, own, 1, _NEARLY)
             problems.extend(f"{name}: expected {meant}, found an unknown variable" for meant in nearly)
     return {
@@ -123,16 +116,12 @@ def _environment(problems: list[str], warnings: list[str]) -> dict[str, Text]:
     }
 
 
-def _command_line(
-    assignments: Iterable[tuple[str, str]], problems: list[str], warnings: list[str]
-) -> dict[str, Text]:
+def _command_line(assignments: Iterable[tuple[str, str]], problems: list[str]) -> dict[str, Text]:
     texts = {}
     for key, value in assignments:
         origin = Origin(Layer.COMMAND_LINE, f"--set {key}")
         if broker_key(key) is not None:
             texts[key] = Text(value, origin)
-        elif key in RETIRED_KEYS:
-            warnings.append(_retired(key, origin))
         else:
             problems.append(_unknown_broker_key(key, origin))
     return texts
@@ -154,8 +143,6 @@ def _config_file(written: Texts, problems: list[str], warnings: list[str]) -> di
     for key, text in written.items():
         if broker_key(key) is not None:
             texts[key] = text
-        elif key in RETIRED_KEYS:
-            warnings.append(_retired(key, text.origin))
         elif key.startswith(OWN_PREFIX):
             own = [name for name in BROKER_KEYS if name.startswith(OWN_PREFIX)]
             problems.append(_unknown(key, "a key of cleanerd", text.origin, own))
@@ -218,10 +205,6 @@ def _provider_references(texts: Texts, command_line: Texts) -> Iterable[str]:
             remedy += f" or {environment_variable(key)} in the environment"
         found = f"found a config provider's {text!r} ({text.origin})"
         yield f"{key}: expected a literal value, {found}; give cleanerd the value with {remedy}"
-
-
-def _retired(key: str, origin: Origin) -> str:
-    return f"{key}: no longer a key: {RETIRED_KEYS[key]} ({origin})"
 
 
 def _unknown(key: str, expected: str, origin: Origin, known: Iterable[str]) -> str:

@@ -56,7 +56,6 @@ CREATE TABLE IF NOT EXISTS samples (
     cleanable_bytes INTEGER NOT NULL, PRIMARY KEY (log, time_ms)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS state (
     kind TEXT, key TEXT, value TEXT NOT NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID;
-DELETE FROM state WHERE kind = 'horizon'; -- of versions that did not read horizons from the logs
 """
 _BUSY_TIMEOUT_S = 2.0
 _SAMPLES_SHARE = 0.25

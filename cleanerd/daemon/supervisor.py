@@ -7,7 +7,6 @@ cleanerd-worker-express  reserved topics that have waited too long behind long j
 cleanerd-scanner      inventory: when the watcher saw something, and every cleanerd.scan.interval.ms
 cleanerd-committer    staged results whose directory became free
 cleanerd-retention    log.retention.check.interval.ms for logs that are not compacted, the backoff for the others
-cleanerd-left-installs  what an earlier version has left of installs by reassignment
 cleanerd-pacer        the limit on I/O that follows the pressure of the machine
 cleanerd-housekeeper  deletions that are due, holds that expire, an idle engine, history
 
@@ -29,7 +28,6 @@ from cleanerd.daemon.configuration.reload import ReloadOutcome, ReloadStatus, Re
 from cleanerd.daemon.loops.cleanings import Cleaners
 from cleanerd.daemon.loops.committer import Committer
 from cleanerd.daemon.loops.housekeeper import Housekeeper
-from cleanerd.daemon.loops.left_installs import LeftInstalls
 from cleanerd.daemon.loops.pacer import Pacer
 from cleanerd.daemon.loops.retainer import Retainer
 from cleanerd.daemon.loops.scanner import Scanner
@@ -48,8 +46,7 @@ class Supervisor:
         self.cleaners = Cleaners(parts, self.scanner)
         self.pacer = Pacer(parts)
         loops = (
-            self.scanner, Committer(parts, self.scanner), Retainer(parts, self.scanner), LeftInstalls(parts),
-            Housekeeper(parts), self.pacer,
+            self.scanner, Committer(parts, self.scanner), Retainer(parts, self.scanner), Housekeeper(parts), self.pacer,
         )  # fmt: skip
         self.keepers = [loop.worker for loop in loops]
 

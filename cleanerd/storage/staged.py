@@ -22,8 +22,6 @@ from .partition_dir import PartitionDir
 
 NO_LIMIT_MS = 2**63 - 1
 _VERSION = 5
-_WITHOUT_TIME = 4
-"""The version before, which did not limit how long a result may wait: a commit that has begun is finished, none begins."""
 _MANIFEST_END = f"{FileKind.MANIFEST.value}{Suffix.STAGED.value}"
 _UNFINISHED_END = f".manifest-part{Suffix.STAGED.value}"
 
@@ -193,10 +191,7 @@ def read_manifest(partition: PartitionDir, name: SegmentFileName) -> StagedGroup
     path, expected = partition.path_of(name), f"a manifest of version {_VERSION}"
     try:
         fields = json.loads(partition.files.read(path))
-        version = fields.pop("version")
-        if version == _WITHOUT_TIME:
-            fields["commit_by_ms"] = 0
-        elif version != _VERSION:
+        if fields.pop("version") != _VERSION:
             raise ValueError("another version")
         group = _MANIFEST.validate_python(fields)
     except ValidationError as error:

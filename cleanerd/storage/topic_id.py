@@ -26,14 +26,14 @@ class LiveIdentity:
     old directory is gone its inode may come back, with another topic id.
     """
 
-    directory_inode: int | None  # None: an agent of an earlier release does not report it
+    directory_inode: int
     topic_id: str | None
 
     def check(self, partition: PartitionDir) -> None:
         """Raise SourceChanged if another log lies there now, also OSError."""
         inode = partition.files.stat(partition.path).inode
         found = read_topic_id(partition)
-        if self.directory_inode not in {None, inode} or self.topic_id not in {None, found}:
+        if self.directory_inode != inode or self.topic_id not in {None, found}:
             raise SourceChanged(
                 f"{partition.path}: its broker reported topic id {self.topic_id} in directory inode "
                 f"{self.directory_inode}, found topic id {found} in {inode}: the topic was created again"

@@ -58,19 +58,6 @@ def test_records_of_the_metadata_log_set_what_may_change_at_run_time() -> None:
     assert (broker.scan_interval_ms, broker.state_dir) == (5, "/var/lib/cleanerd")
 
 
-def test_a_key_of_an_earlier_version_is_a_warning_that_says_what_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In any layer: an upgrade keeps no daemon from starting."""
-    path = tmp_path / "server.properties"
-    path.write_text("cleanerd.install=reassign\n")
-    monkeypatch.setenv("CLEANERD_LOG_KAFKA_SUMMARY", "true")
-    found = resolve(read_sources(str(path), [("cleanerd.retry.backoff.max.ms", "5")])).warnings
-    assert [text.split(":")[0] for text in found] == [
-        "cleanerd.retry.backoff.max.ms", "cleanerd.log.kafka.summary", "cleanerd.install",
-    ]  # fmt: skip
-
-
 def spark_conf(*assignments: tuple[str, str]) -> tuple[tuple[str, str], ...]:
     return resolve(read_sources(None, assignments)).broker.spark_conf
 

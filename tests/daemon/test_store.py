@@ -366,13 +366,6 @@ def test_a_locked_file_costs_the_row_only(path: str, monkeypatch: pytest.MonkeyP
     ("rows", "found"),
     [
         pytest.param(
-            "INSERT INTO events (time_ms, topic, partition, event) VALUES (2, 'a', 0, "
-            '\'{"time_ms": 2, "kind": "install", "outcome": "running", "topic": "a", "partition": 0}\');'
-            "INSERT INTO state VALUES ('installed', '/d/a-0', '{\"inode\": 1, \"offset\": 2}')",
-            [2, 1],
-            id="of a version that installed",
-        ),
-        pytest.param(
             'INSERT INTO events (time_ms, event) VALUES (2, \'{"kind": "unheard of"}\');'
             "INSERT INTO state VALUES ('log', 'x', '[1]'), ('log', 'y', '{')",
             [1],

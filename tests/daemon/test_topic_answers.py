@@ -43,7 +43,7 @@ def live_log(tp: TopicPartition, topic_id: uuid.UUID | None, own: dict[str, str]
     values = {"cleanup.policy": "delete", "retention.ms": "1000", "delete.retention.ms": "5000", **own}
     text = None if topic_id is None else render_uuid(topic_id)
     return LiveLog(
-        tp, str(tp), LiveIdentity(None, text), False, (), 0, 0, 0, 0, 0, None, None, values, frozenset(own)
+        tp, str(tp), LiveIdentity(1, text), False, (), 0, 0, 0, 0, 0, None, None, values, frozenset(own)
     )
 
 

@@ -1,7 +1,5 @@
 """Recovery: interrupted anywhere and run again it ends the same; what is not ours is treated as a broker's."""
 
-import json
-
 import pytest
 
 from cleanerd.errors import LogUncleanable
@@ -58,23 +56,6 @@ def test_second_recovery_changes_nothing(scenario: Scenario) -> None:
         recover_beside_broker(copy)
         assert {op[0] for op in copy.operations} <= {"fsync_dir"}
         assert bool(copy.operations) == bool(names(copy, ".cleanerd"))
-
-
-@scenarios
-def test_a_commit_that_the_version_before_has_begun_ends_the_same(scenario: Scenario) -> None:
-    """An upgrade may follow a kill. Its manifests limit no waiting; what has not begun is too old to be committed."""
-    disk, _ = staged_disk(scenario)
-    for copy in distinct(killed(disk, commit_all)):
-        before = copy.copy()
-        for name in names(before, ".manifest.cleanerd"):
-            fields = json.loads(before.read(at(name)))
-            del fields["commit_by_ms"]
-            before.put(at(name), json.dumps(fields | {"version": 4}).encode())
-        cleanerd_recovers(copy)
-        cleanerd_recovers(before)
-        assert live_segments(before) == live_segments(copy)
-        waiting = read_manifests(PartitionDir(before, DIRECTORY))
-        assert [group.commit_by_ms for group in waiting] == [0] * len(waiting)
 
 
 @scenarios

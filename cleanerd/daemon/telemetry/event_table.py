@@ -82,21 +82,6 @@ _row("commit", "info", ("outcome", "reason", *_LOG, "committed_by"),
      "A result that was staged because a broker owned the log directory was committed or dropped.",
      "dropped: nothing, the log has changed and will be cleaned again. failed: look at the disk.",
      outcomes="committed, dropped, failed", loud="failed")
-_row("install", "info", ("outcome", "reason", *_LOG, "replicas"),
-     "Leftovers of an install by reassignment, from an earlier version, were cleared away. abandoned: the cluster had not "
-     "been asked for anything; returned: the partition has its old replicas; installed: it has, and the broker has loaded "
-     "the result; dropped: the topic is gone; foreign: somebody has changed the replicas since, and they stay.",
-     "installed: the replica may have keys that its leader lacks: have it fetch the whole log. foreign: check that the "
-     "replicas are those that you want. dropped: if the topic was created again on this broker, restart the broker.",
-     outcomes="abandoned, returned, installed, dropped, foreign", loud="installed, foreign")
-_row("install_waits", "warning", (*_LOG, "step", "replicas", "reason"),
-     "An earlier version may have taken a replica out of its partition, and it is not back yet; the reason names what the "
-     "daemon waits for. It tries again every few seconds, and at its next start.",
-     "Mend what the reason names: until then the partition may lack one of its `replicas`.")
-_row("install_unreadable", "warning", ("log_dir", "reason"),
-     "Leftovers of an install by reassignment, from an earlier version, cannot be read; they are not touched.",
-     "Compare the replicas of the partition that was installed last with what they were (`cleanerctl history`), put them "
-     "right, and remove the directory.")
 _row("retention", "info", ("outcome", "reason", *_LOG, "bytes"), "Retention deleted segments of a log.",
      "failed: look at the file that the reason names.", outcomes="deleted, failed", loud="failed")
 _row("recovery", "info", ("outcome", "reason"), "Leftovers of an interrupted commit could not be cleaned up.",

@@ -22,9 +22,7 @@ LogState = Literal[
 """Of a log; `aborted` means that its cleaning was asked to stop and has not stopped yet (rule 2A), `ignored` that cleanerd
 leaves it alone (policy, foreign topic id), with the reason."""
 
-HistoryEventKind = Literal[
-    "cleaning", "commit", "install", "retention", "recovery", "control", "reload", "daemon"
-]
+HistoryEventKind = Literal["cleaning", "commit", "retention", "recovery", "control", "reload", "daemon"]
 
 JobTrigger = Literal["schedule", "request", "horizon", "max lag"]
 
