@@ -16,6 +16,7 @@ from cleanerd.cleaning.clean import Cleaner
 from cleanerd.cleaning.commit_host import CommitHost
 from cleanerd.cleaning.committer import Committer, has_result, in_rounds
 from cleanerd.cleaning.foreign import left_alone
+from cleanerd.cleaning.knowledge import Knowledge
 from cleanerd.cleaning.result import NO_LOG, CleaningOutcome, CleanRequest, LogResult, Progress
 from cleanerd.cleaning.retain import Retained, retain_log
 from cleanerd.cleaning.roll import roll
@@ -293,7 +294,9 @@ class Directory(CommitHost):
         if not self._found or self._log_dir.owner is Owner.LIVE_BROKER:
             return
         configuration = self._run.configured.for_deletion()
-        topic_config = self._request.topic_config if configuration is None else configuration.for_deletion
+        topic_config = self._request.topic_config
+        if configuration is not None:
+            topic_config = Knowledge(self._log_dir, configuration).limits
         alone = left_alone(self._log_dir, self._found, configuration, self._request.topics)
         checkpoints, dry_run = self._log_dir.checkpoints(), self._request.dry_run
         for tp in self._found:

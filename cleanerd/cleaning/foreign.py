@@ -1,4 +1,4 @@
-"""Logs that are left alone because nothing allows cleanerd to touch them (architecture 2).
+"""Which logs a command line allows cleanerd to touch, beside those of which `Knowledge` does (architecture 2).
 
 Where there is the cluster's metadata log, a log must be of a topic in it. A broker's directory without one (a ZooKeeper
 broker's, a restored volume) has no settings of its topics: Kafka's defaults would delete a compacted one after a week, and
@@ -23,74 +23,13 @@ where it is set                                for which logs of a broker's dire
 
 from collections.abc import Iterable
 
+from cleanerd.cleaning.knowledge import Knowledge
 from cleanerd.config.load import Configuration
 from cleanerd.config.settings import Layer
 from cleanerd.format.names import PARTITION_METADATA, TopicPartition
 from cleanerd.storage.log_dir import LogDir
-from cleanerd.storage.topic_id import why_not_of_cluster
 
-_ELSEWHERE = ("confluent.tier.enable", "diskless.enable", "inkless.enable")
-"""Settings of topics with which other brokers keep records outside of their log directories."""
-_SET_BY_OPERATOR = (Layer.COMMAND_LINE, Layer.TOPIC_FILE)
 _SET_BY_NOBODY = (Layer.DEFAULT, Layer.BROKER)  # of a topic that is not known
-_CONSUMER_OFFSETS = "__consumer_offsets"
-_COORDINATORS_MENDED = {"4.0": "4.0.2", "4.1": "4.1.2", "4.2": "4.2.1"}
-"""By release, the first whose group coordinator loads what a cleaning has left (rule A.8)."""
-
-
-def why_foreign(log_dir: LogDir, tp: TopicPartition, configuration: Configuration) -> str | None:
-    """Why a log must be left alone, None for those that are ours to clean. Raises OSError."""
-    topic = tp.topic
-    if log_dir.is_kafka and not is_known(topic, configuration):
-        return (
-            f"{log_dir.path} is a broker's and has no metadata log: how {topic} is configured is not known; "
-            f"set its cleanup.policy in topics.d, or with --topic-set {topic}:cleanup.policy=..."
-        )
-    not_of_cluster = why_not_of_cluster(log_dir.partition(tp), topic, configuration.metadata)
-    return not_of_cluster or _why_never(topic, configuration) or _why_not_loaded(topic, configuration)
-
-
-def is_known(topic: str, configuration: Configuration) -> bool:
-    """Whether the settings of a topic are known: from an operator, the metadata log or the broker itself."""
-    metadata = configuration.metadata
-    if configuration.has_metadata_log or (metadata is not None and topic in metadata.topic_ids):
-        return True
-    return "cleanup.policy" in configuration.own_texts(topic)
-
-
-def _why_never(topic: str, configuration: Configuration) -> str | None:
-    """Why a log is left alone whatever an operator sets: its settings are not valid, or it is not all here.
-
-    None: they are, and it is, or it has only retention, which leaves a tiered log to its broker (6.17).
-    """
-    if topic in configuration.unusable:
-        return f"{configuration.unusable[topic]}; topics.d may set another value for cleanerd"
-    own = {} if configuration.metadata is None else configuration.metadata.topic_configs.get(topic, {})
-    elsewhere = [key for key in _ELSEWHERE if own.get(key) == "true"]
-    config = configuration.topic(topic)
-    if config.remote_storage_enable and config.compact:
-        elsewhere.append("remote.storage.enable")
-    if not elsewhere:
-        return None
-    return (
-        f"{elsewhere[0]} is set: a part of {topic} is in remote storage, where values would outlive the tombstones that "
-        "a cleaning takes from here"
-    )
-
-
-def _why_not_loaded(topic: str, configuration: Configuration) -> str | None:
-    """Why the broker may be unable to load a log that was cleaned; None: it can, or an operator wants it cleaned."""
-    release = configuration.metadata and configuration.metadata.release
-    mended = _COORDINATORS_MENDED.get(release or "")
-    if topic != _CONSUMER_OFFSETS or mended is None:
-        return None
-    if configuration.topic_settings(topic)["cleanup.policy"].origin.layer in _SET_BY_OPERATOR:
-        return None
-    return (
-        f"the broker was last started as Kafka {release}, whose group coordinator before {mended} may fail to load a "
-        f"{topic} that was cleaned, and the directory does not show which {release} it is; from {mended} on set "
-        f"its cleanup.policy in topics.d, or with --topic-set {topic}:cleanup.policy=compact"
-    )
 
 
 def left_alone(
@@ -105,7 +44,8 @@ def left_alone(
     """
     if configuration is None:
         return {}
-    reasons = {tp: why_foreign(log_dir, tp, configuration) for tp in found}
+    knowledge = Knowledge(log_dir, configuration)
+    reasons = {tp: knowledge.why_untouched(tp) for tp in found}
     foreign = {tp: reason for tp, reason in reasons.items() if reason is not None}
     if not foreign:
         return {}
@@ -113,8 +53,7 @@ def left_alone(
     return {
         tp: f"{reason}{command_line.advice(tp)}"
         for tp, reason in foreign.items()
-        if _why_never(tp.topic, configuration)
-        or not command_line.covers(tp, is_named=tp.topic in (named or ()))
+        if knowledge.why_never(tp.topic) or not command_line.covers(tp, is_named=tp.topic in (named or ()))
     }
 
 
@@ -145,7 +84,7 @@ class _CommandLine:
 
     def _layer(self, tp: TopicPartition) -> Layer:
         """Who sets the policy."""
-        return self._configuration.topic_settings(tp.topic)["cleanup.policy"].origin.layer
+        return self._configuration.topic_origin(tp.topic, "cleanup.policy").layer
 
     def _is_for_all(self, tp: TopicPartition) -> bool:
         """Whether no settings elsewhere contradict a policy for all logs."""

@@ -177,29 +177,15 @@ class Configuration:
         default: float = self._topic_defaults["min.cleanable.dirty.ratio"].value
         return default if prior is None else prior
 
-    def for_deletion(self, topic: str) -> TopicConfig:
-        """`topic`, for what expires while its broker is down: no limit that other nodes may be changing meanwhile holds.
+    @property
+    def is_without_broker(self) -> bool:
+        """Whether nobody gave the configuration of a broker: neither its file nor its environment."""
+        return self._sources.is_without_broker
 
-        Nor does a default of Kafka's where its broker may have another one in a file that was not given to us. The broker
-        deletes by its limits itself as soon as it is back. What is written for cleanerd (`topics.d`, command line) holds.
-        """
-        config = self.topic(topic)
-        metadata = self.metadata
-        if metadata is None or topic not in metadata.topic_ids:
-            return config
-        # voters that this node, which was killed before it took part, has not written down yet
-        voters = {voter.partition("@")[0] for voter in self.broker.quorum_voters}
-        is_final = metadata.is_final and voters <= {str(metadata.node_id)}
-        if is_final and not self._sources.is_without_broker:
-            return config
-        own, ours = self._topics.get(topic, Layers()), (Layer.COMMAND_LINE, Layer.TOPIC_FILE)
-        layers = {
-            name: (own if name in own else self._topic_defaults)[name].origin.layer for name in _RETENTION
-        }
-        left = [
-            n for n, layer in layers.items() if (layer is Layer.DEFAULT if is_final else layer not in ours)
-        ]
-        return config.but(**{TOPIC_KEYS[name].field: -1 for name in left})
+    def topic_origin(self, topic: str, key: str) -> Origin:
+        """Where the value of a key comes from that a topic has."""
+        own = self._topics.get(topic, Layers())
+        return own[key].origin if key in own else self._topic_defaults[key].origin
 
     def topic_settings(self, topic: str) -> SettingsByKey:
         """Values of one topic by key, with their origins."""

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.cleaning.foreign import left_alone, why_foreign
+from cleanerd.cleaning.foreign import left_alone
+from cleanerd.cleaning.knowledge import Knowledge
 from cleanerd.config.load import resolve
 from cleanerd.config.model import ClusterMetadata
 from cleanerd.config.sources import read_sources
@@ -55,7 +56,7 @@ def alone(  # what is left alone by a run that names these; None: by a daemon
     configuration = resolve(read_sources(str(config), assignments, topics), metadata)
     place = LogDir.at(RealFiles(), log_dir, SystemClock())
     if named is None:
-        return {tp.topic for tp in FOUND if why_foreign(place, tp, configuration)}
+        return {tp.topic for tp in FOUND if Knowledge(place, configuration).why_untouched(tp)}
     return {tp.topic for tp in left_alone(place, FOUND, configuration, frozenset(named))}
 
 
@@ -201,7 +202,7 @@ def test_a8_what_the_broker_may_be_unable_to_load_is_left_alone_until_somebody_s
 
     def why(release: str | None, *said: tuple[str, str, str]) -> str | None:
         metadata = ClusterMetadata(ids, policies, {}, release=release)
-        return why_foreign(log_dir, tp, resolve(read_sources(None, (), said), metadata))
+        return Knowledge(log_dir, resolve(read_sources(None, (), said), metadata)).why_untouched(tp)
 
     assert f"last started as Kafka {release}, whose group coordinator" in str(why(release))
     assert why(release, (tp.topic, "cleanup.policy", "compact")) is None

@@ -1,7 +1,6 @@
 """Precedence, synonyms and validation: spec behaviour section 8, rule 7.22, cases C152, C153, D19."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -359,42 +358,6 @@ def test_dedupe_is_an_old_name_of_compact() -> None:
     assert problems_of(topics={"t": {"cleanup.policy": "dedup"}})
 
 
-def test_nothing_expires_by_what_other_nodes_may_be_changing() -> None:
-    """They may give a topic more time while this node is down; who wants it says so in a layer above."""
-    ids = {"own": UUID(int=1), "none": UUID(int=2), "named": UUID(int=3)}
-    records = {"own": {"retention.ms": "5", "cleanup.policy": "compact,delete"}}
-    metadata = ClusterMetadata(ids, records, {"": {"log.retention.ms": "7"}}, "/m", 1, has_other_voters=True)
-    found = configured(topics={"named": {"retention.ms": "9"}}, metadata=metadata)
-    assert {topic: found.for_deletion(topic).retention_ms for topic in (*ids, "of_no_cluster")} == {
-        "own": -1,
-        "none": -1,
-        "named": 9,
-        "of_no_cluster": 7,
-    }
-    assert found.for_deletion("own") == found.topic("own").but(retention_ms=-1, retention_bytes=-1)
-    by_hand = configured({"log.retention.ms": "8"}, metadata=metadata)
-    assert [by_hand.for_deletion(topic).retention_ms for topic in ("own", "none")] == [-1, 8]
-    alone = configured(metadata=replace(metadata, has_other_voters=False))
-    assert [alone.for_deletion(topic).retention_ms for topic in ("own", "none")] == [5, 7]
-    for voters, expected in (("1@a:9093", [5, 7]), ("1@a:9093,2@b:9093", [-1, -1]), ("2@b:9093", [-1, -1])):
-        written = configured({"controller.quorum.voters": voters}, metadata=alone.metadata)
-        found_ms = [written.for_deletion(topic).retention_ms for topic in ("own", "none")]
-        assert found_ms == expected, "the node has not been started with them yet, and they may be at work"
-
-
-def test_nothing_expires_by_a_default_that_its_broker_may_have_changed(tmp_path: Path) -> None:
-    """In its server.properties, which is not in the metadata log."""
-    ids, records = {"own": UUID(int=1), "none": UUID(int=2)}, {"own": {"retention.ms": "5"}}
-    metadata = ClusterMetadata(ids, records, {}, "/m", 1)
-    found = configured({"cleanerd.retry.max": "5"}, metadata=metadata)
-    assert [found.for_deletion(topic).retention_ms for topic in ids] == [5, -1]
-    assert found.topic("none").retention_ms == 168 * HOUR_MS
-    config = tmp_path / "server.properties"
-    config.write_text("log.dirs=/d\n")
-    found = resolve(read_sources(str(config)), metadata)
-    assert found.for_deletion("none").retention_ms == 168 * HOUR_MS
-
-
 def test_a_brokers_answer_stands_where_a_metadata_log_would(tmp_path: Path) -> None:
     """Each value says where it comes from; retention by time and size is nobody's but the broker's."""
     (tmp_path / "topics.d").mkdir()
@@ -411,11 +374,7 @@ def test_a_brokers_answer_stands_where_a_metadata_log_would(tmp_path: Path) -> N
     found = resolve(read_sources(str(config), command_line), answer)
     shown = {key: (one.value, str(one.origin)) for key, one in found.topic_settings("t").items()}
     assert shown["cleanup.policy"] == (("compact", "delete"), 'broker\'s answer: TOPIC "t"')
-    assert (shown["retention.ms"], found.for_deletion("t").retention_ms) == (
-        (1000, 'broker\'s answer: TOPIC "t"'),
-        -1,
-    )
+    assert shown["retention.ms"] == (1000, 'broker\'s answer: TOPIC "t"')
     assert shown["delete.retention.ms"] == (5000, 'broker\'s answer: BROKER ""')
     assert shown["min.compaction.lag.ms"] == (2, "command line: --set log.cleaner.min.compaction.lag.ms")
-    assert found.for_deletion("named").retention_ms == 7
     assert found.topic("unknown").retention_ms == 168 * HOUR_MS

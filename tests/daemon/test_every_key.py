@@ -19,6 +19,7 @@ from unittest.mock import ANY
 import pytest
 
 from cleanerd.cleaning.clean import budget_of
+from cleanerd.cleaning.knowledge import Knowledge
 from cleanerd.cleaning.result import CleanRequest, LogResult
 from cleanerd.cleaning.throttle import RateLimit
 from cleanerd.config.keys import BROKER_KEYS
@@ -39,6 +40,7 @@ from cleanerd.env.clock import SystemClock
 from cleanerd.errors import ClusterRefused, NoWayIn
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
+from cleanerd.storage.log_dir import LogDir
 from cleanerd.tools.client.producer import Producer, ProducerRecord
 from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import lock_of_another, write_logs
@@ -348,7 +350,9 @@ def codec_of(name: str) -> dict[str, str]:
 def deletes_after_ms(running: Running) -> int:
     """The limit of a topic of a cluster in which this node was the only voter when it ran last."""
     metadata = ClusterMetadata({"t": None}, {"t": {"retention.ms": "5"}}, {}, "/m", 1)
-    return running.parts.configuration().with_metadata(metadata).for_deletion("t").retention_ms
+    configuration = running.parts.configuration().with_metadata(metadata)
+    log_dir = LogDir.at(running.parts.files, running.parts.log_dirs[0], running.parts.clock)
+    return Knowledge(log_dir, configuration).limits("t").retention_ms
 
 
 EFFECTS: dict[str, Effect] = {

@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from cleanerd.cleaning.foreign import is_known, why_foreign
+from cleanerd.cleaning.knowledge import Knowledge, is_known
 from cleanerd.config.load import Configuration
 from cleanerd.daemon.inventory.inventory import ScanReport
 from cleanerd.daemon.inventory.watch import LogDirWatcher
@@ -138,7 +138,7 @@ class Scanner:
 
     def _why_foreign(self, log: LogId, configuration: Configuration) -> str | None:
         log_dir = LogDir.at(self._parts.files, log.log_dir, self._parts.clock)
-        return why_foreign(log_dir, log.topic_partition, configuration)
+        return Knowledge(log_dir, configuration).why_untouched(log.topic_partition)
 
     def _twice(self, logs: Iterable[LogId]) -> dict[LogId, str]:
         """Those that lie in another log directory of their broker as well, with the reason for leaving them alone."""

@@ -13,7 +13,7 @@ from cleanerd.broker_agent.swap import Swapped
 from cleanerd.cleaning import steps
 from cleanerd.cleaning.commit_host import CommitHost, Committed, CommittedBy, TimeUp, Turn
 from cleanerd.cleaning.committer import Committer
-from cleanerd.cleaning.foreign import why_foreign
+from cleanerd.cleaning.knowledge import Knowledge
 from cleanerd.cleaning.slices import Weighed
 from cleanerd.cleaning.wanted import check_wanted
 from cleanerd.config.load import Configuration
@@ -188,7 +188,7 @@ class JobHost(CommitHost):
         commits, log = self.commits, LogId(self.path, tp)
         configuration = commits.configuration()
         log_dir = LogDir.at(self.log_dir.files, self.path, self.log_dir.clock)
-        reason = why_foreign(log_dir, tp, configuration)
+        reason = Knowledge(log_dir, configuration).why_untouched(tp)
         # it may not be there to be seen
         if reason is None and (target := commits.inventory.moving_to(log)) is not None:
             reason = f"{log.directory}: its broker moves it to {target}"

@@ -20,7 +20,7 @@ import structlog
 
 from cleanerd.cleaning.causes import Cause
 from cleanerd.cleaning.delete_records import DeletionForbidden, delete_records
-from cleanerd.cleaning.foreign import why_foreign
+from cleanerd.cleaning.knowledge import Knowledge
 from cleanerd.cleaning.retain import Preview, Retained, preview, retain_log
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import TopicConfig
@@ -154,7 +154,7 @@ class RetentionPasses:
 
             def step() -> Retained:
                 log_dir = LogDir.at(self.files, log.log_dir, self.clock)
-                foreign = why_foreign(log_dir, tp, configuration)
+                foreign = Knowledge(log_dir, configuration).why_untouched(tp)
                 if foreign is not None:
                     raise NotTaken(f"{log}: {foreign}")
                 return delete_records(log_dir, tp, offset, config, dispose=partial(self._dispose, config))
@@ -174,10 +174,10 @@ class RetentionPasses:
         """What a pass would do to a log, its broker's while that lives, without doing it. Raises CleanerdError."""
         configuration, topic, now_ms = self.configuration(), log.topic_partition.topic, self.clock.now_ms()
         known, is_live = configuration.topic(topic), self.ownership.owner(log.log_dir) is Owner.LIVE_BROKER
-        config = known if is_live else configuration.for_deletion(topic)
 
         def look() -> Preview:
             log_dir, checkpoints = self._read(log.log_dir)
+            config = known if is_live else Knowledge(log_dir, configuration).limits(topic)
             snapshot = log_dir.scan(log.topic_partition, checkpoints)
             if snapshot is None:
                 raise LogUncleanable(f"{log.directory}: no segment")
@@ -206,7 +206,7 @@ class RetentionPasses:
     def _reset_checkpoint(self, log: Taken, configuration: Configuration) -> None:
         def reset() -> int | None:
             log_dir, checkpoints = self._read(log.log_dir)
-            if why_foreign(log_dir, log.topic_partition, configuration) is not None:
+            if Knowledge(log_dir, configuration).why_untouched(log.topic_partition) is not None:
                 return None
             return log_dir.reset_checkpoint(log.topic_partition, checkpoints)
 
@@ -239,7 +239,8 @@ class RetentionPasses:
     def _one(
         self, log: Taken, configuration: Configuration, log_dir: LogDir, checkpoints: Checkpoints
     ) -> Passed:
-        foreign = attempt(partial(why_foreign, log_dir, log.topic_partition, configuration), log.directory)
+        knowledge = Knowledge(log_dir, configuration)
+        foreign = attempt(partial(knowledge.why_untouched, log.topic_partition), log.directory)
         if foreign is not None:
             return foreign if isinstance(foreign, CleanerdError) else LogUncleanable(foreign)
         attempt(partial(end_left_truncation, PartitionDir(self.files, log.directory)), log.directory)
@@ -270,7 +271,7 @@ class RetentionPasses:
         log_dir: LogDir,
         checkpoints: Checkpoints,
     ) -> Passed:
-        config = configuration.for_deletion(log.topic_partition.topic)
+        config = Knowledge(log_dir, configuration).limits(log.topic_partition.topic)
         done = retain_log(
             log_dir, log.topic_partition, checkpoints, config,
             dry_run=False, dispose=partial(self._dispose, config), directory=directory,

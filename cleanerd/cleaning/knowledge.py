@@ -1,0 +1,120 @@
+"""What is known of the logs of a directory. Everything that removes records, segments or files asks here first.
+
+Unknown means no. The table in architecture 2 says for each fact who vouches for it, until when, and what cleanerd does
+without it; each row is a method, or a property, of `Knowledge`. It answers as of one moment: make it afresh for each piece
+of work, as a `LogDir`.
+
+===============================  ======================================================
+what removes                     what it asks
+===============================  ======================================================
+anything that changes a log      `why_untouched`
+compaction                       `why_untouched`
+retention by time and size       `why_untouched`, `limits`
+delete-records                   `why_untouched`
+deletion of a deleted topic      `storage.scan.is_kafka_dir`
+===============================  ======================================================
+"""
+
+from dataclasses import dataclass
+
+from cleanerd.config.keys import TOPIC_KEYS
+from cleanerd.config.load import Configuration
+from cleanerd.config.model import TopicConfig
+from cleanerd.config.settings import Layer
+from cleanerd.format.names import TopicPartition
+from cleanerd.storage.log_dir import LogDir
+from cleanerd.storage.topic_id import why_not_of_cluster
+
+SET_BY_OPERATOR = (Layer.COMMAND_LINE, Layer.TOPIC_FILE)
+_LIMITS = ("retention.ms", "retention.bytes")
+_ELSEWHERE = ("confluent.tier.enable", "diskless.enable", "inkless.enable")
+"""Settings of topics with which other brokers keep records outside of their log directories."""
+_CONSUMER_OFFSETS = "__consumer_offsets"
+_COORDINATORS_MENDED = {"4.0": "4.0.2", "4.1": "4.1.2", "4.2": "4.2.1"}
+"""By release, the first whose group coordinator loads what a cleaning has left (rule A.8)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """Of the logs of `log_dir`, by what is configured there."""
+
+    log_dir: LogDir
+    configuration: Configuration
+
+    def why_untouched(self, tp: TopicPartition) -> str | None:
+        """Why a log must be left alone, None for those that are ours to clean. Raises OSError."""
+        topic, log_dir = tp.topic, self.log_dir
+        if log_dir.is_kafka and not is_known(topic, self.configuration):
+            return (
+                f"{log_dir.path} is a broker's and has no metadata log: how {topic} is configured is not known; "
+                f"set its cleanup.policy in topics.d, or with --topic-set {topic}:cleanup.policy=..."
+            )
+        not_of_cluster = why_not_of_cluster(log_dir.partition(tp), topic, self.configuration.metadata)
+        return not_of_cluster or self.why_never(topic) or self._why_not_loaded(topic)
+
+    def why_never(self, topic: str) -> str | None:
+        """Why a log is left alone whatever an operator sets: its settings are not valid, or it is not all here.
+
+        None: they are, and it is, or it has only retention, which leaves a tiered log to its broker (6.17).
+        """
+        configuration = self.configuration
+        if topic in configuration.unusable:
+            return f"{configuration.unusable[topic]}; topics.d may set another value for cleanerd"
+        own = {} if configuration.metadata is None else configuration.metadata.topic_configs.get(topic, {})
+        elsewhere = [key for key in _ELSEWHERE if own.get(key) == "true"]
+        config = configuration.topic(topic)
+        if config.remote_storage_enable and config.compact:
+            elsewhere.append("remote.storage.enable")
+        if not elsewhere:
+            return None
+        return (
+            f"{elsewhere[0]} is set: a part of {topic} is in remote storage, where values would outlive the tombstones "
+            "that a cleaning takes from here"
+        )
+
+    def limits(self, topic: str) -> TopicConfig:
+        """The settings of a topic, for what expires while its broker is down: without the limits that do not hold then.
+
+        No limit that other nodes may be changing meanwhile holds. Nor does a default of Kafka's where its broker may have
+        another one in a file that was not given to us. The broker deletes by its limits itself as soon as it is back. What
+        is written for cleanerd (`topics.d`, command line) holds.
+        """
+        configuration, config = self.configuration, self.configuration.topic(topic)
+        metadata = configuration.metadata
+        if metadata is None or topic not in metadata.topic_ids:
+            return config
+        # voters that this node, which was killed before it took part, has not written down yet
+        voters = {voter.partition("@")[0] for voter in configuration.broker.quorum_voters}
+        is_final = metadata.is_final and voters <= {str(metadata.node_id)}
+        if is_final and not configuration.is_without_broker:
+            return config
+        layers = {name: configuration.topic_origin(topic, name).layer for name in _LIMITS}
+        left = [
+            name
+            for name, layer in layers.items()
+            if (layer is Layer.DEFAULT if is_final else layer not in SET_BY_OPERATOR)
+        ]
+        return config.but(**{TOPIC_KEYS[name].field: -1 for name in left})
+
+    def _why_not_loaded(self, topic: str) -> str | None:
+        """Why the broker may be unable to load a log that was cleaned; None: it can, or an operator wants it cleaned."""
+        configuration = self.configuration
+        release = configuration.metadata and configuration.metadata.release
+        mended = _COORDINATORS_MENDED.get(release or "")
+        if topic != _CONSUMER_OFFSETS or mended is None:
+            return None
+        if configuration.topic_origin(topic, "cleanup.policy").layer in SET_BY_OPERATOR:
+            return None
+        return (
+            f"the broker was last started as Kafka {release}, whose group coordinator before {mended} may fail to load a "
+            f"{topic} that was cleaned, and the directory does not show which {release} it is; from {mended} on set "
+            f"its cleanup.policy in topics.d, or with --topic-set {topic}:cleanup.policy=compact"
+        )
+
+
+def is_known(topic: str, configuration: Configuration) -> bool:
+    """Whether the settings of a topic are known: from an operator, the metadata log or the broker itself."""
+    metadata = configuration.metadata
+    if configuration.has_metadata_log or (metadata is not None and topic in metadata.topic_ids):
+        return True
+    return "cleanup.policy" in configuration.own_texts(topic)
