@@ -25,6 +25,7 @@ from hypothesis import settings
 
 import cleanerd.kernels  # noqa: F401  # settles where compiled kernels are kept, before a test imports numba
 from cleanerd.spark_runtime.lazy_spark import LazySpark
+from tests.rotation import header, rotate
 from tests.session import SESSION
 
 # No deadline for an example: it would measure the load of the machine. Time is a matter of the measurements in tests/bench.
@@ -85,7 +86,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for name, skip in off.items():
             if item.get_closest_marker(name) is not None:
                 item.add_marker(skip)
+    rotate(config, items)
     items[:] = sorted(spread_clusters(items), key=lambda item: rank(item.path))
+
+
+def pytest_report_header() -> Sequence[str]:
+    """Which part of the long tests is run (`tests.rotation`)."""
+    return header()
 
 
 @cache

@@ -131,7 +131,7 @@ def _write(rows: Sequence[Row], machine: dict[str, str], given: argparse.Namespa
     except ImportError:
         print("no picture without matplotlib: pip install '.[bench]'", file=sys.stderr)
     if given.reference:
-        _PAGE.write_text(report.put_in(_PAGE.read_text(), report.whole(rows, machine)))
+        _PAGE.write_text(report.put_in(_PAGE.read_text(), report.summary(rows, machine)))
 
 
 def _measure(workload: Workload, given: argparse.Namespace) -> Row:

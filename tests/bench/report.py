@@ -116,7 +116,8 @@ def profile(row: Row) -> str:
     return f"{row.name}, {row.title}:\n\n" + table(["share", "function"], lines)
 
 
-def whole(rows: Sequence[Row], machine: Mapping[str, str]) -> str:
+def summary(rows: Sequence[Row], machine: Mapping[str, str]) -> str:
+    """What the page of figures has."""
     about = "\n".join(f"- {name}: {value}" for name, value in machine.items())
     loud = ", ".join(f"{row.name} {row.others_cpu:.1f}" for row in rows)
     parts = [
@@ -125,10 +126,18 @@ def whole(rows: Sequence[Row], machine: Mapping[str, str]) -> str:
         "Time:",
         comparison(rows),
         f"Cores that other processes of the machine kept busy meanwhile, on average: {loud}.",
+        f"The machine and the run:\n\n{about}",
+    ]
+    return "\n\n".join(parts)
+
+
+def whole(rows: Sequence[Row], machine: Mapping[str, str]) -> str:
+    """`summary`, and where the time went."""
+    parts = [
+        summary(rows, machine),
         "Phases of cleanerd, seconds / CPU seconds of all processes (several logs: sum over jobs and logs, which overlap):",
         phases(rows),
         *(profile(row) for row in rows if row.hot),
-        f"The machine and the run:\n\n{about}",
     ]
     return "\n\n".join(parts)
 
