@@ -58,11 +58,6 @@ def _no_date(time_ms: int) -> str:
     return f"{time_ms} ms, which no calendar has"
 
 
-def clock_time(time_ms: int) -> str:
-    """The time of day of an instant, in the time zone of the reader."""
-    return instant(time_ms).partition(" ")[2]
-
-
 def reasons(removed: Mapping[str, int]) -> str:
     """Counts by reason, the largest first."""
     largest_first = sorted(removed.items(), key=lambda item: (-item[1], item[0]))

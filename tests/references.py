@@ -95,9 +95,7 @@ def _outcomes(event: Event) -> str:
 
 
 _QUERIES = r""".SS Queries
-Each of these except
-.B top
-takes
+Each of these takes
 .BI \-\-watch\~ time
 to repeat it at that interval.
 """
@@ -105,7 +103,7 @@ to repeat it at that interval.
 
 def render_verbs_reference() -> str:
     """Of etc/man/cleanerctl.1 what lies between `.SS Queries` and `.SH OPTIONS`, as man(1) reads it."""
-    looks = [verb for verb in PUBLIC if verb.is_look or verb.name == "top"]
+    looks = [verb for verb in PUBLIC if verb.is_look]
     actions = [verb for verb in PUBLIC if verb not in looks]
     return f"{_QUERIES}{_entries(looks)}.SS Actions\n{_entries(actions)}"
 

@@ -86,7 +86,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize("verb", ["explain orders-0", "holds", "status", "top"])
+@pytest.mark.parametrize("verb", ["explain orders-0", "holds", "status"])
 def test_cleanerctl(verb: str, form: str, plain: Streams, served: Daemon) -> None:
     with plain, capture_logs():  # the daemon logs in this process
         code = ctl_main.main(["--socket", str(served.path), *verb.split(), "-o", form])

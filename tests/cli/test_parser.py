@@ -87,7 +87,7 @@ def test_it_starts_quickly_because_it_imports_little(call: str) -> None:
         ("cleanerd clean --topic --dry-run", "argument --topic: expected one argument"),
         ("cleanerctl", ""),
         ("cleanerctl cleen", "unknown verb cleen; did you mean clean?"),
-        ("cleanerctl xyz", "unknown verb xyz; there are status, top, "),
+        ("cleanerctl xyz", "unknown verb xyz; there are status, logs, "),
         ("cleanerctl log", ""),
         ("cleanerctl clean orders payments", "unknown argument payments"),
         ("cleanerctl clean orders --forse", "unknown option --forse; did you mean --force?"),
@@ -100,7 +100,7 @@ def test_it_starts_quickly_because_it_imports_little(call: str) -> None:
         ("cleanerctl throttle --io 0", "expected more than 0, or unlimited; `cleanerctl pause '*'`"),
         ("cleanerctl await orders-3 end", ""),
         ("cleanerctl await orders-3 -1", "expected a number of 0 or more"),
-        ("cleanerctl top --interval soon", ""),
+        ("cleanerctl status --watch soon", ""),
         ("cleanerctl pause orders --ttl soon", "is not a length of time, like 90s, 5m, 2h or 7d"),
     ],
 )  # fmt: skip

@@ -1,6 +1,6 @@
 """The command line of cleanerctl, made from the verbs: arguments, options, help.
 
-`top` and `completion` make no request of the control API of their own.
+`completion` makes no request of the control API.
 """
 
 import argparse
@@ -8,25 +8,13 @@ import os
 
 from cleanerd import __version__
 from cleanerd.cli.options import FORMATS, OUTPUT_HELP
-from cleanerd.cli.output import is_table
 from cleanerd.cli.parser import SHELLS, Parser, add_arguments
-from cleanerd.daemon.api.arguments import argument, duration, option
+from cleanerd.daemon.api.arguments import argument, duration
 from cleanerd.daemon.api.client import Client
 from cleanerd.daemon.api.verb import Reply, Verb
 from cleanerd.daemon.api.verbs import VERBS
 
 DEFAULT_SOCKET = "/run/cleanerd/control.sock"
-
-
-def _top(client: Client, options: argparse.Namespace) -> Reply:
-    """On a terminal, again and again until the user leaves; then nothing is left to print."""
-    from cleanerd.cli.ctl import top  # noqa: PLC0415 - rich takes longer to import than all other verbs together
-
-    if is_table(options.output) and top.is_possible():
-        top.watch(client, options.interval)
-        return Reply({}, text="")
-    found = top.ask(client)
-    return Reply(found, text=top.snapshot(found))
 
 
 def _completion(_: Client, options: argparse.Namespace) -> Reply:
@@ -36,15 +24,6 @@ def _completion(_: Client, options: argparse.Namespace) -> Reply:
     return Reply({"completion": made}, text=made)
 
 
-_TOP = Verb(
-    "top",
-    "Watch logs, jobs and results on the whole screen; without a terminal, print them once.\n\n"
-    "Watch logs, jobs and results on the whole screen, every second by default; without a terminal, print them once.",
-    (),
-    (option("--interval", "default: 1s", metavar="TIME", type=duration, default=1.0),),
-    ("top", "top --interval 5s"),
-    ask=_top,
-)
 _COMPLETION = Verb(
     "completion",
     "Print a script that completes verbs, options and names of logs in a shell.",
@@ -57,11 +36,11 @@ _COMPLETION = Verb(
     ),
     ask=_completion,
 )
-PUBLIC = (VERBS[0], _TOP, *VERBS[1:], _COMPLETION)
+PUBLIC = (*VERBS, _COMPLETION)
 """In the order in which help and manual list them."""
 _EXAMPLES = (
     "cleanerctl status",
-    "cleanerctl top",
+    "cleanerctl status --watch 2s",
     "cleanerctl explain orders-3",
     "cleanerctl clean orders-3 --wait",
     "cleanerctl pause orders --reason restore --ttl 2h",

@@ -344,7 +344,8 @@ def _status(status: Row) -> str:
             *(("Look at", f"`cleanerctl logs --state {state}`") for state in STATES[:2] if counts.get(state)),
         ]
     )
-    return head + "\n" + table(status["log_dirs"], _LOG_DIRS)
+    jobs = "\n" + table(status["running"], _JOBS) if status["running"] else ""
+    return head + "\n" + table(status["log_dirs"], _LOG_DIRS) + jobs
 
 
 def _forecast(found: Row) -> str:

@@ -15,7 +15,7 @@ from cleanerd.errors import CleanerdError
 
 FAILED, USAGE, NOT_RUNNING, NO_SUCH_LOG, BUSY, NO_PERMISSION = 1, 2, 3, 4, 75, 77
 
-KINDS_OF_LOGS = "cleaning,commit,install,retention,recovery"
+KINDS_OF_LOGS = "cleaning,commit,retention,recovery"
 """Kinds of events about what became of logs, for `kinds` of `/v1/history`."""
 
 _EXIT_CODES = {400: USAGE, 403: NO_PERMISSION, 408: BUSY, 409: BUSY, 503: BUSY, 504: BUSY}

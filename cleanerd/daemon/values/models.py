@@ -236,7 +236,7 @@ class MuteView(View):
 
 class StatusView(View):
     """The daemon as a whole. `warnings`: settings that are valid but perhaps not meant, directories that are watched
-    less than they should be, and those whose disk is too full to clean in.
+    less than they should be, and those whose disk is too full to clean in. `running`: the jobs that run now.
     """
 
     version: str
@@ -253,6 +253,7 @@ class StatusView(View):
     holds: int
     warnings: tuple[str, ...] = ()
     muted: tuple[MuteView, ...] = ()
+    running: tuple[JobView, ...] = ()
 
 
 class DeletedRecords(LogRef):

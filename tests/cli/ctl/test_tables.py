@@ -44,13 +44,24 @@ def test_tables_line_up_and_have_human_units() -> None:
     assert "a?[2Jb?c" in history
 
 
-def test_status_has_human_units_and_a_table_of_log_directories() -> None:
+def test_status_has_human_units_and_tables_of_log_directories_and_running_jobs() -> None:
     log_dir = models.LogDirView(
         path="/logs", online=True, free_bytes=10**12, lock_owner_pid=7, broker_is_live=True
     )
-    text = ctl_tables.text(Reply({"status": status_view(log_dirs=(log_dir,)).model_dump()}))
+    job = models.JobView(
+        id="j1",
+        trigger="request",
+        state="running",
+        logs=("orders-3",),
+        phase="rewrite",
+        bytes_done=1,
+        bytes_total=4,
+    )
+    view = status_view(log_dirs=(log_dir,), running=(job,))
+    text = ctl_tables.text(Reply({"status": view.model_dump()}))
     assert "up 1h 1m" in text
     assert re.search(r"^/logs +yes +1\.0 TB +pid 7 +live$", text, re.MULTILINE)
+    assert re.search(r"^j1 +running +request +rewrite +25% +orders-3$", text, re.MULTILINE)
 
 
 def test_what_a_muted_topic_had_before_is_told_of_the_cluster_alone() -> None:

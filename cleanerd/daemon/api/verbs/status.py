@@ -1,4 +1,4 @@
-"""Show the state of the daemon."""
+"""Show the state of the daemon and its running jobs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ def status(control: daemon.Control) -> daemon.StatusView:
     parts = control.parts
     unseen = control.supervisor.scanner.watcher.problems()
     full = parts.obstacles.full
+    running = tuple(one for one in parts.jobs.views() if one.state == "running")
     return daemon.StatusView(
         version=__version__,
         pid=os.getpid(),
@@ -22,7 +23,7 @@ def status(control: daemon.Control) -> daemon.StatusView:
         ready=parts.life.is_ready,
         log_dirs=tuple(daemon.log_dir_view(parts, log_dir) for log_dir in parts.log_dirs),
         logs_by_state=Counter(one.state for _, one in parts.conditions.all(parts.inventory.logs())),
-        workers_busy=len(parts.jobs.running()),
+        workers_busy=len(running),
         workers_total=len(control.supervisor.cleaners.workers.all()) - 1,  # the express one is extra
         spark_session_up=parts.engine.pid is not None,
         throttle=throttle(control),
@@ -34,6 +35,7 @@ def status(control: daemon.Control) -> daemon.StatusView:
             *(f"nothing is cleaned in {path}: {why}" for path, why in full.items()),
         ),
         muted=tuple(map(daemon.mute_view, control.mutes.all())),
+        running=running,
     )
 
 
