@@ -17,7 +17,8 @@ import errno
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 _T = TypeVar("_T")
@@ -142,6 +143,17 @@ def _lies_there(filename: object, where: str) -> bool:
         return True
     place = os.path.abspath(where if os.path.isdir(where) else os.path.dirname(where))
     return os.path.commonpath([os.path.abspath(os.fsdecode(filename)), place]) == place
+
+
+@contextmanager
+def naming(path: str) -> Iterator[None]:
+    """An OSError of the block that names no file, as those of an open descriptor, names this one."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = path
+        raise
 
 
 def guarded(step: Callable[[], _T], where: str) -> _T | CleanerdError:

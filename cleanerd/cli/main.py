@@ -20,7 +20,7 @@ from cleanerd.cli.output import INTERRUPTED, prepare_streams, print_message, wri
 from cleanerd.cli.parser import SHELLS, Command, Parser, add_commands
 from cleanerd.cli.tables import fitted
 from cleanerd.daemon.api.arguments import argument, option
-from cleanerd.env.host import search_host_last
+from cleanerd.env.host import leave_settings, search_host_last
 from cleanerd.errors import BadConfiguration, BadUsage, CleanerdError, Fatal
 
 if TYPE_CHECKING:
@@ -140,6 +140,7 @@ def main(argv: Sequence[str] | None = None, *, clean_once: "CleanOnce | None" = 
     """Run one command and return its exit code. `clean_once` stands in for the work of `clean`."""
     prepare_streams()
     search_host_last(sys.path, os.environ)
+    leave_settings(os.environ)
     # else the interpreter looks for garbage in all that is imported before it ends: 0.2 s
     atexit.register(gc.freeze)
     try:

@@ -7,8 +7,10 @@ or not start. So the list names what passes.
 
 import os
 import pwd
+import sys
 import sysconfig
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, MutableMapping
 
 import cleanerd
 
@@ -22,14 +24,33 @@ _PASSED = frozenset(
         "LD_LIBRARY_PATH",  # without them this Python may not start a second time
         "LD_PRELOAD",
         "LOGNAME",
+        "NUMBA_BOUNDSCHECK",
+        "NUMBA_CACHE_DIR",
+        "NUMBA_CPU_FEATURES",
+        "NUMBA_CPU_NAME",
         "PATH",
+        "PYTHONCOERCECLOCALE",
+        "PYTHONDONTWRITEBYTECODE",
+        "PYTHONFAULTHANDLER",
+        "PYTHONHASHSEED",
+        "PYTHONHOME",  # this and the next ones say where the interpreter finds itself and its packages
+        "PYTHONNOUSERSITE",
+        "PYTHONPATH",
+        "PYTHONPLATLIBDIR",
+        "PYTHONPYCACHEPREFIX",
+        "PYTHONUSERBASE",
+        "PYTHONUTF8",
         "TMPDIR",
         "TZ",
         "USER",
         "XDG_CACHE_HOME",
     }
 )
-_PASSED_PREFIXES = ("LC_", "NUMBA_", "PYTHON")
+_PASSED_PREFIXES = ("LC_",)
+_NUMBA = {"NUMBA_DISABLE_JIT": "0", "NUMBA_OPT": "3"}
+"""What a `.numba_config.yaml` in the current directory must not change: numba takes a variable before the file."""
+_NOT_THE_CURRENT_DIRECTORY = "PYTHONSAFEPATH"
+"""Else `python -m` and `python -c` look for every module in the directory first in which cleanerd happens to run."""
 
 
 def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
@@ -40,7 +61,7 @@ def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
         if name in _PASSED or name.startswith(_PASSED_PREFIXES)
     }
     paths = [*own_paths(), *filter(None, passed.get("PYTHONPATH", "").split(os.pathsep))]
-    return {**passed, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+    return {**passed, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), _NOT_THE_CURRENT_DIRECTORY: "1"}
 
 
 def own_paths() -> list[str]:
@@ -53,6 +74,20 @@ def search_host_last(path: list[str], environment: Mapping[str, str]) -> None:
     """The same for this process, whose `sys.path` is given: what the host adds is found last."""
     given = set(environment.get("PYTHONPATH", "").split(os.pathsep)) - {*own_paths(), ""}
     path.sort(key=given.__contains__)
+
+
+def leave_settings(environment: MutableMapping[str, str]) -> None:
+    """Undo, for this process and those that it starts, what the host sets for other Python programs.
+
+    Warnings of libraries that are errors, kernels that numba does not compile. Before numba is imported.
+    """
+    for name in [name for name in environment if name.startswith("NUMBA_") and name not in _PASSED]:
+        del environment[name]
+    environment.update({_NOT_THE_CURRENT_DIRECTORY: "1", **_NUMBA})
+    if sys.warnoptions:
+        sys.warnoptions.clear()
+        warnings.resetwarnings()
+        warnings.simplefilter("ignore")
 
 
 def user_name() -> str | None:

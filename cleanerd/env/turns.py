@@ -12,13 +12,14 @@ def machine_turn(name: str, *, is_shared: bool = False) -> Iterator[None]:
     """Wait until no other process or thread of this user has the turn, and have it; the kernel ends it with the process.
 
     `is_shared`: others may have it so at the same time, and one that wants it alone waits for all of them.
-    The lock is a file in the directory for temporary files. Where it cannot be made, or another user made it, there are no
-    turns: no other user can keep a cleaning waiting.
+    The lock is a file in the directory for temporary files. Where it cannot be made or locked, or another user made it,
+    there are no turns: no other user can keep a cleaning waiting.
     """
-    fd = _own_file(os.path.join(tempfile.gettempdir(), f"cleanerd-{os.geteuid()}-{name}.lock"))
+    fd = _own_file(f"cleanerd-{os.geteuid()}-{name}.lock")
     try:
         if fd is not None:
-            fcntl.flock(fd, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(fd, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
         yield
     finally:
         if fd is not None:
@@ -40,8 +41,9 @@ def file_turn(fd: int) -> Iterator[None]:
             fcntl.flock(fd, fcntl.LOCK_UN)
 
 
-def _own_file(path: str) -> int | None:
-    try:
+def _own_file(name: str) -> int | None:
+    try:  # there may be no directory for temporary files
+        path = os.path.join(tempfile.gettempdir(), name)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     except OSError:
         return None

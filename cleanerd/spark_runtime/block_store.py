@@ -24,6 +24,7 @@ import numpy.typing as npt
 from pyspark import SparkContext
 
 from cleanerd.env.files import open_regular
+from cleanerd.errors import naming
 from cleanerd.storage.file_bytes import read_at
 
 from .channel import Endpoint, Listener, address_towards
@@ -104,7 +105,8 @@ def block_file(directory: str) -> Iterator[Callable[[Bytes], StoredBytes]]:
                 fd, path = tempfile.mkstemp(dir=directory)
                 file = stack.enter_context(open(fd, "wb"))
             position = file.tell()
-            file.write(data.data)
+            with naming(path):
+                file.write(data.data)
             return StoredBytes(path, position, data.nbytes)
 
         yield put

@@ -20,6 +20,8 @@ import signal
 import socket
 import struct
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -31,6 +33,7 @@ TASKS = "cleanerd.pipeline.tasks"
 """What the workers run. Imported by name before they are forked: the runtime knows nothing else of it."""
 _ANSWER_LIMIT_S = 5.0
 _END_LIMIT_S = 5.0
+_POLL_S = 0.005
 _LENGTH = struct.Struct("!I")
 _PEER = struct.Struct("3i")  # pid, uid, gid
 _STREAMS = 3
@@ -71,15 +74,19 @@ class ForkedDaemon:
             return
         os.close(self._alive)
         self._alive = None
-        handle = os.pidfd_open(self._pid)
-        select.select([handle], [], [], _END_LIMIT_S)
-        os.close(handle)
-        os.kill(self._pid, signal.SIGKILL)
-        os.waitpid(self._pid, 0)
+        deadline_s = time.monotonic() + _END_LIMIT_S
+        while os.waitpid(self._pid, os.WNOHANG)[0] == 0:  # no pidfd_open: old kernels and sandboxes refuse it
+            if time.monotonic() > deadline_s:
+                os.kill(self._pid, signal.SIGKILL)
+                os.waitpid(self._pid, 0)
+                return
+            threading.Event().wait(_POLL_S)
 
 
-def hand_over(address: str) -> bool:
+def hand_over(address: str, stdout: int = 1) -> bool:
     """Let the one that listens at `address` take this process's place; returns when it has ended.
+
+    `stdout`: the descriptor that is its standard output there.
 
     False at once if there is none that answers.
     """
@@ -95,10 +102,10 @@ def hand_over(address: str) -> bool:
     mask = os.umask(0)
     os.umask(mask)
     about = json.dumps([sys.argv, dict(os.environ), mask]).encode()
-    socket.send_fds(connection, [_LENGTH.pack(len(about))], range(_STREAMS))
+    socket.send_fds(connection, [_LENGTH.pack(len(about))], [0, stdout, 2])
     connection.sendall(about)
     devnull = os.open(os.devnull, os.O_RDWR)
-    for stream in range(_STREAMS):  # what the JVM sends, and its end, is for the other process
+    for stream in {*range(_STREAMS), stdout}:  # what the JVM sends, and its end, is for the other process
         os.dup2(devnull, stream)
     connection.recv(1)
     return True

@@ -33,6 +33,8 @@ from .session_log import SessionLog
 _T = TypeVar("_T")
 
 JVM_OPTIONS = "spark.driver.extraJavaOptions"
+PYTHON = os.path.join(os.path.dirname(os.path.abspath(__file__)), "python.sh")
+"""Starts the Python of this machine's workers, which this process runs with."""
 FOR_US_ALONE = 0o077
 """The umask of the JVM and its children: what they write, and their sockets."""
 
@@ -100,9 +102,15 @@ class Jvm:
         gateway = self._gateway.result()
         before = os.umask(FOR_US_ALONE)  # for a socket that PySpark makes here
         try:
-            return new_context(self.conf, gateway, sys.executable)
+            return new_context(self.conf, gateway, self._python)
         finally:
             os.umask(before)
+
+    @property
+    def _python(self) -> str:
+        """For Spark to start; the machines of a cluster have no more in common than the path of theirs."""
+        is_ours = (self.conf.get("spark.master") or "").startswith("local") and os.access(PYTHON, os.X_OK)
+        return PYTHON if is_ours else sys.executable
 
     def end(self) -> None:
         """Let one whose context has been stopped end by itself if it is to leave an archive, which takes seconds."""
@@ -163,7 +171,8 @@ def spark_environment(environment: Mapping[str, str], java_home: str, master: st
     passed |= {name: value for name, value in environment.items() if name in of_master}
     with contextlib.suppress(OSError):  # a master of an unknown name, which Spark reports
         passed["SPARK_LOCAL_IP"] = driver_host(master)
-    return {**passed, "JAVA_HOME": java_home, "SPARK_HOME": _HOME, "SPARK_USER": _user()}
+    of_spark = {"JAVA_HOME": java_home, "SPARK_HOME": _HOME, "SPARK_USER": _user()}
+    return {**passed, **of_spark, "CLEANERD_PYTHON": sys.executable}
 
 
 def _user() -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from pyspark import Broadcast
 
 from cleanerd.env.files import open_regular
+from cleanerd.errors import naming
 
 _WORD_BYTES = 8
 _ALIGNED_BYTES = 64  # to where an array begins in memory of its own
@@ -33,7 +34,7 @@ class SharedFile:
             at = start + part.nbytes
             spans[number] = start, at
         path = os.path.join(directory, "shared")
-        with open(path, "xb") as file:
+        with naming(path), open(path, "xb") as file:
             file.write(np.int64(len(parts)).tobytes())
             file.write(spans.data)
             for (start, _), part in zip(spans.tolist(), parts, strict=True):

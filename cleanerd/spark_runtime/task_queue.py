@@ -5,15 +5,16 @@ each core and GiB of log. Tasks are begun in the order that they have (`place` d
 them than the one that it works on.
 """
 
-import fcntl
 import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from io import RawIOBase
 from typing import Any, TypeVar
 
 import numpy as np
 
+from cleanerd.errors import naming
 from cleanerd.storage.file_bytes import read_at
 
 _Task = TypeVar("_Task")
@@ -25,11 +26,16 @@ TURN_BYTES = 1 << 30
 """Of log, for one task of Spark: then those of other jobs have their turn."""
 _WORTH_A_CORE_BYTES = 4 << 20  # to begin costs a core some tens of ms
 _WORD_BYTES = 8
+_TAKEN = ".taken"
 
 
 @dataclass(frozen=True, slots=True)
 class TaskQueue:
-    """Tasks in a file: int64 the number of the next one, the position of each and the end; then the tasks, pickled."""
+    """Tasks in a file: int64 the position of each and the end; then the tasks, pickled.
+
+    Beside it a file with a byte for each task that was taken. Who appends one learns its place, which is the number of the
+    task; the kernel makes that one step, also where a file system knows no locks.
+    """
 
     path: str
     count: int
@@ -38,37 +44,32 @@ class TaskQueue:
     def of(directory: str, tasks: Sequence[Any]) -> "TaskQueue":
         """A new one; nothing has been taken. Raises OSError."""
         path = os.path.join(directory, "tasks")
-        numbers = np.zeros(len(tasks) + 2, np.int64)
+        numbers = np.zeros(len(tasks) + 1, np.int64)
         with open(path, "xb") as file:
             file.seek(numbers.nbytes)
-            for number, task in enumerate(tasks, 1):
+            for number, task in enumerate(tasks):
                 numbers[number] = file.tell()
                 pickle.dump(task, file, pickle.HIGHEST_PROTOCOL)
             numbers[-1] = file.tell()
             file.seek(0)
             file.write(numbers.data)
+        open(f"{path}{_TAKEN}", "xb").close()
         return TaskQueue(path, len(tasks))
 
     def take(self, turn_bytes: float) -> Numbered[Any]:
         """The next task, again and again: until none is left, or those that were taken have `turn_bytes`. Raises OSError."""
-        fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            while turn_bytes > 0 and (number := self._next(fd)) < self.count:
-                start, end = read_at(fd, (1 + number) * _WORD_BYTES, 2 * _WORD_BYTES).view(np.int64).tolist()
+        with open(self.path, "rb") as file, open(f"{self.path}{_TAKEN}", "ab", 0) as taken:
+            fd = file.fileno()
+            while turn_bytes > 0 and (number := self._next(taken)) < self.count:
+                start, end = read_at(fd, number * _WORD_BYTES, 2 * _WORD_BYTES).view(np.int64).tolist()
                 task = pickle.loads(read_at(fd, start, end - start).data)  # noqa: S301 - a file of this session's own
                 turn_bytes -= task.size_bytes
                 yield number, task
-        finally:
-            os.close(fd)
 
-    def _next(self, fd: int) -> int:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        try:
-            (number,) = read_at(fd, 0, _WORD_BYTES).view(np.int64).tolist()
-            os.pwrite(fd, np.int64(number + 1).tobytes(), 0)
-        finally:
-            fcntl.flock(fd, fcntl.LOCK_UN)
-        return int(number)
+    def _next(self, taken: RawIOBase) -> int:
+        with naming(f"{self.path}{_TAKEN}"):
+            taken.write(b".")
+        return taken.tell() - 1
 
 
 def turns(tasks: Sequence[Any], cores: int) -> list[float]:

@@ -13,7 +13,7 @@ import pytest
 
 from cleanerd.errors import Fatal
 from cleanerd.spark_runtime import jvm
-from cleanerd.spark_runtime.jvm import spark_environment
+from cleanerd.spark_runtime.jvm import PYTHON, spark_environment
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from tests.spark_runtime.sessions import count, jvm_of, session
 
@@ -173,3 +173,27 @@ def test_the_reason_of_a_failed_start_is_what_went_wrong_and_where_all_of_it_is(
     assert str(caught.value) == f"Spark did not start with master 'local[1]': {reason} (log: {kept})"
     assert reason.split("; ")[-1] in kept.read_text()
     assert count(spark) == 2
+
+
+NOISE = "import sys; print('tracing is on', flush=True); import threading\n"
+
+
+def test_what_the_host_prints_in_a_worker_is_no_part_of_the_conversation(tmp_path: Path) -> None:
+    """PySpark's JVM takes the first bytes of its child's standard output for an address (SPARK-23240)."""
+    (tmp_path / "sitecustomize.py").write_text(NOISE)
+    code = "import os; os.write(int(os.environ['CLEANERD_STDOUT']), b'address')"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "CLEANERD_PYTHON": sys.executable}
+    ran = subprocess.run([PYTHON, "-c", code], env=environment, capture_output=True, check=True)
+    assert ran.stdout == b"address"
+    assert b"tracing is on" in ran.stderr
+
+
+@pytest.mark.soak
+def test_a_session_runs_where_the_host_prints_in_each_python(
+    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NOISE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    spark.stop()
+    with session() as own:
+        assert count(own) == 2

@@ -1,6 +1,7 @@
 """Each task of a job is done once, in order, by a process that is free, and others have their turn (architecture 4)."""
 
 import multiprocessing
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,16 @@ def test_a_task_is_taken_when_it_is_asked_for(tmp_path: Path) -> None:
     assert next(slow)[0] == 0
     assert [number for number, _ in queue.take(ENDLESS)] == [1, 2]
     assert list(slow) == []
+
+
+def test_a_directory_that_is_full_is_named(tmp_path: Path) -> None:
+    """Else the reason would blame the log that is cleaned."""
+    queue = TaskQueue.of(str(tmp_path), sized(1))
+    taken = tmp_path / "tasks.taken"
+    taken.unlink()
+    taken.symlink_to("/dev/full")
+    with pytest.raises(OSError, match=re.escape(f"No space left on device: '{taken}'")):
+        list(queue.take(ENDLESS))
 
 
 def test_answers_carry_the_numbers_of_their_tasks() -> None:

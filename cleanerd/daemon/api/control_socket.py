@@ -126,7 +126,10 @@ def _directory_lock(directory: str) -> Iterator[None]:
     os.makedirs(directory, mode=0o750, exist_ok=True)
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        with contextlib.suppress(
+            OSError
+        ):  # a file system without locks: two daemons that start at the same moment
+            fcntl.flock(fd, fcntl.LOCK_EX)
         yield
     finally:
         os.close(fd)
