@@ -64,10 +64,6 @@ class JobFailed(Retryable):
     """A job over several logs failed as a whole: it is not known which of them caused that, if any."""
 
 
-class ClusterRefused(CleanerdError):
-    """The cluster cannot be asked, or refuses."""
-
-
 class LogUncleanable(CleanerdError):
     """This partition cannot be cleaned as it is; others are not affected."""
 

@@ -18,7 +18,7 @@ from cleanerd.config.load import Configuration, examine, resolve
 from cleanerd.config.model import CleanerdConfig, ClusterMetadata, TopicConfig
 from cleanerd.config.settings import Layer
 from cleanerd.config.sources import read_sources
-from cleanerd.daemon.configuration.answers import ask_brokers, ask_cluster
+from cleanerd.daemon.configuration.answers import ask_brokers
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import Files, RealFiles
 from cleanerd.errors import BadUsage, CleanerdError, guarded
@@ -116,12 +116,12 @@ def topic_configs(arguments: Namespace, log_dirs: Sequence[str]) -> Callable[[st
 def _metadata(
     files: Files, log_dirs: Sequence[str], config: CleanerdConfig, *, asks: bool = True
 ) -> ClusterMetadata | None:
-    """Of the metadata log or, where there is none, the live broker's or cluster's answer. Raises as `find_metadata`."""
+    """Of the metadata log or, where there is none, the live broker's answer. Raises as `find_metadata`."""
     found = find_metadata(files, log_dirs, config.metadata_log_dir)
     if found is not None or not asks:
         return found
     with contextlib.closing(LiveBrokers(files, SystemClock(), lambda: config)) as brokers:
-        return ask_brokers(brokers, files, log_dirs) or ask_cluster(config, files, log_dirs)
+        return ask_brokers(brokers, files, log_dirs)
 
 
 def _unknown_topics(

@@ -26,7 +26,7 @@ depends on its key, no effect.
 
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -51,7 +51,6 @@ from cleanerd.errors import BadConfiguration
 
 MIN_DEDUPE_BYTES_PER_THREAD = 1_048_576
 _LOG_DIRS = ("log.dirs", "log.dir")
-_OWN_RATIO = "cleanerd.min.cleanable.dirty.ratio"
 _LAGS = ("min.compaction.lag.ms", "max.compaction.lag.ms")
 _RETENTION = ("retention.ms", "retention.bytes")
 _CLUSTER = (Layer.METADATA, Layer.BROKER)
@@ -144,10 +143,6 @@ class Configuration:
         """The same other layers beside this metadata log. Raises `BadConfiguration`."""
         return resolve(self._sources, metadata)
 
-    def with_mutes(self, muted: Mapping[str, float | None]) -> "Configuration":
-        """The same with these topics muted (`Sources.muted`)."""
-        return resolve(replace(self._sources, muted=muted), self.metadata)
-
     def topic(self, topic: str) -> TopicConfig:
         """Values of one topic, also of one that no layer mentions; a second look costs next to nothing."""
         known = self._resolved.get(topic)
@@ -158,24 +153,15 @@ class Configuration:
     def _topic(self, topic: str, problems: list[str]) -> TopicConfig:
         """Topics of which the same is written share their values."""
         own = self._topics.get(topic, Layers())
-        muted = self._mute(topic)
-        shared = (muted, *sorted(own.items()))
+        shared = tuple(sorted(own.items()))
         known = self._resolved.get(shared)
         if known is None:
             defaults = {name: setting.value for name, setting in self._topic_defaults.items()}
-            layers = (*own.maps, defaults, {_OWN_RATIO: muted})
+            layers = (*own.maps, defaults)
             known = _read(TopicConfig, layers, f"topic {topic}: ", problems)
             if not problems:
                 self._resolved[shared] = known
         return known.but(cleanup_policy=()) if topic in self.unusable else known
-
-    def _mute(self, topic: str) -> float | None:
-        """The ratio of a muted topic that holds for cleanerd unless its own key sets another; None: it is not muted."""
-        if topic not in self._sources.muted:
-            return None
-        prior = self._sources.muted[topic]
-        default: float = self._topic_defaults["min.cleanable.dirty.ratio"].value
-        return default if prior is None else prior
 
     @property
     def is_without_broker(self) -> bool:

@@ -55,7 +55,6 @@ DEDUPE = "dedupe"
 """What `compact` was called at first."""
 STATIC = Scope.STATIC
 _SOCKET = matching("/.{1,106}", "an absolute path of at most 107 characters")  # sun_path of Linux
-_SERVERS = matching(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):[0-9]{1,5}", "a list of host:port")
 _TOPIC_GLOBS = matching(r"[a-zA-Z0-9._*?\[\]!-]{1,249}", "a list of topic names or shell globs")
 _HOUR_MS, _DAY_MS, _WEEK_MS = 3_600_000, 86_400_000, 604_800_000
 _GZIP_LEVEL = Check("-1 or a number in [1, 9]", lambda value: value == -1 or value in range(1, 10))
@@ -147,12 +146,6 @@ class CleanerdConfig(Settings):
         "How often to look for a free .lock while something is staged.")] = 1000
     broker_cleaner_grace_ms: Annotated[Long, at_least(0), Key("cleanerd.broker.cleaner.grace.ms",
         "How long a log is left to the cleaner of a live broker once that was seen at work; 0: not at all.")] = 900_000
-    kafka_bootstrap_servers: Annotated[Words, _SERVERS, Key("cleanerd.kafka.bootstrap.servers",
-        "Brokers for `mute`, and for the settings of topics where there is no metadata log and the broker of the log "
-        "directories does not answer; empty: none.")] = ()
-    kafka_client_config: Annotated[Str, matching("(/.+)?", "an absolute path or nothing"),
-        Key("cleanerd.kafka.client.config",
-        "Properties file of the Kafka client: security.protocol, sasl.*, ssl.*; empty: none.")] = ""
     shutdown_timeout_ms: Annotated[Long, at_least(0), Key("cleanerd.shutdown.timeout.ms",
         "Time for work in progress to stop.")] = 20_000
     state_dir: Annotated[Str, matching("/.+", "an absolute path"), Key("cleanerd.state.dir",

@@ -20,7 +20,7 @@ import difflib
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import javaproperties
 
@@ -46,10 +46,7 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """All layers but the metadata log: texts by key, or by topic and key; what cannot be read, and what looks mistyped.
-
-    `muted`: topics whose min.cleanable.dirty.ratio is there to keep brokers away, with what it was before, None if not set.
-    """
+    """All layers but the metadata log: texts by key, or by topic and key; what cannot be read, and what looks mistyped."""
 
     command_line: Texts
     environment: Texts
@@ -58,7 +55,6 @@ class Sources:
     topic_files: Mapping[str, Texts]
     problems: tuple[str, ...]
     warnings: tuple[str, ...] = ()
-    muted: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def is_without_broker(self) -> bool:

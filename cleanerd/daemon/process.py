@@ -85,7 +85,7 @@ class Daemon:
         self._reload_wanted = threading.Event()
         _take_state(config.state_dir)
         self._history = Store(os.path.join(config.state_dir, "history.sqlite"))
-        self._mutes = Mutes(self._history, clock, lambda: self._reloader.current)
+        self._mutes = Mutes(self._history, clock)
         self._answers = TopicAnswers(self._history, RealFiles(), clock, log_dirs)
         self._reloader = Reloader(
             self._first(configuration, clock),
@@ -125,18 +125,18 @@ class Daemon:
         if configuration.metadata is None:
             config = configuration.broker
             with contextlib.closing(LiveBrokers(RealFiles(), clock, lambda: config)) as brokers:
-                attempt(partial(self._answers.ask, brokers, config), ", ".join(self._answers.log_dirs))
+                attempt(partial(self._answers.ask, brokers), ", ".join(self._answers.log_dirs))
         try:
             return self._whole(configuration)
         except BadConfiguration as error:  # by the broker's answer: once asked again, a reload is refused
             _log.warning("configuration_warning", reason=str(error))
-            return configuration.with_mutes(self._mutes.ratios())
+            return configuration
 
     def _whole(self, configuration: Configuration) -> Configuration:
         """With what is in no file."""
         if configuration.metadata is None:
             configuration = configuration.with_metadata(self._answers.held)
-        return configuration.with_mutes(self._mutes.ratios())
+        return configuration
 
     def run(self) -> int:
         """Run until a signal to stop; the exit code. Raises Fatal when it cannot start."""

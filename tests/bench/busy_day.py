@@ -239,7 +239,6 @@ def create_topics(cluster: KafkaCluster, options: argparse.Namespace, *, is_mute
 @contextmanager
 def cleanerd(cluster: KafkaCluster, node: int, root: Path) -> Iterator[DaemonProcess]:
     settings = {
-        "cleanerd.kafka.bootstrap.servers": cluster.bootstrap,
         "cleanerd.min.cleanable.dirty.ratio": "0.5",
         "cleanerd.commit.live": "auto",
         "log.cleaner.threads": "1",

@@ -83,7 +83,6 @@ class World:
         self.bootstrap = f"127.0.0.1:{self._ports[0]}"
         settings = {
             **DAEMON,
-            "cleanerd.kafka.bootstrap.servers": self.bootstrap,
             "cleanerd.commit.live": "auto" if swaps else "off",
             "cleanerd.staged.min.free.ratio": "0.01",  # how full the machine's disk is has no part in this
         }

@@ -99,26 +99,6 @@ def test_without_an_answer_the_daemon_says_in_one_line_what_it_leaves(
     assert [event for event in daemon.events() if event["event"] == "ignored"] == []
 
 
-def test_the_cluster_is_asked_where_no_agent_may_be(place: Place, daemon: DaemonProcess) -> None:
-    """Through the client's protocol. What a broker did while the daemon was away nobody knows."""
-    place.write()
-    where = [f"--log-dir={place.logs}", f"--set=cleanerd.kafka.bootstrap.servers={place.broker.bootstrap}"]
-    shown = run_cleanerd("config", "show", *where, "--topic", "compact", "--origin").stdout
-    assert "broker's answer: TOPIC" in next(
-        line for line in shown.splitlines() if line.startswith("cleanup.")
-    )
-    daemon.configure(cleanerd_kafka_bootstrap_servers=place.broker.bootstrap)
-    daemon.start()
-    wait_until(lambda: states(daemon).get("compact") == "staged", WAIT_S, daemon.output)
-    assert "cleanup.policy is delete" in reason(daemon, "events")
-    daemon.stop()
-    place.broker.stop()
-    daemon.configure(cleanerd_kafka_bootstrap_servers="")
-    daemon.start()
-    wait_cleaned(daemon, "compact", 1)
-    assert [event for event in daemon.events() if event["event"] == "topics_unknown"] == []
-
-
 def test_a_zookeeper_broker_is_asked_and_its_last_answer_is_kept(place: Place, daemon: DaemonProcess) -> None:
     """By the agent: cleaned beside it, and when it has stopped; not what it has turned into a topic without compaction."""
     daemon.configure(cleanerd_commit_live="auto")

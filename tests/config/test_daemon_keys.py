@@ -17,8 +17,6 @@ FORMS = {
     "cleanerd.reserved.topics": ("__consumer_offsets,a.b", f"a/b a,,b {'x' * 250}"),
     "cleanerd.staged.max.bytes": ("-1 0 5000000000", "-2 1.5"),
     "cleanerd.staged.min.free.ratio": ("0 0.25 1", "-0.1 1.1"),
-    "cleanerd.kafka.bootstrap.servers": ("a:9092,b.c:9093 [::1]:9092", "a a:b a:1,,b:2 PLAINTEXT://a:1"),
-    "cleanerd.kafka.client.config": ("/etc/kafka/client.properties", "client.properties"),
     "cleanerd.state.dir": ("/var/lib/x", "var/lib"),
     "cleanerd.control.socket": (f"/run/c.sock /{'s' * 106}", f"control.sock /{'s' * 107}"),
     "cleanerd.metrics.listen": (

@@ -30,14 +30,13 @@ from cleanerd.config.sources import read_sources
 from cleanerd.daemon.configuration.reload import ReloadStatus, ReloadTrigger
 from cleanerd.daemon.engine.calls import CleanCall
 from cleanerd.daemon.inventory.due_logs import Look
-from cleanerd.daemon.kafka_admin import KafkaAdmin
 from cleanerd.daemon.loops.housekeeper import Housekeeper
 from cleanerd.daemon.process import Daemon
 from cleanerd.daemon.reports import retention
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HistoryEvent
 from cleanerd.env.clock import SystemClock
-from cleanerd.errors import ClusterRefused, NoWayIn
+from cleanerd.errors import NoWayIn
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.log_dir import LogDir
@@ -240,18 +239,6 @@ def release(running: Running) -> bool:
     return True
 
 
-def cluster(running: Running) -> object:
-    """The brokers that the daemon would ask, and the file that says how."""
-    with pytest.MonkeyPatch.context() as patched:
-        asked: list[object] = []
-        patched.setattr(KafkaAdmin, "__init__", lambda _, *given: asked.extend(given))
-        try:
-            KafkaAdmin.of(running.parts.configuration().broker)
-            return tuple(asked)
-        except ClusterRefused:
-            return None
-
-
 def lasts(running: Running) -> bool:
     """Whether the history keeps 100 events of 20 kB."""
     store, now_ms = running.parts.store, running.parts.clock.now_ms()
@@ -405,10 +392,6 @@ EFFECTS: dict[str, Effect] = {
     "cleanerd.staged.max.bytes": Effect(no_room, "0", False, True),
     "cleanerd.staged.min.free.ratio": Effect(no_room, "1", False, True),
     "cleanerd.staged.commit.interval.ms": Effect(staged_pause_s, "3000", 1.0, 3.0),
-    "cleanerd.kafka.bootstrap.servers": Effect(cluster, "a:1, b:2", None, (("a:1", "b:2"), "")),
-    "cleanerd.kafka.client.config": Effect(
-        cluster, "/a/file", (("a:1",), ""), (("a:1",), "/a/file"), {"cleanerd.kafka.bootstrap.servers": "a:1"}
-    ),
     # history, metrics, log, and the engine at last
     "cleanerd.history.max.bytes": Effect(lasts, "1048576", True, False),
     "cleanerd.metrics.per.partition.topics": Effect(has_series, "t", False, True),

@@ -56,7 +56,6 @@ class Place:
             (self.log_dir / f"{topic}-0").mkdir(parents=True)
         (self.log_dir / META_PROPERTIES).write_text("version=0\nbroker.id=1\n")
         self.clock, self.broker = HandClock(), Broker()
-        self.config = resolve(read_sources()).broker
         self.restart()
 
     def restart(self) -> None:
@@ -65,7 +64,7 @@ class Place:
         self.answers = TopicAnswers(store, RealFiles(), self.clock, [str(self.log_dir)])
 
     def ask(self) -> ClusterMetadata | None:
-        self.answers.ask(self.broker, self.config)  # type: ignore[arg-type]
+        self.answers.ask(self.broker)  # type: ignore[arg-type]
         return self.answers.held
 
     def held(self) -> set[str]:

@@ -54,7 +54,7 @@ class World:
         log_dirs = (str(self.a), str(self.b))
         self.parts = Parts(lambda: self.reloader.current, log_dirs, self.history, RealFiles(), self.clock)
         self.daemon = Supervisor(self.parts)
-        mutes = Mutes(self.history, self.clock, self.parts.configuration)
+        mutes = Mutes(self.history, self.clock)
         self.control = Control(self.parts, self.daemon, self.reloader, mutes)
         self.parts.metrics.read_with(lambda: scraped_metrics.read(self.parts, self.daemon, self.reloader))
         self.scan()

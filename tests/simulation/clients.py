@@ -109,5 +109,5 @@ class Clients:
     def _control(self) -> Control:
         daemon = self._stage.daemon
         assert daemon is not None
-        mutes = Mutes(daemon.parts.store, daemon.parts.clock, daemon.parts.configuration)
+        mutes = Mutes(daemon.parts.store, daemon.parts.clock)
         return Control(daemon.parts, daemon.supervisor, daemon.reloader, mutes)

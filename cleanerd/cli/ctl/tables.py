@@ -171,8 +171,6 @@ _COMMITS: Mapping[str, Cell] = {
 _MUTES: Mapping[str, Cell] = {
     "TOPIC": _as(str, "topic"),
     "SINCE": _as(instant, "since_ms"),
-    "RATIO BEFORE": lambda row: row["prior_ratio"] or ("" if row["by_lease"] else "not set"),
-    "CONFIRMED": _as(_yes_or_no, "confirmed"),
 }
 _DELETED: Mapping[str, Cell] = {
     **_WHERE,
@@ -370,13 +368,7 @@ def _forecast(found: Row) -> str:
 
 
 def _muted(mute: Row) -> str:
-    if mute["by_lease"]:
-        return (
-            f"{mute['topic']} since {instant(mute['since_ms'])}; by the agent, in the broker beside cleanerd"
-        )
-    prior = mute["prior_ratio"] or "not set"
-    doubt = "" if mute["confirmed"] else "; not confirmed by the cluster"
-    return f"{mute['topic']} since {instant(mute['since_ms'])}; before: {prior}{doubt}"
+    return f"{mute['topic']} since {instant(mute['since_ms'])}"
 
 
 _EMPTY = {

@@ -1,23 +1,30 @@
 """What a broker reports about its topics, where there is no metadata log: a ZooKeeper cluster has none on disk.
 
-1. The agent in the broker that lives in the log directories (`cleanerd.commit.live`): what that broker itself goes by.
-2. Else, where `cleanerd.kafka.bootstrap.servers` is set, any broker of the cluster.
-
-Both know the values that hold. Those that a topic does not have of its own are the broker's, and have the names of its keys.
+The agent in the broker that lives in the log directories (`cleanerd.commit.live`) knows the values that hold. Those that a
+topic does not have of its own are the broker's, and have the names of its keys.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.config.keys import TOPIC_KEYS
-from cleanerd.config.model import CleanerdConfig, ClusterMetadata
-from cleanerd.daemon.kafka_admin import AnsweredTopic, KafkaAdmin
+from cleanerd.config.model import ClusterMetadata
 from cleanerd.env.files import Files
-from cleanerd.errors import CleanerdError, ClusterRefused, guarded
+from cleanerd.errors import CleanerdError, guarded
 from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
 from cleanerd.format.uuid_text import parse_uuid
 from cleanerd.storage.scan import is_kafka_dir
+
+
+class AnsweredTopic(NamedTuple):
+    """A topic: the values that hold, and the names of those that are its own. `topic_id` None: its broker knows of none."""
+
+    name: str
+    topic_id: UUID | None
+    values: Mapping[str, str]
+    own: Collection[str]
 
 
 def answer_of(topics: Iterable[AnsweredTopic]) -> ClusterMetadata:
@@ -42,18 +49,6 @@ def ask_brokers(brokers: LiveBrokers, files: Files, log_dirs: Sequence[str]) -> 
             topic_id = None if log.identity.topic_id is None else parse_uuid(log.identity.topic_id)
             answers.append(AnsweredTopic(log.topic_partition.topic, topic_id, log.config, log.overridden))
     return answer_of(answers) if answers else None
-
-
-def ask_cluster(config: CleanerdConfig, files: Files, log_dirs: Sequence[str]) -> ClusterMetadata | None:
-    """The cluster's answer about the topics in these log directories; None where it cannot be asked."""
-    topics = {tp.topic for log_dir in log_dirs for tp in _one_of_each_topic(files, log_dir) or ()}
-    if not (topics and config.kafka_bootstrap_servers):
-        return None
-    try:
-        with KafkaAdmin.of(config) as admin:
-            return answer_of(admin.topics(topics))
-    except ClusterRefused:
-        return None
 
 
 def _one_of_each_topic(files: Files, log_dir: str) -> list[TopicPartition] | None:

@@ -28,7 +28,6 @@ class ReloadTrigger(Enum):
     METADATA = "metadata log changed"
     SIGNAL = "SIGHUP"
     REQUEST = "reload requested"
-    MUTES = "topics muted or given back"
 
 
 class ReloadStatus(Enum):

@@ -52,7 +52,7 @@ class Housekeeper:
 
     def _renew_leases(self) -> None:
         mutes = self._parts.store.all(MUTE, TypeAdapter(Mute).validate_python).values()
-        self._parts.leases.renew_if_due({mute.topic for mute in mutes if mute.by_lease})
+        self._parts.leases.renew_if_due({mute.topic for mute in mutes})
 
     def _end_holds(self, now_ms: int) -> None:
         parts = self._parts

@@ -144,10 +144,4 @@ def reload_view(outcome: ReloadOutcome | None, success_ms: int) -> ReloadView:
 
 def mute_view(mute: Mute) -> MuteView:
     """A topic that the brokers' own cleaners are kept away from."""
-    return MuteView(
-        topic=mute.topic,
-        prior_ratio=mute.prior,
-        since_ms=mute.since_ms,
-        confirmed=mute.is_confirmed,
-        by_lease=mute.by_lease,
-    )
+    return MuteView(topic=mute.topic, since_ms=mute.since_ms)

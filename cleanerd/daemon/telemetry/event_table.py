@@ -151,8 +151,7 @@ _row("ignored", "warning", (*_LOG, "reason"),
 _row("topics_unknown", "warning", ("log_dir", "count", "topics", "reason"),
      "Topics of a broker's log directory are left alone because their configuration is not known: how many, and the first "
      "names. One line for each log directory, at the start and when there are more.",
-     "Have the broker asked (`cleanerd.commit.live=auto`, or `cleanerd.kafka.bootstrap.servers`), or set their "
-     "`cleanup.policy` in `topics.d`.")
+     "Have the broker asked (`cleanerd.commit.live=auto`), or set their `cleanup.policy` in `topics.d`.")
 _row("tried_again", "info", (*_LOG, "reason"), "An uncleanable or failed log changed and will be retried.")
 _row("checkpoint_reset", "warning", (*_LOG, "offset"),
      "The first dirty offset of a log was reset: it lay below the log start or beyond the log end, and is the log start "

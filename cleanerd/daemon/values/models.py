@@ -220,18 +220,10 @@ class LogDirView(View):
 
 
 class MuteView(View):
-    """A topic from which the brokers' own cleaners are kept away. `prior_ratio`: its own min.cleanable.dirty.ratio before
-    that.
-
-    Not `confirmed`: whether the cluster did it is not known; `unmute` brings back what was before all the same.
-    `by_lease`: the live broker keeps its cleaner away as long as cleanerd asks for it, and the cluster was not asked.
-    """
+    """A topic from which the live broker keeps its own cleaner away, as long as cleanerd asks for it."""
 
     topic: str
-    prior_ratio: str | None
     since_ms: int
-    confirmed: bool
-    by_lease: bool = False
 
 
 class StatusView(View):

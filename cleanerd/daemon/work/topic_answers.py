@@ -16,8 +16,8 @@ from pydantic import TypeAdapter
 
 from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.config.load import Configuration
-from cleanerd.config.model import CleanerdConfig, ClusterMetadata
-from cleanerd.daemon.configuration.answers import ask_brokers, ask_cluster
+from cleanerd.config.model import ClusterMetadata
+from cleanerd.daemon.configuration.answers import ask_brokers
 from cleanerd.daemon.store import ANSWER, ANSWERED, Store
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
@@ -34,7 +34,6 @@ and its agent looks at the policy once more: so its answer may wait for that, an
 _JUST_S = 1.0
 """Each log of a job is committed by itself. A policy without compact refuses a live broker's agent, whatever we know."""
 _SAVE_TIMES_S = 15.0
-_ASK_CLUSTER_S = 30.0
 _KEY = "topics"
 _CONFIGS, _TIMES = TypeAdapter(dict[str, dict[str, str]]), TypeAdapter(dict[str, int])
 _WRITTEN_BY_BROKERS = (names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT)
@@ -52,32 +51,23 @@ class TopicAnswers:
         self._mutex = threading.Lock()
         self._answer = self._saved = store.all(ANSWER, _parsed).get(_KEY)
         self._answered_ms = store.all(ANSWERED, _TIMES.validate_python).get(_KEY, {})  # by topic
-        self._times_saved_s = self._asked_s = self._cluster_asked_s = -math.inf
+        self._times_saved_s = self._asked_s = -math.inf
         self.held = self._holds()
         """What holds, as of the last `ask`; None as long as nothing was ever answered."""
 
-    def ask(self, brokers: LiveBrokers, config: CleanerdConfig, *, quickly: bool = False) -> None:
-        """Ask again; `quickly`: only who answers at once, which the cluster may not, and not if that was just done."""
+    def ask(self, brokers: LiveBrokers, *, quickly: bool = False) -> None:
+        """Ask again; `quickly`: not if that was just done."""
         with self._mutex:
             asked_ms, now_s = self._clock.now_ms(), self._clock.monotonic_s()
             if quickly and now_s - self._asked_s < _JUST_S:
                 return
             self._asked_s = now_s
             found = ask_brokers(brokers, self._files, self.log_dirs)
-            if found is None and not quickly:
-                found = self._ask_cluster(config)
             if found is not None:
                 self._take(found, asked_ms)
             self.held = self._holds()
             if found is not None:
                 self._save()
-
-    def _ask_cluster(self, config: CleanerdConfig) -> ClusterMetadata | None:
-        now_s = self._clock.monotonic_s()
-        if now_s - self._cluster_asked_s < _ASK_CLUSTER_S:
-            return None
-        self._cluster_asked_s = now_s
-        return ask_cluster(config, self._files, self.log_dirs)
 
     def _take(self, found: ClusterMetadata, asked_ms: int) -> None:
         """A topic that is not in it may be one whose log its broker has not opened yet."""
@@ -170,7 +160,7 @@ class ClusterChanges:
     def _may_have_come(self, *, quickly: bool) -> bool:
         current, answers = self._configuration(), self._answers
         if not current.has_metadata_log:
-            ask = partial(answers.ask, self._brokers, current.broker, quickly=quickly)
+            ask = partial(answers.ask, self._brokers, quickly=quickly)
             attempt(ask, ", ".join(answers.log_dirs))
             if answers.held != current.metadata:
                 return True

@@ -12,11 +12,8 @@ what is one number.
 
 import csv
 import io
-import json
 import sys
 from argparse import Namespace
-from base64 import b64encode
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import partial
@@ -30,7 +27,6 @@ from cleanerd.errors import CleanerdError, attempt
 from cleanerd.tools.cli.inspect_tables import (
     answers,
     date,
-    estimate_text,
     notes,
     tables,
     write_coordinator,
@@ -113,8 +109,6 @@ def _report(
     if arguments.html:
         with output.written_to(arguments.html), open(arguments.html, "w", encoding="utf-8") as file:
             file.write(page(logs))
-    if arguments.repair_plan:
-        _write_plan(arguments.repair_plan, [task for task, _, _ in found])
     match arguments.output:
         case "json" | "yaml":
             output.write_document(arguments.output, logs=documents, failed=failed)
@@ -200,38 +194,6 @@ def _flat(document: Mapping[str, object]) -> dict[str, object]:
         elif not isinstance(value, list):
             flat[name] = value
     return flat
-
-
-def _write_plan(path: str, tasks: "Sequence[InspectTask]") -> None:
-    """Keys on several partitions of a topic, a line for each with the steps of its repair; what they add up to on stderr."""
-    from cleanerd.tools.insight.spread import find_spread  # noqa: PLC0415 - loads the compiled loops
-
-    topics: dict[str, dict[int, InspectTask]] = defaultdict(dict)
-    for task in tasks:
-        topics[task.topic_partition.topic][task.topic_partition.partition] = task
-    with output.written_to(path), open(path, "w", encoding="utf-8") as file:
-        for topic, parts in sorted(topics.items()):
-            if len(parts) < 2 or topic in (CONSUMER_OFFSETS, TRANSACTION_STATE):
-                continue
-            keys_max = max(min(task.keys_max for task in parts.values()) // len(parts), 1)
-            try:
-                found = find_spread({p: task.directory for p, task in parts.items()}, keys_max=keys_max)
-            except OSError as error:
-                raise CleanerdError(f"{error.filename or topic}: cannot be read: {error.strerror}") from None
-            for key in found.listed:
-                line = {
-                    "topic": topic,
-                    "key_base64": b64encode(key.key).decode(),
-                    "key": key_text(key.key),
-                }
-                copies = [asdict(copy) for copy in key.copies]
-                file.write(
-                    json.dumps(line | {"home": key.home, "copies": copies, "steps": list(key.steps())}) + "\n"
-                )
-            output.print_message(
-                f"{topic}: {estimate_text(found.keys)} keys are on several of its {len(parts)} partitions, "
-                f"{size(found.bytes)} in copies that are not the newest; {len(found.listed)} in {path}"
-            )
 
 
 def _write_parquet(path: str, documents: Sequence[Mapping[str, object]]) -> None:

@@ -53,11 +53,6 @@ COMMANDS = (
             ),
             NOW,
             _PROCESSES,
-            option(
-                "--repair-plan",
-                "also list keys that lie on several partitions of a topic, as JSON lines",
-                metavar="FILE",
-            ),
             option("--html", "also write one self-contained HTML file with plots", metavar="FILE"),
             option("--parquet", "also write one row per log; needs cleanerd[spark]", metavar="FILE"),
             output("csv"),

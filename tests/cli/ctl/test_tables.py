@@ -62,14 +62,3 @@ def test_status_has_human_units_and_tables_of_log_directories_and_running_jobs()
     assert "up 1h 1m" in text
     assert re.search(r"^/logs +yes +1\.0 TB +pid 7 +live$", text, re.MULTILINE)
     assert re.search(r"^j1 +running +request +rewrite +25% +orders-3$", text, re.MULTILINE)
-
-
-def test_what_a_muted_topic_had_before_is_told_of_the_cluster_alone() -> None:
-    """Of a topic that the agent keeps the broker's cleaner from, nobody has asked."""
-    mute = {"topic": "orders", "since_ms": 0, "prior_ratio": None, "confirmed": True}
-    shown = {
-        by_lease: ctl_tables.text(Reply({"muted": [{**mute, "by_lease": by_lease}]}))
-        for by_lease in (False, True)
-    }
-    assert "not set" in shown[False]
-    assert "not set" not in shown[True]
