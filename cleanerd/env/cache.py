@@ -3,12 +3,11 @@
 All of that is executed sooner or later, so a directory in which another user could have put something is not used.
 """
 
-import grp
 import os
-import pwd
-import stat
 import tempfile
 from collections.abc import Iterator, Mapping
+
+from .trust import why_exposed, why_exposed_itself
 
 
 def cache_directory(environment: Mapping[str, str]) -> str:
@@ -42,45 +41,15 @@ def why_untrusted(directory: str, *, is_vouched_for: bool = False) -> str | None
 
     `is_vouched_for`: whoever named the directory answers for those above, in which another user could put one in its place.
     """
-    path = os.path.realpath(directory)
-    above = "/" if is_vouched_for else path
-    while above != (above := os.path.dirname(above)):
-        wrong = _why_open(above, is_sticky_enough=True)
-        if wrong is not None:
-            return wrong
-    return next((wrong for place in _below(path) if (wrong := _why_open(place)) is not None), None)
+    wrong = why_exposed(directory, above=not is_vouched_for)
+    inside = _inside(os.path.realpath(directory))
+    return wrong or next((found for path in inside if (found := why_exposed_itself(path)) is not None), None)
 
 
-def _below(path: str) -> Iterator[str]:
-    """The directory and all in it; not what lies in a directory that only its owner can enter."""
-    yield path
-    for root, directories, files in os.walk(path):
+def _inside(directory: str) -> Iterator[str]:
+    """All in a directory; not what lies in one that only its owner can enter."""
+    for root, directories, files in os.walk(directory):
         if not os.stat(root).st_mode & 0o077:
             directories.clear()
             continue
         yield from (os.path.join(root, name) for name in (*directories, *files))
-
-
-def _why_open(path: str, *, is_sticky_enough: bool = False) -> str | None:
-    try:
-        found = os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    if found.st_uid not in (0, os.geteuid()):
-        return f"{path} belongs to user {found.st_uid}"
-    if stat.S_ISLNK(found.st_mode) or (is_sticky_enough and found.st_mode & stat.S_ISVTX):
-        return None
-    if found.st_mode & stat.S_IWOTH:
-        return f"every user may write to {path}"
-    if found.st_mode & stat.S_IWGRP and not _is_private(found.st_gid):
-        return f"group {found.st_gid} may write to {path}"
-    return None
-
-
-def _is_private(gid: int) -> bool:
-    """Whether a group has no member but this user: `useradd` makes such ones, and their files are often open to it."""
-    try:
-        me = pwd.getpwuid(os.geteuid())
-        return me.pw_gid == gid and set(grp.getgrgid(gid).gr_mem) <= {me.pw_name}
-    except KeyError:
-        return False

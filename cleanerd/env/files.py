@@ -1,10 +1,13 @@
 """File system calls behind one small interface, so that tests can record, fail or forget any of them.
 
 Only calls whose order matters for crash safety, and the reads that go with them, pass through here. Bulk reads and
-writes of the pipeline open files themselves; what they write is synced and named through here.
+writes of the pipeline have descriptors of their own; what they write is synced and named through here.
 
 A log directory may hold anything under any name: FIFOs, devices, sparse terabytes, links. So all that is read there is
-opened by `regular_fd`, which never waits, and no read takes more memory than its caller allows.
+opened by `regular_fd`, which never waits, and no read takes more memory than its caller allows. And whoever may write to it
+may put a link at any name, at any moment. So nothing is written, given away or synced there by a path: every new file is
+made by `new_file`, every other one opened by `open_own`, in a directory that was reached as `trust.open_directory` does
+(`tests/test_tidy.py` looks for other ways).
 """
 
 import contextlib
@@ -19,6 +22,7 @@ from typing import BinaryIO
 from cleanerd.errors import SourceChanged
 
 from . import space
+from .trust import open_directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,8 @@ def check_unchanged(path: str, planned: FileStat, found: FileStat) -> None:
     if found != planned:
         raise SourceChanged(f"{path}: was planned for as {planned}, and is {found}")
 
+
+_CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 _sync_threads = ThreadPoolExecutor(4, thread_name_prefix="cleanerd-sync")
 
@@ -106,6 +112,74 @@ def open_regular(path: str, *, follow_links: bool = False) -> Iterator[int]:
 def regular_file(path: str, buffering: int = -1) -> BinaryIO:
     """A regular file to read. Raises as `regular_fd`."""
     return os.fdopen(regular_fd(path), "rb", buffering)
+
+
+def new_file(path: str, like: str | None = None, mode: int = 0o666) -> int:
+    """Make a file, and return a descriptor to read and write it: the only way in which one comes to be in a log directory.
+
+    Always a new one: what had the name goes first, be it a link, a FIFO, or what is left of a process that died and to
+    which its children may still write. `like`: the path of the file whose owner and permissions it gets. Raises OSError.
+    """
+    directory, name = os.path.split(path)
+    with open_directory(directory) as place:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=place)
+        fd = create_exclusively(name, place, mode)
+    try:
+        if like is not None:
+            _adopt_owner(fd, like)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def create_exclusively(name: str, directory: int, mode: int) -> int:
+    """The same in an open directory, where nothing has the name yet. Raises FileExistsError, OSError."""
+    return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _CAREFULLY, mode, dir_fd=directory)
+
+
+def open_own(path: str, flags: int) -> int:
+    """A descriptor of a regular file that is there, to change it; a link or FIFO is refused. Raises NotRegular, OSError."""
+    directory, name = os.path.split(path)
+    with open_directory(directory) as place:
+        try:
+            fd = os.open(name, flags | _CAREFULLY, dir_fd=place)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                check_regular(stat.S_IFLNK, path)
+            error.filename = path
+            raise
+    try:
+        check_regular(os.fstat(fd).st_mode, path)
+    except NotRegular:
+        os.close(fd)
+        raise
+    return fd
+
+
+@contextlib.contextmanager
+def own_file(path: str, flags: int) -> Iterator[int]:
+    """The same, closed at the end of the block."""
+    fd = open_own(path, flags)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _adopt_owner(fd: int, like: str) -> None:
+    mine, theirs = os.fstat(fd), os.lstat(like)
+    if stat.S_ISLNK(theirs.st_mode):
+        check_regular(theirs.st_mode, like)
+    if mine.st_uid != theirs.st_uid:
+        os.fchown(fd, theirs.st_uid, theirs.st_gid)
+    elif mine.st_gid != theirs.st_gid:
+        with contextlib.suppress(PermissionError):  # the owner is who opens it
+            os.fchown(fd, -1, theirs.st_gid)
+    permissions = theirs.st_mode & 0o777  # never those that let a file run as its owner
+    if stat.S_IMODE(mine.st_mode) != permissions:
+        os.fchmod(fd, permissions)
 
 
 def read_to_hole(path: str, max_bytes: int, *, follow_links: bool = False) -> tuple[bytes, int]:
@@ -189,8 +263,8 @@ class RealFiles:
         return read_to_hole(path, max_bytes)
 
     def write(self, path: str, data: bytes) -> None:
-        """Create or truncate, write all of `data`. Not synced."""
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        """Make a new file, as `new_file`, with all of `data` in it. Not synced."""
+        fd = new_file(path)
         try:
             left = memoryview(data)
             while left:
@@ -200,19 +274,18 @@ class RealFiles:
 
     def truncate(self, path: str, size_bytes: int) -> None:
         """Keep only the first `size_bytes` of a file that has no fewer. Not synced."""
-        os.truncate(path, size_bytes)
+        with own_file(path, os.O_WRONLY) as fd:
+            os.ftruncate(fd, size_bytes)
 
     def fsync(self, path: str) -> None:
         """Content of one file to stable storage."""
-        fd = os.open(path, os.O_RDONLY)
-        try:
+        with own_file(path, os.O_RDONLY) as fd:
             os.fsync(fd)
-        finally:
-            os.close(fd)
 
     def fsync_dir(self, directory: str) -> None:
         """Names of one directory to stable storage."""
-        self.fsync(directory)
+        with open_directory(directory, os.O_RDONLY) as fd:
+            os.fsync(fd)
 
     def fsync_dirs(self, directories: Sequence[str]) -> list[OSError | None]:
         """`fsync_dir` of several side by side, and what went wrong with each: a journal is written once for all.
@@ -236,30 +309,31 @@ class RealFiles:
 
     def rename(self, source: str, target: str) -> None:
         """Atomic move within one file system, replacing `target`."""
-        os.replace(source, target)
+        (here, name), (there, new) = os.path.split(source), os.path.split(target)
+        with open_directory(here) as origin, open_directory(there) as place:
+            os.replace(name, new, src_dir_fd=origin, dst_dir_fd=place)
 
     def unlink(self, path: str) -> None:
         """Remove a name. The space of a large file comes back a little later (`space.wait_for_deleted`)."""
-        space.unlink(path)
+        directory, name = os.path.split(path)
+        with open_directory(directory) as place:
+            space.unlink(name, place)
 
     def rmdir(self, directory: str) -> None:
         """Remove an empty directory."""
-        os.rmdir(directory)
+        parent, name = os.path.split(directory)
+        with open_directory(parent) as place:
+            os.rmdir(name, dir_fd=place)
 
     def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
         """Set the modification time (rule 4.12)."""
-        os.utime(path, ns=(mtime_ns, mtime_ns))
+        with own_file(path, os.O_RDONLY) as fd:
+            os.utime(fd, ns=(mtime_ns, mtime_ns))
 
     def adopt_owner(self, path: str, like: str) -> None:
         """Give a file the owner and the permissions of another: the broker must be able to use it (spec disk D4.6)."""
-        mine, theirs = os.stat(path), os.stat(like)
-        if mine.st_uid != theirs.st_uid:
-            os.chown(path, theirs.st_uid, theirs.st_gid)
-        elif mine.st_gid != theirs.st_gid:
-            with contextlib.suppress(PermissionError):  # the owner is who opens it
-                os.chown(path, -1, theirs.st_gid)
-        if mine.st_mode != theirs.st_mode:
-            os.chmod(path, theirs.st_mode & 0o7777)
+        with own_file(path, os.O_RDONLY) as fd:
+            _adopt_owner(fd, like)
 
 
 Files = RealFiles

@@ -6,6 +6,7 @@ at once, and a thread of its own lets the file go: no caller waits for it, least
 """
 
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -97,24 +98,33 @@ def wait_for_deleted() -> None:
     wait(pending)
 
 
-def unlink(path: str) -> None:
-    """Remove a name. The space of a large file comes back a little later: `wait_for_deleted`. Raises OSError."""
-    fd = _open_large(path)
+def unlink(name: str, directory: int) -> None:
+    """Remove a name of an open directory. The space of a large file comes back a little later: `wait_for_deleted`.
+
+    Raises OSError.
+    """
+    fd = _open_large(name, directory)
     try:
-        os.unlink(path)
+        os.unlink(name, dir_fd=directory)
     finally:
         if fd is not None:
             _let_go(fd)
 
 
-def _open_large(path: str) -> int | None:
+def _open_large(name: str, directory: int) -> int | None:
     """A large file, open, so that it outlives its name; None where it need not or cannot."""
     try:
-        if len(_pending) >= _MAX_PENDING or os.lstat(path).st_size < _LARGE_BYTES:
+        if len(_pending) >= _MAX_PENDING or _size(name, directory) < _LARGE_BYTES:
             return None
-        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     except OSError:
         return None  # `unlink` reports what is wrong, if anything is
+
+
+def _size(name: str, directory: int) -> int:
+    """Bytes of a regular file, 0 of anything else: to open that might wait."""
+    found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
 
 def _let_go(fd: int) -> None:

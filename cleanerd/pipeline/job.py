@@ -15,7 +15,6 @@ All plans answer with the same bits in the same order, so what follows the resol
 failing disk is an answer, not an exception: other logs of the job go on.
 """
 
-import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import chain
 from typing import Any
 
+from cleanerd.env.files import RealFiles
 from cleanerd.errors import Aborted, CleanerdError
 from cleanerd.format.names import FileKind, Suffix, segment_path
 from cleanerd.kernels.fingerprint import MAX_BUCKETS
@@ -341,7 +341,7 @@ def _drop_parts(log: RewrittenLog) -> None:
     for part in chain.from_iterable(log.parts.values()):
         with suppress(FileNotFoundError):  # those of a group may share a file
             if part.path is not None:
-                os.unlink(part.path)
+                RealFiles().unlink(part.path)
 
 
 def _resolve_here(

@@ -5,6 +5,7 @@ import os
 import uuid
 from collections.abc import Iterator, Sequence
 
+from cleanerd.env.files import RealFiles, new_file, open_own
 from cleanerd.env.page_cache import begin_writeback
 from cleanerd.env.space import room
 from cleanerd.env.turns import file_turn
@@ -30,7 +31,7 @@ def gone_if_it_fails(path: str | None) -> Iterator[None]:
     except BaseException:
         if path is not None:
             with contextlib.suppress(OSError):
-                os.unlink(path)
+                RealFiles().unlink(path)
         raise
 
 
@@ -62,7 +63,8 @@ class PartFile:
     def __enter__(self) -> "PartFile":
         try:
             if (self.start if self._asked is None else self._asked.place.number) == 0:
-                _create_like(self.path, self._like)
+                # the owner of the source can read it from its first moment: a broker looks at every file (D2)
+                os.close(new_file(self.path, self._like))
             if self._asked is None:
                 self._open(self.start)
         except BaseException:
@@ -109,7 +111,7 @@ class PartFile:
 
     def _open(self, start: int) -> int:
         self.start = start
-        self._fd = fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self._fd = fd = open_own(self.path, os.O_WRONLY)
         os.lseek(fd, start, os.SEEK_SET)
         return fd
 
@@ -124,20 +126,3 @@ class PartFile:
         fd, self._fd = self._fd, None
         if fd is not None:
             os.close(fd)
-
-
-def _create_like(path: str, source: str) -> None:
-    """Make an empty file that the owner of the source can read from its first moment: a broker looks at every file (D2).
-
-    It is always a new one: what is left of a session that died may still write to the one of before.
-    """
-    like = os.stat(source)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    try:
-        os.fchmod(fd, like.st_mode & 0o7777)
-        if os.geteuid() == 0:
-            os.fchown(fd, like.st_uid, like.st_gid)
-    finally:
-        os.close(fd)

@@ -8,6 +8,7 @@ import contextlib
 import os
 from collections.abc import Sequence
 
+from cleanerd.env.files import own_file
 from cleanerd.env.page_cache import begin_writeback
 from cleanerd.env.space import room
 from cleanerd.errors import SourceChanged
@@ -73,16 +74,16 @@ def _staged(base_offset: int, kind: FileKind) -> SegmentFileName:
 
 def _append(target: str, source: str) -> None:
     """Append one file to another inside the kernel where it can."""
-    with open(source, "rb") as reader, open(target, "r+b") as writer:
-        start = writer.seek(0, os.SEEK_END)
-        left = size_bytes = os.fstat(reader.fileno()).st_size
+    with own_file(source, os.O_RDONLY) as reader, own_file(target, os.O_RDWR) as writer:
+        start = os.lseek(writer, 0, os.SEEK_END)
+        left = size_bytes = os.fstat(reader).st_size
         while left:
             moved = 0
             with contextlib.suppress(OSError):  # a file system that cannot do it
-                moved = os.copy_file_range(reader.fileno(), writer.fileno(), left)
+                moved = os.copy_file_range(reader, writer, left)
             if not moved:
-                moved = os.write(writer.fileno(), os.read(reader.fileno(), min(left, _COPY_BYTES)))
+                moved = os.write(writer, os.read(reader, min(left, _COPY_BYTES)))
             if not moved:
                 raise SourceChanged(f"{source}: ends {left} bytes before it should")
             left -= moved
-        begin_writeback(writer.fileno(), start, size_bytes)
+        begin_writeback(writer, start, size_bytes)

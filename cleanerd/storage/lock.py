@@ -12,8 +12,8 @@ Invariants
     4. The file is never unlinked here.
     5. Every user who may create files in the directory may open the file: left behind by another user with a
        tighter mode it would take the directory offline at the broker's next start.
-    6. The name is not followed: a link would have a process of root create or change another user's file.
-       Nor is a FIFO of that name waited for.
+    6. The name is not followed: a link would have a process of root create or change another user's file. It is made
+       only where there is nothing. Nor is a FIFO of that name waited for.
     7. A broker tries the lock once, at its start, and dies if it is taken. So `.lock` is locked under a write lease
        (`F_SETLEASE`), taken before the lock and given up after it. The kernel grants the lease only while no other
        descriptor of the file is open, so a broker between its open and its lock is never overtaken. And as long as the
@@ -23,6 +23,7 @@ Invariants
        CAP_LEASE given. Where that is not so, `is_leased` is false, and a broker may meet the lock.
 """
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -33,6 +34,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from cleanerd.env.files import create_exclusively, own_file
+from cleanerd.env.trust import open_directory
 from cleanerd.errors import DirOffline, LockHeld
 from cleanerd.format import names
 
@@ -243,17 +246,14 @@ def is_open_elsewhere(path: str) -> bool:
 
     Raises OSError.
     """
-    fd = os.open(path, os.O_RDWR | _CAREFULLY)
-    try:
-        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
-        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-    except OSError:
-        return True
-    else:
+    with own_file(path, os.O_RDWR) as fd:
+        try:
+            fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
+            fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        except OSError:
+            return True
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-        return False
-    finally:
-        os.close(fd)
+    return False
 
 
 def _has_leases(directory: str, owner: int) -> bool:
@@ -319,7 +319,9 @@ def _open(path: str) -> int:
         try:
             return os.open(path, flags)
         except FileNotFoundError:
-            return _create(path, flags | os.O_CREAT)
+            with contextlib.suppress(FileExistsError):
+                return _create(path)
+            return os.open(path, flags)
     except BlockingIOError as error:
         pid = _lease_holder(path) or None
         raise LockHeld(f"{path}: held by {f'process {pid}' if pid else 'another process'}", pid) from error
@@ -327,11 +329,13 @@ def _open(path: str) -> int:
         raise DirOffline(f"{path}: cannot open the lock file: {error.strerror}") from error
 
 
-def _create(path: str, flags: int) -> int:
+def _create(path: str) -> int:
     """Create the file with the owner of its directory (root may) and the directory's permissions."""
-    fd = os.open(path, flags, 0o644)
+    place, name = os.path.split(path)
+    with open_directory(place) as opened:
+        directory, fd = os.fstat(opened), create_exclusively(name, opened, 0o644)
     try:
-        directory, file = os.stat(os.path.dirname(path)), os.fstat(fd)
+        file = os.fstat(fd)
         if os.geteuid() == 0 and (file.st_uid, file.st_gid) != (directory.st_uid, directory.st_gid):
             os.fchown(fd, directory.st_uid, directory.st_gid)
         if file.st_uid == os.geteuid():

@@ -19,8 +19,6 @@ def replace_file(files: Files, path: str, content: bytes, like: str | None) -> N
     A crash leaves the old or the new file, and at most a temporary one that no broker looks at.
     """
     temporary = f"{path}{Suffix.STAGED.value}"
-    if files.exists(temporary):
-        files.unlink(temporary)  # whose it is, it may not be writable
     files.write(temporary, content)
     model = path if files.exists(path) else like
     if model is not None:

@@ -108,7 +108,7 @@ def test_delete_records_syncs_what_uses_the_offsets_up(tmp_path: Path) -> None:
     delete(tmp_path, 9, UNLIMITED, files=watched)
     at = calls.index(("rename", names.LOG_START_CHECKPOINT))
     assert ("fsync", f"{TP}/{SegmentFileName(5, FileKind.LOG)}") in calls[:at]
-    assert ("fsync", str(TP)) in calls[:at]
+    assert ("fsync_dir", str(TP)) in calls[:at]
     assert not [path for call, path in calls[:at] if call == "rename" and path.startswith(str(TP))]
     assert [path for call, path in calls[at:] if call == "rename" and path.startswith(str(TP))]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cleanerd.env import space
+from cleanerd.env.trust import open_directory
 
 
 @pytest.fixture
@@ -19,6 +20,11 @@ def may_free() -> Iterator[threading.Event]:
     event.set()
 
 
+def _unlink(path: str) -> None:
+    with open_directory(os.path.dirname(path)) as directory:
+        space.unlink(os.path.basename(path), directory)
+
+
 def _large(path: Path) -> Path:
     with path.open("wb") as file:
         file.truncate(32 << 20)
@@ -27,7 +33,7 @@ def _large(path: Path) -> Path:
 
 def test_the_name_does_not_wait_for_the_space(tmp_path: Path, may_free: threading.Event) -> None:
     """With a `.lock` held nobody waits for a disk, yet who asks for room sees all of it."""
-    space.unlink(str(_large(tmp_path / "a")))
+    _unlink(str(_large(tmp_path / "a")))
     assert not (tmp_path / "a").exists()
     waited = threading.Thread(target=space.wait_for_deleted)
     waited.start()
@@ -47,7 +53,7 @@ def test_open_files_are_bounded(tmp_path: Path, may_free: threading.Event) -> No
         return sum(os.path.realpath(link).startswith(str(tmp_path)) for link in links)
 
     for number in range(2 * space._MAX_PENDING):
-        space.unlink(str(_large(tmp_path / str(number))))
+        _unlink(str(_large(tmp_path / str(number))))
     assert os.listdir(tmp_path) == []
     assert 0 < count_open() <= space._MAX_PENDING
     may_free.set()
@@ -62,7 +68,7 @@ def test_the_space_comes_back(tmp_path: Path) -> None:
         (tmp_path / "a").write_bytes(os.urandom(32 << 20))
         os.sync()
         before = space.space_of(str(tmp_path)).free_bytes
-        space.unlink(str(tmp_path / "a"))
+        _unlink(str(tmp_path / "a"))
         space.wait_for_deleted()
         return space.space_of(str(tmp_path)).free_bytes - before
 
@@ -71,13 +77,13 @@ def test_the_space_comes_back(tmp_path: Path) -> None:
 
 def test_errors_are_those_of_unlink(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        space.unlink(str(tmp_path / "nothing"))
+        _unlink(str(tmp_path / "nothing"))
     with pytest.raises(IsADirectoryError):
-        space.unlink(str(tmp_path))
+        _unlink(str(tmp_path))
 
 
 def test_a_link_goes_and_its_target_stays(tmp_path: Path) -> None:
     target = _large(tmp_path / "target")
     (tmp_path / "link").symlink_to(target)
-    space.unlink(str(tmp_path / "link"))
+    _unlink(str(tmp_path / "link"))
     assert os.listdir(tmp_path) == ["target"]

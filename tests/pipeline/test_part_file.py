@@ -12,7 +12,7 @@ def test_part_that_cannot_be_made_leaves_no_descriptor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     like = tmp_path / "like"
-    like.touch()
+    like.touch(mode=0o600)
 
     def refuse(*_: object) -> None:
         raise PermissionError("no")

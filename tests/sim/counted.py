@@ -5,7 +5,17 @@ from typing import Any
 
 from cleanerd.env.files import RealFiles
 
-CHANGES = ("write", "truncate", "fsync", "rename", "unlink", "rmdir", "set_mtime_ns", "adopt_owner")
+CHANGES = (
+    "write",
+    "truncate",
+    "fsync",
+    "fsync_dir",
+    "rename",
+    "unlink",
+    "rmdir",
+    "set_mtime_ns",
+    "adopt_owner",
+)
 
 
 class CountedFiles(RealFiles, ABC):

@@ -79,6 +79,11 @@ class SimDisk:
         self.fsync_dir(os.path.dirname(path))
         self.operations, self.stop_after = kept, stop
 
+    def fill(self, path: str, content: bytes) -> None:
+        """What somebody writes who has the file open: it stays the same one. Not recorded."""
+        file = self._file(path)
+        file.content, file.mtime_ns, file.whole = content, self._tick(), 0
+
     def restart(self) -> None:
         """A new process on the same machine; what was done before is no longer counted."""
         self.operations, self.stop_after = [], None
@@ -174,10 +179,11 @@ class SimDisk:
         self._record("write", path)
         directory, name = os.path.split(path)
         place = self._directory(directory)
-        if name not in place.names:
-            inode = len(self._files) + 1
-            self._files[inode] = _File(inode, b"", 0, None)
-            self._change(place, _Change(inode, None, name))
+        if name in place.names:  # what had the name goes: every new file is another one
+            self._change(place, _Change(place.names[name], name, None))
+        inode = len(self._files) + 1
+        self._files[inode] = _File(inode, b"", 0, None)
+        self._change(place, _Change(inode, None, name))
         file = self._files[place.names[name]]
         file.content, file.mtime_ns, file.whole = data, self._tick(), 0
 

@@ -5,7 +5,10 @@ from typing import Any
 
 from cleanerd.env.files import RealFiles
 
-CALLS = ("list_names", "read", "read_to_hole", "write", "fsync", "fsync_dir", "rename", "unlink")
+CALLS = (
+    "list_names", "read", "read_to_hole", "write", "truncate", "fsync", "fsync_dir", "rename", "unlink", "rmdir",
+    "set_mtime_ns", "adopt_owner",
+)  # fmt: skip
 Hook = Callable[[str, str], object]
 
 

@@ -54,12 +54,17 @@ def _on_disk(call: Callable[..., Any]) -> Callable[..., Any]:
     real = getattr(REAL, call.__name__.removeprefix("_os_"))
 
     def chosen(disk: "Disk", path: Any, *arguments: Any, dir_fd: int | None = None, **options: Any) -> Any:
-        whole = path if dir_fd is None else f"{os.readlink(f'/proc/self/fd/{dir_fd}')}/{path}"
+        whole = _whole(path, dir_fd)
         if disk._is_inside(whole):
             return call(disk, whole, *arguments, **options)
         return real(whole, *arguments, **options)
 
     return chosen
+
+
+def _whole(path: Any, dir_fd: int | None) -> Any:
+    """A path that was given below an open directory."""
+    return path if dir_fd is None else f"{os.readlink(f'/proc/self/fd/{dir_fd}')}/{path}"
 
 
 @dataclass
@@ -153,7 +158,9 @@ class Disk:
 
     @_on_disk
     def _os_open(self, path: str, flags: int, mode: int = 0o777) -> int:
-        if flags & os.O_TMPFILE == os.O_TMPFILE:
+        if (
+            flags & os.O_TMPFILE == os.O_TMPFILE or flags & os.O_PATH
+        ):  # what has no name, and the way to a name
             return REAL.open(path, flags, mode)  # type: ignore[no-any-return]
         is_new = bool(flags & os.O_CREAT) and not os.path.lexists(path)
         opens = "update" if flags & _WRITES else "open"
@@ -231,8 +238,16 @@ class Disk:
         for move in moves:
             self._sync_names(move.other)
 
-    @_on_disk
-    def _os_rename(self, source: str, target: str) -> None:
+    def _os_rename(self, source: str, target: str, **places: int | None) -> None:
+        source, target = _whole(source, places.get("src_dir_fd")), _whole(target, places.get("dst_dir_fd"))
+        if self._is_inside(source):
+            self._rename(source, target)
+        else:
+            REAL.rename(source, target)
+
+    _os_replace = _os_rename
+
+    def _rename(self, source: str, target: str) -> None:
         old, new = os.path.split(source), os.path.split(target)
         self._do("rename", f"{source} -> {new[1] if old[0] == new[0] else target}")
         inode = REAL.lstat(source).st_ino
@@ -245,8 +260,6 @@ class Disk:
             places = [REAL.stat(place).st_ino for place in (old[0], new[0])]
             self._change(new[0], Move(inode, None, new[1], places[0], self._moves))
             self._change(old[0], Move(inode, old[1], None, places[1], self._moves))
-
-    _os_replace = _os_rename
 
     @_on_disk
     def _os_link(self, source: str, target: str) -> None:

@@ -13,7 +13,7 @@ and one last time index entry when the segment is closed.
 import os
 from dataclasses import dataclass, field
 
-from cleanerd.env.files import Files
+from cleanerd.env.files import Files, new_file, open_own
 from cleanerd.errors import CorruptFile
 from cleanerd.format import offset_index, time_index
 from cleanerd.format.batch import NO_TIMESTAMP, BatchHeader, checksum, parse_header
@@ -213,7 +213,12 @@ class ActiveSegment:
         return segment_path(self._directory, self.base_offset, kind)
 
     def _open(self, kind: FileKind) -> int:
-        return os.open(self._path(kind), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        path, flags = self._path(kind), os.O_WRONLY | os.O_APPEND
+        try:
+            return open_own(path, flags)
+        except FileNotFoundError:
+            os.close(new_file(path, mode=0o644))
+            return open_own(path, flags)
 
 
 def _settle(files: Files, path: str, content: bytearray) -> None:

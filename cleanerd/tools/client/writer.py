@@ -309,7 +309,7 @@ class LogWriter:
         if scan.damage is not None:
             if not self._options.repair:
                 raise scan.damage
-            os.truncate(scan.damage.path, scan.size_bytes)
+            self._files.truncate(scan.damage.path, scan.size_bytes)
             scan.damage = None
         for offset in snapshot_offsets(self.directory):
             if offset not in bases:  # of an earlier end of the log; Kafka removes them too

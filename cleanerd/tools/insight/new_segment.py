@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 
-from cleanerd.env.files import Files, open_regular
+from cleanerd.env.files import Files, new_file, open_regular
 from cleanerd.errors import LockHeld
 from cleanerd.format.names import MAX_OFFSET, FileKind, Suffix, segment_path
 from cleanerd.format.offset_index import OffsetIndex, render_offset_index
@@ -41,7 +41,7 @@ class NewSegment:
         self._directory = directory
         self._rows: list[Table] = []
         self._kinds = [FileKind.OFFSET_INDEX, FileKind.TIME_INDEX]
-        self._log = open(self._staged(FileKind.LOG), "xb", buffering=0)  # noqa: SIM115 - closed by close or abandon
+        self._log = open(new_file(self._staged(FileKind.LOG)), "wb", buffering=0)  # noqa: SIM115 - closed by close or abandon
 
     def fitting(self, rows: Table, bytes_max: int) -> int:
         """How many of the rows fit into `bytes_max` and below the last offset that indexes can hold; one, if it is empty."""

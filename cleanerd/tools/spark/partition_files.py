@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 from cleanerd.env.files import Files, RealFiles
+from cleanerd.env.trust import open_directory
 from cleanerd.errors import BadUsage, CorruptFile
 from cleanerd.format import names
 from cleanerd.format.checkpoint import render_leader_epochs
@@ -130,8 +131,9 @@ def _adopt_owner(files: Files, log_dir: str, directory: str) -> None:
         for name in files.list_names(directory):
             files.adopt_owner(os.path.join(directory, name), theirs)
         found = os.stat(log_dir)
-        if found.st_uid != os.stat(directory).st_uid:
-            os.chown(directory, found.st_uid, found.st_gid)
+        with open_directory(directory, os.O_RDONLY) as mine:
+            if found.st_uid != os.fstat(mine).st_uid:
+                os.fchown(mine, found.st_uid, found.st_gid)
 
 
 def commit_staged(log_dir: str, staged: Iterable[StagedPart]) -> None:

@@ -158,7 +158,7 @@ def test_same_inode_size_and_time_are_not_the_same_segment() -> None:
     for segment in TWO.after(0)[-1:]:
         for kind, data in segment.contents.items():
             disk.put(at(f"{segment.base:020d}{kind.value}"), data)
-    disk.write(source, content.replace(b"x 3", b"y 4"))
+    disk.fill(source, content.replace(b"x 3", b"y 4"))
     disk.set_mtime_ns(source, before.mtime_ns)
     assert disk.stat(source) == before
     stage_again(disk, groups)

@@ -260,13 +260,14 @@ def test_files_are_synced_before_they_get_their_name(tmp_path: Path, monkeypatch
         synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{fd}")))
         real_sync(fd)
 
-    def replace(source: str, target: str) -> None:
+    def replace(name: str, target: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+        source = os.path.join(os.readlink(f"/proc/self/fd/{src_dir_fd}"), name)
         if os.path.isdir(source):
             inside = [name for name in os.listdir(source) if name != names.GENERATION]
-            for name in inside:
-                assert {name, f"{name}.cleanerd"} & set(synced), name
+            for file in inside:
+                assert {file, f"{file}.cleanerd"} & set(synced), file
             assert os.path.basename(source) in synced
-        real_replace(source, target)
+        real_replace(name, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
 
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(os, "replace", replace)

@@ -1,0 +1,141 @@
+"""Who else could have put something at a path: other users of the machine, and members of a group that may write there.
+
+A link is the way in which somebody else has us write, give away or load a file that is not his. So a directory is reached
+here through no link that anybody but root and our own user could have put on the way, and stays the same from then on: what
+is done in it is done by its descriptor.
+"""
+
+import contextlib
+import errno
+import grp
+import os
+import pwd
+import stat
+from collections.abc import Iterator
+
+_DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LINKS_MAX = 40  # as the kernel's
+
+
+@contextlib.contextmanager
+def open_directory(path: str, flags: int = os.O_PATH) -> Iterator[int]:
+    """A descriptor of a directory, closed at the end of the block.
+
+    A link on the way is followed if root or we made it, where nobody else can exchange it: so an operator may name a log
+    directory by a link. Raises OSError, with ELOOP for any other link.
+    """
+    fd = _open_directly(path or ".", flags)
+    if fd is None:
+        way = _walk(path or ".")
+        try:
+            fd = os.open(".", flags | _DIRECTORY, dir_fd=way)
+        finally:
+            os.close(way)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _open_directly(path: str, flags: int) -> int | None:
+    """The directory, if no link was followed: the kernel knows it by the very name that was asked for. A tenth of a walk."""
+    try:
+        fd = os.open(path, flags | _DIRECTORY)
+    except NotADirectoryError:
+        return None
+    with contextlib.suppress(OSError):
+        if os.readlink(f"/proc/self/fd/{fd}") == path:
+            return fd
+    os.close(fd)
+    return None
+
+
+def _walk(path: str) -> int:
+    """The directory, name by name."""
+    fd, left, links = os.open("/" if path.startswith("/") else ".", os.O_PATH | _DIRECTORY), _names(path), 0
+    try:
+        while left:
+            name = left.pop()
+            try:
+                inner = os.open(name, os.O_PATH | _DIRECTORY, dir_fd=fd)
+            except NotADirectoryError:
+                links += 1
+                target = _link(name, fd, path, links)
+                left += _names(target)
+                if not target.startswith("/"):
+                    continue
+                inner = os.open("/", os.O_PATH | _DIRECTORY)
+            os.close(fd)
+            fd = inner
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _names(path: str) -> list[str]:
+    """Those of a path, the last one first."""
+    return [name for name in reversed(path.split("/")) if name]
+
+
+def _link(name: str, directory: int, path: str, links: int) -> str:
+    """What a link says that is to be followed. Raises OSError."""
+    found, place = os.stat(name, dir_fd=directory, follow_symlinks=False), os.fstat(directory)
+    if not stat.S_ISLNK(found.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+    wrong = why_open(f"the directory of {name}", place, is_sticky_enough=True)
+    if found.st_uid not in (0, os.geteuid()):
+        wrong = f"{name} belongs to user {found.st_uid}"
+    if wrong is not None or links > _LINKS_MAX:
+        reason = (
+            f"a symbolic link that another user could have put there ({wrong})"
+            if wrong
+            else "links that end nowhere"
+        )
+        raise OSError(errno.ELOOP, f"expected a directory, found {reason}", path)
+    return os.readlink(name, dir_fd=directory)
+
+
+def why_open(name: str, found: os.stat_result, *, is_sticky_enough: bool = False) -> str | None:
+    """Why somebody else could change what was found, or the names in it; None if only root or our user can.
+
+    `is_sticky_enough`: of a directory in which everybody may make names but take away none.
+    """
+    if found.st_uid not in (0, os.geteuid()):
+        return f"{name} belongs to user {found.st_uid}"
+    if stat.S_ISLNK(found.st_mode) or (is_sticky_enough and found.st_mode & stat.S_ISVTX):
+        return None
+    if found.st_mode & stat.S_IWOTH:
+        return f"every user may write to {name}"
+    if found.st_mode & stat.S_IWGRP and not _is_private(found.st_gid):
+        return f"group {found.st_gid} may write to {name}"
+    return None
+
+
+def why_exposed(path: str, *, above: bool = True) -> str | None:
+    """Why somebody else could have put what is at a path there, or its directories up to the root; None if nobody could.
+
+    `above`: False where whoever named the path answers for those above. Raises OSError.
+    """
+    path = place = os.path.realpath(path)
+    wrong = why_exposed_itself(path)
+    while above and wrong is None and place != (place := os.path.dirname(place)):
+        wrong = why_exposed_itself(place, is_sticky_enough=True)
+    return wrong
+
+
+def why_exposed_itself(path: str, *, is_sticky_enough: bool = False) -> str | None:
+    """The same of a path alone, None also where there is nothing. A link is not followed. Raises OSError."""
+    try:
+        return why_open(path, os.lstat(path), is_sticky_enough=is_sticky_enough)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _is_private(gid: int) -> bool:
+    """Whether a group has no member but this user: `useradd` makes such ones, and their files are often open to it."""
+    try:
+        me = pwd.getpwuid(os.geteuid())
+        return me.pw_gid == gid and set(grp.getgrgid(gid).gr_mem) <= {me.pw_name}
+    except KeyError:
+        return False
