@@ -23,9 +23,10 @@ from cleanerd.cleaning.room import ForeseenSpace
 from cleanerd.cleaning.wanted import ConfiguredNow
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files, RealFiles
-from cleanerd.errors import CleanerdError, attempt, guarded
+from cleanerd.errors import CleanerdError, DirOffline, attempt, guarded
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.log_dir import LogDir
+from cleanerd.storage.metadata_log import why_other_node
 from cleanerd.storage.no_log_dir import why_no_log_dir
 
 _OfLog = TypeVar("_OfLog", Candidate, LogResult)
@@ -73,6 +74,9 @@ def _directories(run: Run, files: Files, clock: Clock) -> Iterator[Directory]:
     def look(path: str) -> Directory | None:
         if why_no_log_dir(files, path) is not None:
             return None  # the command line warns of it
+        why = why_other_node(files, path, request.config)
+        if why is not None:
+            raise DirOffline(why)
         log_dir = LogDir.at(files, path, clock, log_dirs)
         return Directory(run, log_dir, partitions(log_dir, request))
 

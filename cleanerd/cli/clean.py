@@ -1,22 +1,20 @@
 """`cleanerd clean`: one shot over the log directories, in this process.
 
-Exit 0 if nothing failed and no stop was requested; 1 if some log failed or was aborted, each named with its reason; 2 or 78
-if the command line or the configuration is wrong, and nothing was touched.
+Exit 0 if nothing failed and no stop was requested; 1 if some log failed or was aborted, each named with its reason, or if
+none of the logs that were named is there; 2 or 78 if the command line or the configuration is wrong: nothing was touched.
 """
 
-import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from cleanerd.cleaning.result import NO_LOG, CleanRequest, LogResult, Progress
 from cleanerd.cli import output
 from cleanerd.cli.configuration import Loaded, load_each, no_log_dirs
-from cleanerd.cli.parser import did_you_mean
+from cleanerd.cli.named import is_nothing_there
 from cleanerd.cli.progress import progress_on
 from cleanerd.cli.tables import write_table
 from cleanerd.env.clock import Clock, FixedNow, SystemClock
-from cleanerd.format.names import parse_partition_dir
 from cleanerd.units import reasons, size
 
 NOT_DONE = ("failed", "aborted")
@@ -35,11 +33,10 @@ def run(arguments: Namespace, clean_once: CleanOnce | None = None) -> int:
             results += (clean_once or _clean_once)(requests, progress, clock)
     _report(results, arguments)
     log_dirs = [log_dir for request in requests for log_dir in request.log_dirs]
-    for topic in sorted(set(arguments.topic) - {result.topic for result in results}):
-        output.print_message(f"no log of topic {topic} was found{did_you_mean(topic, _topics(log_dirs))}")
-    if not results and not arguments.topic:
+    is_nothing = is_nothing_there(arguments, log_dirs, [result.topic_partition for result in results])
+    if not results and not is_nothing:
         output.print_message("no log was found whose cleanup.policy contains compact")
-    return 1 if any(result.outcome in NOT_DONE for result in results) else 0
+    return 1 if is_nothing or any(result.outcome in NOT_DONE for result in results) else 0
 
 
 def _clean_once(requests: Sequence[CleanRequest], progress: Progress, clock: Clock) -> list[LogResult]:
@@ -136,9 +133,3 @@ def _about(saved_bytes: int | None) -> str:
 def log_name(result: LogResult) -> str:
     """The log that a result is about; some are about a whole log directory."""
     return f"{result.topic}-{result.partition}" if result.topic else "(all)"
-
-
-def _topics(log_dirs: Iterable[str]) -> set[str]:
-    """Those that have a partition in one of these."""
-    names = (parse_partition_dir(name) for log_dir in log_dirs for name in os.listdir(log_dir))
-    return {found[0].topic for found in names if found is not None}

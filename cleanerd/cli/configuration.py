@@ -24,7 +24,7 @@ from cleanerd.env.files import Files, RealFiles
 from cleanerd.errors import BadUsage, CleanerdError, guarded
 from cleanerd.format.names import DirKind, parse_partition_dir
 from cleanerd.storage.log_dir import LogDir
-from cleanerd.storage.metadata_log import by_node, find_metadata
+from cleanerd.storage.metadata_log import by_node, find_metadata, why_other_node
 from cleanerd.storage.no_log_dir import why_no_log_dir
 
 _NO_METADATA = "no metadata log found: the cluster's overrides for topics and brokers are not known"
@@ -69,7 +69,8 @@ def _static(arguments: Namespace) -> Loaded:
     """Without what the cluster sets."""
     configuration = resolve(read_sources(arguments.config, arguments.set, arguments.topic_set))
     if not (arguments.log_dir or arguments.config or _names_log_dirs(configuration)):
-        raise BadUsage("which logs? give the broker's --config FILE, or --log-dir DIR")
+        unread = "".join(f"; {text}" for text in configuration.unread)
+        raise BadUsage(f"which logs? give the broker's --config FILE, or --log-dir DIR{unread}")
     return Loaded(configuration, _log_dirs(arguments.log_dir, configuration.broker.log_dirs))
 
 
@@ -176,6 +177,7 @@ def diagnose(arguments: Namespace) -> tuple[Loaded, list[str]]:
     if "metadata.log.dir" in configuration.broker_settings:
         directories[os.path.abspath(broker.metadata_log_dir)] = None
     unusable = [problem for directory in directories for problem in _directory_problems(directory)]
+    unusable += filter(None, [why_other_node(files, directory, broker) for directory in log_dirs])
     try:
         metadata = _metadata(files, log_dirs, broker)
     except CleanerdError as error:

@@ -127,7 +127,7 @@ _EXAMPLES = (
 _EXIT_CODES = """
 exit codes:
   0    done
-  1    something failed; the reason is on stderr
+  1    something failed, or nothing that was named is there; the reason is on stderr
   2    usage: the command line is wrong
   78   the configuration is not valid
   130  interrupted (Ctrl-C)

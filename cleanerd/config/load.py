@@ -45,7 +45,7 @@ from cleanerd.config.settings import (
     Texts,
     declared_keys,
 )
-from cleanerd.config.sources import Sources
+from cleanerd.config.sources import Sources, environment_variable
 from cleanerd.config.values import Check, ParseError
 from cleanerd.errors import BadConfiguration
 
@@ -83,7 +83,8 @@ class Configuration:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is valid, but perhaps not what its writer wants."""
-        found = [*self._sources.warnings, *self._conflicts(), *self._old_names(), *self.unusable.values()]
+        found = [*self._sources.warnings, *self._conflicts(), *self.unread, *self._old_names()]
+        found += self.unusable.values()
         if not self.broker.log_cleaner_enable:
             own, brokers = (
                 self.broker_settings.get(key) for key in ("cleanerd.log.cleaner.enable", "log.cleaner.enable")
@@ -117,6 +118,16 @@ class Configuration:
                     f"{variable.origin.detail} in the environment is {variable}, but {key} is {written} "
                     f"({written.origin}): the {holds.origin.layer.value} holds"
                 )
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Variables that set a key for the image of somebody else, where another value holds here."""
+        return tuple(
+            f"{variable.origin.detail} in the environment is not read: as in Kafka's own image, {key} is set by "
+            f"{environment_variable(key)}"
+            for key, variable in self._sources.unread.items()
+            if key not in self._broker_texts or not _is_same(key, self._broker_texts[key], variable)
+        )
 
     def _old_names(self) -> Iterator[str]:
         policies = [self._broker_texts.get("log.cleanup.policy")]

@@ -172,6 +172,12 @@ class CleanerdConfig(Settings):
         return self.broker_log_dirs or self.broker_log_dir
 
     @property
+    def own_id(self) -> int | None:
+        """Id of the broker; None where it is not configured, or the broker takes what ZooKeeper gives it (-1)."""
+        configured = self.broker_id if self.node_id is None else self.node_id
+        return None if configured is None or configured < 0 else configured
+
+    @property
     def metadata_log_dir(self) -> str:
         """As configured, else the first of the log directories (spec disk A1)."""
         return self.broker_metadata_log_dir or self.log_dirs[0]

@@ -20,7 +20,7 @@ import difflib
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import javaproperties
 
@@ -39,6 +39,15 @@ TOPIC_DIRECTORY = "topics.d"
 _PROPERTIES = ".properties"
 _TOPIC_NAME = re.compile(TOPIC_NAME)
 _NEARLY = 0.85
+_OF_OTHER_IMAGES = {
+    "": 3,
+    "BROKER_": 3,
+    "KAFKA_BROKER_": 3,
+    "KAFKA_CONF_": 2,
+    "KAFKA_CONFIG_": 2,
+    "KAFKA_CFG_": 2,
+}
+"""Prefixes of settings in images other than Kafka's own, and how many words a key must have to be known by."""
 _PROVIDERS = "config.providers"
 _PROVIDER_REFERENCE = re.compile(r"\$\{[^}]*:[^}]*\}")
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -55,6 +64,8 @@ class Sources:
     topic_files: Mapping[str, Texts]
     problems: tuple[str, ...]
     warnings: tuple[str, ...] = ()
+    unread: Mapping[str, Text] = field(default_factory=dict)
+    """By key, what variables say that are settings to other images, and are not read."""
 
     @property
     def is_without_broker(self) -> bool:
@@ -82,6 +93,7 @@ def read_sources(
         topic_files=_topic_files(config_file, problems) if config_file else {},
         problems=tuple(problems),
         warnings=tuple(warnings),
+        unread=_unread(),
     )
 
 
@@ -110,6 +122,22 @@ def _environment(problems: list[str]) -> dict[str, Text]:
         for variable, key in variables.items()
         if variable in os.environ
     }
+
+
+def _unread() -> dict[str, Text]:
+    """Settings as the images of others spell them: KAFKA_CFG_LOG_DIRS (Bitnami), BROKER_LOG_RETENTION_MS, LOG_RETENTION_MS.
+
+    A short name, such as LOG_DIR, may be of any program, unless the prefix is known.
+    """
+    keys = [key for key in BROKER_KEYS if not key.startswith(OWN_PREFIX)]
+    spelt = {environment_variable(key).removeprefix("KAFKA_"): key for key in keys}
+    found = {}
+    for name in sorted(os.environ):
+        for prefix, least_words in _OF_OTHER_IMAGES.items():
+            key = spelt.get(name.removeprefix(prefix).upper()) if name.startswith(prefix) else None
+            if key is not None and len(key.split(".")) >= least_words:
+                found[key] = Text(os.environ[name], Origin(Layer.ENVIRONMENT, name))
+    return found
 
 
 def _command_line(assignments: Iterable[tuple[str, str]], problems: list[str]) -> dict[str, Text]:

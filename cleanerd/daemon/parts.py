@@ -84,7 +84,8 @@ class Parts:
         # Also those that are configured and not cleaned here: a replica may be on its way to one of them.
         brokers_dirs = tuple(dict.fromkeys((*log_dirs, *configuration().broker.log_dirs)))
         self.ownership = Ownership(
-            files, clock, brokers_dirs, self.events, self.deletions, self.metrics, self.jobs, self.brokers, recovering
+            files, clock, brokers_dirs, self.events, self.deletions, self.metrics, self.jobs, self.brokers,
+            lambda: configuration().broker, recovering,
         )  # fmt: skip
         self.leases = CleanerLeases(self.brokers, self.inventory, files, clock)
         self.brokers_cleaner = BrokersCleaner(files)

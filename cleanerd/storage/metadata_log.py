@@ -20,9 +20,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from uuid import UUID
 
-from cleanerd.config.model import ClusterMetadata
+from cleanerd.config.model import CleanerdConfig, ClusterMetadata
 from cleanerd.env.files import Files
-from cleanerd.errors import BadUsage, CleanerdError, CorruptFile, DirOffline, SourceChanged
+from cleanerd.errors import BadUsage, CleanerdError, CorruptFile, DirOffline, SourceChanged, guarded
 from cleanerd.format import names
 from cleanerd.format.batch import BatchHeader, Record, decode_batch, iterate_batches, parse_header
 from cleanerd.format.control import ControlType, parse_control_key
@@ -83,6 +83,27 @@ def find_metadata(files: Files, log_dirs: Iterable[str], metadata_log_dir: str) 
         if _may_hide_metadata(files, log_dir, is_brokers=bool(nodes)):
             raise failure
     return None
+
+
+def why_other_node(files: Files, log_dir: str, config: CleanerdConfig) -> str | None:
+    """Why a broker with this configuration would not start with one of its own directories: it belongs to another node.
+
+    None for a directory that is not in its log.dirs, names no node, or cannot be read.
+    """
+    ours = {os.path.realpath(path) for path in config.log_dirs}
+    owner = guarded(partial(_owner, files, log_dir), log_dir)
+    if (
+        config.own_id is None
+        or os.path.realpath(log_dir) not in ours
+        or not isinstance(owner, MetaProperties)
+    ):
+        return None
+    if owner.node_id in (None, config.own_id):
+        return None
+    return (
+        f"{log_dir}: expected a directory of node {config.own_id} (node.id, broker.id), found one of node {owner.node_id} "
+        "(meta.properties): no broker starts with it; find out whose volume it is"
+    )
 
 
 def by_node(files: Files, log_dirs: Sequence[str]) -> list[tuple[str, ...]]:

@@ -7,15 +7,18 @@ import pty
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from cleanerd.cleaning.one_shot import clean_once
 from cleanerd.cleaning.result import LogResult
+from cleanerd.cli.main import main
 from cleanerd.cli.progress import Bars
 from cleanerd.errors import BadConfiguration, CleanerdError, Fatal, LockHeld
 from cleanerd.format.names import TopicPartition
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from tests.cli.conftest import ENVIRONMENT, FakeCleaning, Run, make_log_dir, read_all
 
 COMMITTED = LogResult(
@@ -88,12 +91,67 @@ def test_no_log_is_an_empty_document(run: Run) -> None:
     assert "no log was found whose cleanup.policy contains compact" in ran.err
 
 
-@pytest.mark.parametrize("named", [("--topic", "typo"), ("--partition", "7")])
-def test_where_none_of_those_that_were_named_is_that_is_said(run: Run, named: Sequence[str]) -> None:
-    """No failure: one command line is for all hosts of a cluster, and not each has a replica."""
-    ran = run("clean", "--log-dir", ".", *named)
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        (["--topic=typo"], "no log of topic typo was found"),
+        (["--topic=emptty"], "no log of topic emptty was found; did you mean empty?"),
+        (
+            ["--topic=empty,other"],
+            "no log of topic empty,other was found; give each topic with a --topic of its own",
+        ),
+        (["--topic=emp*"], "no log of topic emp* was found; --topic takes names, not patterns"),
+        (["--topic=empty-0"], "no log of topic empty-0 was found; did you mean --topic empty --partition 0?"),
+        (["--topic=empty", "--partition=7"], "topic empty has no partition 7 here"),
+        (["--partition=7"], "no log of partition 7 was found"),
+    ],
+)
+@pytest.mark.parametrize("command", ["clean", "forecast", "inspect", "verify"])
+def test_where_none_of_those_that_were_named_is_there_that_is_a_failure(
+    run: Run, tmp_path: Path, command: str, named: list[str], said: str
+) -> None:
+    """A slip must not look like work that is done. By every command that takes names."""
+    make_log_dir(tmp_path / "logs")
+    ran = run(command, "--log-dir", "logs", *named)
+    assert ran.code == 1
+    assert f"cleanerd: {said}\n" in ran.err
+
+
+def test_what_is_missing_beside_something_that_is_there_is_said(run: Run, tmp_path: Path) -> None:
+    make_log_dir(tmp_path / "logs")
+    ran = run("clean", "--log-dir", "logs", "--topic=empty", "--topic=other")
     assert ran.code == 0
-    assert ran.err.startswith("cleanerd: no log ")
+    assert "cleanerd: no log of topic other was found\n" in ran.err
+
+
+@pytest.mark.parametrize("command", ["clean", "forecast", "inspect", "verify"])
+def test_a_directory_that_was_named_and_is_no_log_directory_is_a_failure(
+    run: Run, tmp_path: Path, command: str
+) -> None:
+    """The one above, or that of a partition. Beside one that is a log directory it is a warning."""
+    make_log_dir(tmp_path / "logs")
+    (tmp_path / "above").mkdir()
+    assert run(command, "--log-dir", "above").code == 1
+    assert run(command, "--log-dir", "logs/empty-0").code == 1
+    assert run(command, "--log-dir", "logs", "--log-dir", "above").code == 0
+
+
+def test_a_directory_of_another_node_is_left_alone(
+    spark: LazySpark, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As by a broker, which does not start with it: a volume that came back to the wrong machine (spec disk A2)."""
+    make_log_dir(tmp_path / "logs")
+    (tmp_path / "logs" / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=7\n")
+    conf = tmp_path / "server.properties"
+    work = partial(clean_once, session=spark)
+    for own, code in {"node.id=1": 1, "broker.id=1": 1, "node.id=7": 0, "broker.id=-1": 0, "": 0}.items():
+        conf.write_text(f"log.dirs={tmp_path}/logs\nlog.cleanup.policy=compact\n{own}\n")
+        assert main(["clean", "--config", str(conf)], clean_once=work) == code
+        said = "expected a directory of node 1 (node.id, broker.id), found one of node 7 (meta.properties)"
+        assert (said in capsys.readouterr().out) == (code == 1)
+    conf.write_text("log.dirs=/configured\nlog.cleanup.policy=compact\nnode.id=1\n")
+    assert main(["clean", "--config", str(conf), "--log-dir", f"{tmp_path}/logs"], clean_once=work) == 0
+    capsys.readouterr()
 
 
 def test_table_shows_before_after_reasons_and_seconds(run: Run, cleaning: FakeCleaning) -> None:
@@ -276,9 +334,12 @@ def test_missing_metadata_log_of_a_kafka_directory_is_said(run: Run, tmp_path: P
 
 SCRIPT = """
 import sys
+from cleanerd.cleaning.one_shot import clean_once
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cli.main import main
+from cleanerd.cli.main import main
 from cleanerd.format.names import TopicPartition
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 
 def clean_once(requests, progress, clock):
     tp = TopicPartition("orders", 3)

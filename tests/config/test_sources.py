@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from javaproperties import dumps
 
 from cleanerd.config.keys import BROKER_KEYS
+from cleanerd.config.load import resolve
 from cleanerd.config.sources import environment_variable, read_sources
 
 
@@ -147,6 +148,26 @@ def test_environment_is_read_by_exact_name(monkeypatch: pytest.MonkeyPatch) -> N
     found = read_sources().environment
     assert found == {"log.dirs": "/a", "cleanerd.spark.master": ""}
     assert str(found["log.dirs"].origin) == "environment: KAFKA_LOG_DIRS"
+
+
+def test_variables_of_other_images_are_not_read_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker in such a container goes by them. Not where the same value holds here, nor what may be of any program."""
+    for name, value in {
+        "KAFKA_CFG_LOG_RETENTION_HOURS": "-1",
+        "KAFKA_CFG_LOG_DIRS": "/data",
+        "KAFKA_CFG_LISTENERS": "PLAINTEXT://:9092",
+        "LOG_CLEANUP_POLICY": "compact",
+        "LOG_DIR": "/var/log",
+        "KAFKA_LOG_DIRS": "/data",
+    }.items():
+        monkeypatch.setenv(name, value)
+    found = resolve(read_sources())
+    assert found.broker.log_dirs == ("/data",)
+    assert [text.split(" in the environment is not read: ")[0] for text in found.warnings] == [
+        "KAFKA_CFG_LOG_RETENTION_HOURS",
+        "LOG_CLEANUP_POLICY",
+    ]
+    assert found.warnings[0].endswith("log.retention.hours is set by KAFKA_LOG_RETENTION_HOURS")
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,24 @@ def test_nothing_is_written_to_a_directory_until_it_is_a_log_directory(world: Wo
     assert any(log.log_dir == str(world.b) for log in world.parts.inventory.logs())
 
 
+def test_nothing_is_written_to_a_directory_of_another_node(world: World) -> None:
+    """No broker starts with it: a volume came back to the wrong machine (spec disk A2)."""
+    world.close()
+    for path, node in ((world.a, 1), (world.b, 7)):
+        (path / META_PROPERTIES).write_text(f"version=1\ncluster.id=c\nnode.id={node}\n")
+    (world.b / CLEANERD_LOCK).unlink()
+    world._set({"node.id": 1})
+    with capture_logs() as events:
+        world._start()
+        world.scan()
+    told = [event["reason"] for event in events if event["event"] == "log_dir_offline"]
+    assert len(told) == 1
+    assert told[0].startswith(
+        f"{world.b}: expected a directory of node 1 (node.id, broker.id), found one of node 7 (meta.properties)"
+    )
+    assert not (world.b / CLEANERD_LOCK).exists()
+
+
 def test_the_first_segment_of_a_log_directory_is_seen_at_once(tmp_path: Path) -> None:
     """Not by the next full scan, which may be far away."""
     log_dir = tmp_path / "logs"

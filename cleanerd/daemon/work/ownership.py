@@ -15,6 +15,7 @@ from typing import Literal
 import structlog
 
 from cleanerd.broker_agent.brokers import LiveBrokers
+from cleanerd.config.model import CleanerdConfig
 from cleanerd.daemon.telemetry.event_log import EventLog
 from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.daemon.values.log_id import LogId
@@ -27,6 +28,7 @@ from cleanerd.format import names
 from cleanerd.format.names import DirKind, parse_partition_dir
 from cleanerd.storage.lock import LogDirLock, may_lease, other_holder
 from cleanerd.storage.log_dir import LogDir, Owner, Recovered
+from cleanerd.storage.metadata_log import why_other_node
 from cleanerd.storage.no_log_dir import why_no_log_dir
 
 BROKER_START_S = 60.0
@@ -72,6 +74,7 @@ class Ownership:
     metrics: Metrics
     jobs: Jobs
     brokers: LiveBrokers
+    config: Callable[[], CleanerdConfig]
     recovering: Callable[[], None]
 
     def __post_init__(self) -> None:
@@ -196,6 +199,8 @@ class Ownership:
             self._unrecovered[log_dir] = set()  # whatever was under way there has failed
             return error
         why = guarded(functools.partial(why_no_log_dir, self.files, log_dir), log_dir)
+        if why is None:
+            why = why_other_node(self.files, log_dir, self.config())
         if why is not None:
             return DirOffline(str(why))
         lock = LogDirLock(log_dir, names.CLEANERD_LOCK)

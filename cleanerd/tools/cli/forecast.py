@@ -1,6 +1,7 @@
 """`cleanerd forecast`: what a cleaning would remove now; it only reads, and needs no daemon.
 
-Exit 0 if every log was read; 1 if some log could not be, and the others are shown; 2 or 78 if the command line or the
+Exit 0 if every log was read; 1 if some log could not be, and the others are shown, or if none of those that were named is
+there; 2 or 78 if the command line or the
 configuration is wrong.
 
 JSON and YAML are `{"apiVersion": "cleanerd/v1", "logs": [...]}` with `FIELDS` of each log that is compacted; estimates
@@ -17,6 +18,7 @@ from cleanerd.cleaning.foreign import left_alone
 from cleanerd.cleaning.result import CleanRequest, LogResult
 from cleanerd.cli import output
 from cleanerd.cli.clean import log_name, requests_from
+from cleanerd.cli.named import is_nothing_there
 from cleanerd.cli.tables import write_table
 from cleanerd.env.clock import Clock, FixedNow, SystemClock
 from cleanerd.env.files import RealFiles
@@ -49,13 +51,15 @@ def run(arguments: Namespace) -> int:
             continue
         if row is not None:
             rows.append(row)
-    if not rows and not failed:
+    log_dirs = [log_dir for request in requests for log_dir in request.log_dirs]
+    is_nothing = is_nothing_there(arguments, log_dirs)
+    if not rows and not failed and not is_nothing:
         output.print_message("no log with records in it was found whose cleanup.policy contains compact")
     if output.is_table(arguments.output):
         _write_table(rows)
     else:
         output.write_document(arguments.output, logs=rows)
-    return 1 if failed else 0
+    return 1 if failed or is_nothing else 0
 
 
 def _examined(request: CleanRequest, clock: Clock) -> Iterator[Candidate | LogResult]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from cleanerd.cli import output
 from cleanerd.cli.configuration import log_dirs, no_log_dirs, topic_configs
+from cleanerd.cli.named import is_nothing_there
 from cleanerd.cli.progress import bytes_on
 from cleanerd.env.clock import SystemClock
 from cleanerd.errors import CleanerdError, attempt
@@ -90,11 +91,9 @@ def run(arguments: Namespace) -> int:
             failed.append(
                 {"log_dir": task.log_dir, "topic": tp.topic, "partition": tp.partition, "reason": reason}
             )
-    is_nothing_found = not tasks and bool(arguments.topic or arguments.partition)
-    if is_nothing_found:
-        output.print_message("no partition of those that were named was found")
+    is_nothing = is_nothing_there(arguments, directories)
     _report(arguments, found, failed)
-    return 1 if failed or is_nothing_found else 0
+    return 1 if failed or is_nothing else 0
 
 
 def _report(

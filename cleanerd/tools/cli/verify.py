@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from cleanerd import API_VERSION
 from cleanerd.cli import output
 from cleanerd.cli.configuration import log_dirs
+from cleanerd.cli.named import is_nothing_there
 from cleanerd.cli.progress import bytes_on
 from cleanerd.cli.tables import write_table
 from cleanerd.units import duration, size
@@ -52,10 +53,7 @@ def run(arguments: Namespace) -> int:
             _write_lines(report)
         case _:
             _write_table(report)
-    if not report.partitions and (arguments.topic or arguments.partition):
-        output.print_message("no partition of those that were named was found")
-        return 1
-    return 0 if report.is_sound else 1
+    return 1 if is_nothing_there(arguments, directories) or not report.is_sound else 0
 
 
 def _fields(finding: "Finding") -> dict[str, object]:

@@ -62,7 +62,7 @@ def test_parquet_without_the_extra(run: Run, tmp_path: Path, monkeypatch: pytest
 def test_logs_that_are_not_there(run: Run) -> None:
     ran = run("inspect", f"--log-dir={GOLDEN}", "--topic=plian", "-o", "json")
     assert (ran.code, json.loads(ran.out)["logs"]) == (1, [])
-    assert "no partition of those that were named was found" in ran.err
+    assert "no log of topic plian was found; did you mean plain?" in ran.err
 
 
 def test_tables_that_no_memory_holds(run: Run) -> None:

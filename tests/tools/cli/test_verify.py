@@ -68,4 +68,4 @@ def test_directories_come_from_the_configuration(run: Run, log_dir: Path, tmp_pa
 def test_logs_that_are_not_there_are_not_sound(run: Run, tmp_path: Path) -> None:
     ran = run("verify", f"--log-dir={broker_log_dir(tmp_path / 'logs')}", "--topic=plian")
     assert ran.code == 1
-    assert "no partition of those that were named was found" in ran.err
+    assert "no log of topic plian was found; did you mean plain?" in ran.err

@@ -1,0 +1,63 @@
+"""Is what the command line names there? A slip must not look like work that is done."""
+
+import os
+from argparse import Namespace
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+from cleanerd.cli import output
+from cleanerd.cli.parser import did_you_mean
+from cleanerd.env.files import RealFiles
+from cleanerd.errors import guarded
+from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
+from cleanerd.storage.no_log_dir import why_no_log_dir
+
+
+def is_nothing_there(
+    arguments: Namespace, log_dirs: Sequence[str], known: Iterable[TopicPartition] = ()
+) -> bool:
+    """Whether none of `--log-dir`, or no log of `--topic` and `--partition`, is there; says on stderr what is missing.
+
+    `known`: logs that were found in another way. What cannot be listed may have what is looked for.
+    """
+    listed = [guarded(partial(os.listdir, path), path) for path in log_dirs]
+    names = [name for one in listed if isinstance(one, list) for name in one]
+    parsed = [found for found in map(parse_partition_dir, names) if found is not None]
+    logs = {tp for tp, kind in parsed if kind is DirKind.CURRENT} | set(known)
+    topics, partitions = dict.fromkeys(arguments.topic), frozenset(arguments.partition)
+    missing = (
+        _missing_topics(topics, partitions, logs) if topics
+        else [f"no log of partition {one} was found" for one in partitions - {tp.partition for tp in logs}]
+    )  # fmt: skip
+    for text in missing:
+        output.print_message(text)
+    is_named = any(
+        (not topics or tp.topic in topics) and (not partitions or tp.partition in partitions) for tp in logs
+    )
+    if topics or partitions:
+        return not is_named and all(isinstance(one, list) for one in listed)
+    why_none = [guarded(partial(why_no_log_dir, RealFiles(), path), path) for path in log_dirs]
+    return bool(arguments.log_dir) and not logs and all(isinstance(reason, str) for reason in why_none)
+
+
+def _missing_topics(
+    topics: Iterable[str], partitions: frozenset[int], logs: set[TopicPartition]
+) -> Iterable[str]:
+    there = {tp.topic for tp in logs}
+    for topic in topics:
+        if topic not in there:
+            yield f"no log of topic {topic} was found{_meant(topic, there)}"
+        elif partitions and not any(tp.topic == topic and tp.partition in partitions for tp in logs):
+            yield f"topic {topic} has no partition {', '.join(map(str, sorted(partitions)))} here"
+
+
+def _meant(topic: str, there: set[str]) -> str:
+    """What a slip may have meant: a list, a log, or a name that is nearly one of these."""
+    if "," in topic:
+        return "; give each topic with a --topic of its own"
+    if set(topic) & set("*?["):
+        return "; --topic takes names, not patterns"
+    parsed = parse_partition_dir(topic)
+    if parsed is not None and parsed[0].topic in there:
+        return f"; did you mean --topic {parsed[0].topic} --partition {parsed[0].partition}?"
+    return did_you_mean(topic, there)
