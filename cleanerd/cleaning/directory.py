@@ -92,6 +92,7 @@ class Directory(CommitHost):
         stack.enter_context(self._log_dir.cleaned_by_us())
         self._leave_copies()
         self._recover()
+        self._leave_held()
         self._leave_alone()
         self._commit_waiting()
         self._reset_checkpoints()
@@ -119,6 +120,14 @@ class Directory(CommitHost):
                 elif one.reason is not None:
                     self._add(LogResult.of(tp, self.path, "failed", one.reason))
         self._found = [tp for tp in self._found if self._result_of(tp) is None]
+
+    def _leave_held(self) -> None:
+        """Leave out logs that somebody has paused, whose daemon may be down."""
+        why_held = self._request.holds_of(self.path)
+        held = {tp: reason for tp in self._found if (reason := why_held(tp)) is not None}
+        for tp, reason in held.items():
+            self._add_if_wanted(LogResult.of(tp, self.path, "held", reason))
+        self._found = [tp for tp in self._found if tp not in held]
 
     def _leave_alone(self) -> None:
         """Leave out logs that nothing allows us to touch."""
@@ -240,6 +249,7 @@ class Directory(CommitHost):
     def count(self) -> None:
         """A dry run: it writes nothing, so it takes no lock either."""
         self._leave_copies()
+        self._leave_held()
         self._leave_alone()
         is_owned = self._log_dir.owner.has_lock
         count = partial(self._cleaner.count, space=self._run.space, is_owned=is_owned)

@@ -7,6 +7,7 @@ committed             was cleaned, and the new segments are in place
 staged                was cleaned, but its directory is in use by a broker: the result waits to be committed
 unchanged             was looked through, and nothing had to go
 skipped               was not looked through, for the reason given
+held                  was left alone, for somebody has paused it (`cleanerctl pause`)
 planned               would be cleaned (dry run)
 superseded_by_broker  was changed by the live broker that owns its directory before we were done
 failed                could not be cleaned, or was changed by another process, for the reason given; it is as it was
@@ -26,7 +27,15 @@ from cleanerd.errors import Aborted, CleanerdError, DirOffline, PolicyChanged, R
 from cleanerd.format.names import TopicPartition
 
 CleaningOutcome = Literal[
-    "committed", "staged", "unchanged", "skipped", "planned", "failed", "aborted", "superseded_by_broker"
+    "committed",
+    "staged",
+    "unchanged",
+    "skipped",
+    "held",
+    "planned",
+    "failed",
+    "aborted",
+    "superseded_by_broker",
 ]
 SUPERSEDED: CleaningOutcome = "superseded_by_broker"
 
@@ -182,11 +191,18 @@ class LogResult:
         return self.records_read / self.seconds if self.seconds else 0.0
 
 
+def no_holds(_log_dir: str) -> Callable[[TopicPartition], str | None]:
+    """Of a host that looks after holds itself."""
+    return lambda _: None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanRequest:
     """What to clean, and by which rules. None for `topics` or `partitions`: all of them.
 
     `configuration`: what to ask which logs are left alone (`cleaning.foreign`); None where the host has asked.
+    `assumed`: the word of the operator. `holds_of`: of a log directory, why one of its logs is held, None for one that
+    is not; raises DirOffline if that is not known.
     """
 
     config: CleanerdConfig
@@ -200,6 +216,8 @@ class CleanRequest:
     dry_run: bool = False
     jobs_at_once: int = 1  # that share the memory for keys
     configuration: Configuration | None = None
+    assumed: frozenset[str] = frozenset()
+    holds_of: Callable[[str], Callable[[TopicPartition], str | None]] = no_holds
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,20 +4,29 @@ Exit 0 if nothing failed and no stop was requested; 1 if some log failed or was 
 none of the logs that were named is there; 2 or 78 if the command line or the configuration is wrong: nothing was touched.
 """
 
+import contextlib
+import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
+from cleanerd.cleaning.assumed import NOW
 from cleanerd.cleaning.result import NO_LOG, CleanRequest, LogResult, Progress
 from cleanerd.cli import output
 from cleanerd.cli.configuration import Loaded, load_each, no_log_dirs
 from cleanerd.cli.named import is_nothing_there
 from cleanerd.cli.progress import progress_on
 from cleanerd.cli.tables import write_table
+from cleanerd.config.load import Configuration
+from cleanerd.config.settings import DEFAULT
 from cleanerd.env.clock import Clock, FixedNow, SystemClock
-from cleanerd.units import reasons, size
+from cleanerd.errors import BadUsage
+from cleanerd.format.names import TopicPartition, parse_partition_dir
+from cleanerd.units import instant, reasons, size
 
 NOT_DONE = ("failed", "aborted")
+_DAY_MS = 86_400_000
 
 
 CleanOnce = Callable[[Sequence[CleanRequest], Progress, Clock], list[LogResult]]
@@ -27,12 +36,15 @@ CleanOnce = Callable[[Sequence[CleanRequest], Progress, Clock], list[LogResult]]
 def run(arguments: Namespace, clean_once: CleanOnce | None = None) -> int:
     """Load, clean, report; returns the exit code."""
     requests, results = requests_from(arguments)
+    log_dirs = [log_dir for request in requests for log_dir in request.log_dirs]
+    _check_now(arguments, log_dirs)
     clock = SystemClock() if arguments.now_ms is None else FixedNow(arguments.now_ms)
     if requests:
         with progress_on(sys.stderr) as progress:
             results += (clean_once or _clean_once)(requests, progress, clock)
     _report(results, arguments)
-    log_dirs = [log_dir for request in requests for log_dir in request.log_dirs]
+    for request in requests[:1]:
+        _report_assumed(request)
     is_nothing = is_nothing_there(arguments, log_dirs, [result.topic_partition for result in results])
     if not results and not is_nothing:
         output.print_message("no log was found whose cleanup.policy contains compact")
@@ -73,6 +85,31 @@ def requests_from(arguments: Namespace) -> tuple[list[CleanRequest], list[LogRes
     return requests, failed
 
 
+def _check_now(arguments: Namespace, log_dirs: Iterable[str]) -> None:
+    """Raise BadUsage for a current time that no file and no clock here has seen yet: a slip would expire everything."""
+    if arguments.now_ms is None or NOW in arguments.assume:
+        return
+    newest_ms = SystemClock().now_ms()
+    if arguments.now_ms > newest_ms + _DAY_MS:
+        newest_ms = max(newest_ms, *map(_newest_ms, log_dirs), 0)
+    if arguments.now_ms > newest_ms + _DAY_MS:
+        raise BadUsage(
+            f"--now-ms {arguments.now_ms} is {instant(arguments.now_ms)}, but the newest file and the clock of this machine "
+            f"are at {instant(newest_ms)}: deletions and time limits would count as over; if that is meant, add --assume now"
+        )
+
+
+def _newest_ms(log_dir: str) -> int:
+    """When the newest file in the partitions of a log directory was written, as far as that can be read."""
+    newest_ms = 0
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(log_dir):
+            with contextlib.suppress(OSError):
+                files = os.scandir(entry) if parse_partition_dir(entry.name) is not None else ()
+                newest_ms = max(newest_ms, *(file.stat().st_mtime_ns // 1_000_000 for file in files), 0)
+    return newest_ms
+
+
 def _request(loaded: Loaded, arguments: Namespace) -> CleanRequest:
     for reason in no_log_dirs(loaded.log_dirs):
         output.print_message(reason)
@@ -87,13 +124,27 @@ def _request(loaded: Loaded, arguments: Namespace) -> CleanRequest:
         horizons=True,
         dry_run=arguments.dry_run,
         configuration=loaded.configuration,
+        assumed=arguments.assume,
+        holds_of=partial(_holds_of, loaded.configuration),
     )
+
+
+def _holds_of(configuration: Configuration, log_dir: str) -> Callable[[TopicPartition], str | None]:
+    """`CleanRequest.holds_of`: of the daemon that was there, and of the one that the configuration names."""
+    from cleanerd.daemon.work.kept_holds import HoldsOnDisk  # noqa: PLC0415 - takes time, and the JVM starts meanwhile
+
+    state_dir = configuration.broker_settings["cleanerd.state.dir"]
+    named = () if state_dir.origin == DEFAULT else (str(state_dir.value),)
+    return HoldsOnDisk(SystemClock(), named, output.print_message).of(log_dir)
 
 
 def _report(results: list[LogResult], arguments: Namespace) -> None:
     is_table = output.is_table(arguments.output)
     if not is_table:
-        output.write_document(arguments.output, results=[output.result_fields(result) for result in results])
+        rows = [output.result_fields(result) for result in results]
+        if arguments.assume:
+            rows = [{**row, "assumed": sorted(arguments.assume)} for row in rows]
+        output.write_document(arguments.output, results=rows)
     elif results:
         _write_table(results)
     for result in results:
@@ -101,6 +152,12 @@ def _report(results: list[LogResult], arguments: Namespace) -> None:
             output.print_message(f"{log_name(result)} in {result.log_dir}: {result.outcome}: {result.reason}")
         if result.index_damage is not None:
             output.print_message(f"{log_name(result)} in {result.log_dir}: {result.index_damage}")
+
+
+def _report_assumed(request: CleanRequest) -> None:
+    """What the results rely on beside what was found."""
+    if request.assumed:
+        output.print_message(f"assumed, as --assume says: {', '.join(sorted(request.assumed))}")
 
 
 def _write_table(results: Sequence[LogResult]) -> None:

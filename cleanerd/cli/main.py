@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from cleanerd import __version__
 from cleanerd.cli.completion import autocomplete, script
-from cleanerd.cli.options import CONFIGURATION, LOG_DIRS, NOW, SELECTION, output, repeated
+from cleanerd.cli.options import ASSUME, CONFIGURATION, LOG_DIRS, NOW, SELECTION, output, repeated
 from cleanerd.cli.output import INTERRUPTED, prepare_streams, print_message, write
 from cleanerd.cli.parser import SHELLS, Command, Parser, add_commands
 from cleanerd.cli.tables import fitted
@@ -51,6 +51,7 @@ _COMMANDS = (
             *SELECTION,
             option("--force", "ignore the dirty ratio (never the safety bounds)"),
             NOW,
+            ASSUME,
             output(),
         ),
         exclusive=(

@@ -3,6 +3,7 @@
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 
+from cleanerd.cleaning.assumed import ASSUMPTIONS
 from cleanerd.daemon.api.arguments import argument, number, option
 from cleanerd.daemon.api.verb import Argument
 
@@ -40,6 +41,23 @@ def _topic_assignment(text: str) -> tuple[str, str, str]:
     return topic, *_assignment(rest)
 
 
+def _assumptions(text: str) -> frozenset[str]:
+    """Parse `what,what`."""
+    found = frozenset(one.strip() for one in text.split(","))
+    unknown = sorted(found - set(ASSUMPTIONS))
+    if unknown:
+        raise ArgumentTypeError(f"expected {', '.join(ASSUMPTIONS)}, found {', '.join(map(repr, unknown))}")
+    return found
+
+
+ASSUME = option(
+    "--assume",
+    "take your word for what nothing here shows: settings (the cluster has changed none since the last sign of life "
+    "of its broker), replicas (all of them are in sync), now (--now-ms is meant)",
+    metavar="WHAT[,WHAT]",
+    type=_assumptions,
+    default=frozenset(),
+)
 LOG_DIRS = (
     option("--config", "the broker's server.properties", metavar="FILE"),
     repeated("--log-dir", "DIR", "a log directory; default: those of log.dirs"),

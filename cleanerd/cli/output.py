@@ -1,8 +1,8 @@
 """Where output goes: documents for programs and tables for people to stdout, all else to stderr.
 
 The JSON document of `clean` is `{"apiVersion": "cleanerd/v1", "results": [...]}` with `RESULT_FIELDS` for
-each log, and `peak_extra_bytes`, `peak_group_bytes` and `topic_codec_saves_bytes` for those of a dry run. What is not
-known or does not apply is null.
+each log, `assumed` where something was (`--assume`), and `peak_extra_bytes`, `peak_group_bytes` and
+`topic_codec_saves_bytes` for those of a dry run. What is not known or does not apply is null.
 """
 
 import codecs

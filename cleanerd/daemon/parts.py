@@ -26,6 +26,7 @@ from cleanerd.daemon.work.deletions import PendingDeletions
 from cleanerd.daemon.work.failures import Failures
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.daemon.work.jobs import Jobs
+from cleanerd.daemon.work.kept_holds import HoldsOfDirectories
 from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.daemon.work.retention import RetentionPasses
 from cleanerd.daemon.work.schedule import Schedule
@@ -85,7 +86,7 @@ class Parts:
         brokers_dirs = tuple(dict.fromkeys((*log_dirs, *configuration().broker.log_dirs)))
         self.ownership = Ownership(
             files, clock, brokers_dirs, self.events, self.deletions, self.metrics, self.jobs, self.brokers,
-            lambda: configuration().broker, recovering,
+            lambda: configuration().broker, recovering, HoldsOfDirectories(store, self.states, clock).take_over,
         )  # fmt: skip
         self.leases = CleanerLeases(self.brokers, self.inventory, files, clock)
         self.brokers_cleaner = BrokersCleaner(files)

@@ -43,6 +43,7 @@ from cleanerd.daemon.reports.status_line import StatusLine
 from cleanerd.daemon.store import Store
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry import log_setup as logs
+from cleanerd.daemon.work.kept_holds import HISTORY, STATE_LOCK
 from cleanerd.daemon.work.mutes import Mutes
 from cleanerd.daemon.work.topic_answers import ClusterChanges, TopicAnswers
 from cleanerd.env.clock import Clock, SystemClock
@@ -54,8 +55,6 @@ from cleanerd.storage.lock import LogDirLock
 from cleanerd.storage.metadata_tail import MetadataTail
 
 _log = structlog.get_logger("cleanerd")
-_STATE_LOCK = "history.lock"
-"""Not the history, which may be replaced. Not `.cleanerd.lock`: it may be a log directory as well."""
 _LEFT_AT_ONCE = 130
 _CUT_OFF = 1
 _HUNG_S = 600.0
@@ -84,7 +83,7 @@ class Daemon:
         self._stopping = threading.Event()
         self._reload_wanted = threading.Event()
         _take_state(config.state_dir)
-        self._history = Store(os.path.join(config.state_dir, "history.sqlite"))
+        self._history = Store(os.path.join(config.state_dir, HISTORY))
         self._mutes = Mutes(self._history, clock)
         self._answers = TopicAnswers(self._history, RealFiles(), clock, log_dirs)
         self._reloader = Reloader(
@@ -229,7 +228,7 @@ class Daemon:
 
 def _take_state(state_dir: str) -> None:
     """Make the state directory where there is none, and take it for this process until it ends. Raises Fatal."""
-    lock = LogDirLock(state_dir, _STATE_LOCK)
+    lock = LogDirLock(state_dir, STATE_LOCK)
     try:
         os.makedirs(state_dir, mode=0o750, exist_ok=True)
     except OSError as error:

@@ -82,6 +82,7 @@ class Store:
 
     def __init__(self, path: str) -> None:
         self._path = path
+        self.directory = os.path.dirname(os.path.abspath(path))
         self._lock = threading.Lock()  # guards all that follows
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None  # of the file that this is a connection to
@@ -283,34 +284,17 @@ class Store:
 
     def _load_read_only(self) -> None:
         """Where nothing can be written, what was held before is held all the same."""
-        reasons = list[str]()
-        try:
-            if _size_bytes(self._path) == 0:
-                return
-            has_log = _size_bytes(f"{self._path}-wal") > 0
-        except OSError as error:
-            has_log, reasons = True, [str(error)]
-        for way in ("mode=ro",) if has_log else ("mode=ro", "mode=ro&immutable=1"):
-            uri = f"file:{quote(self._path)}?{way}"
-            try:
-                with contextlib.closing(
-                    sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT_S)
-                ) as connection:
-                    if _number(connection, "SELECT count(*) FROM sqlite_master WHERE name = 'state'"):
-                        self._load_state(connection)
-                    return
-            except sqlite3.Error as error:
-                reasons.append(str(error))
-        raise Fatal(
-            f"{self._path}: cannot be read, and so the holds are not known: {reasons[-1]}; "
-            "repair it, or move it away if no hold has to be kept"
-        )
+        for key, text in read_state(self._path).items():
+            self._take(key, text)
 
     def _load_state(self, connection: sqlite3.Connection) -> None:
+        for key, text in _state_in(connection).items():
+            self._take(key, text)
+
+    def _take(self, key: _Key, text: str) -> None:
         """Take in what memory does not know; what it knows is younger."""
-        for kind, key, text in connection.execute("SELECT kind, key, value FROM state"):
-            if (kind, key) not in self._unsaved and _is_object(text):
-                self._state.setdefault((kind, key), text)
+        if key not in self._unsaved and _is_object(text):
+            self._state.setdefault(key, text)
 
     def _set_aside(self, damage: sqlite3.Error) -> None:
         """Make room for a new file, which will get all state that memory or the damaged one has."""
@@ -333,6 +317,34 @@ class Store:
             with contextlib.suppress(sqlite3.Error):
                 self._connection.close()
             self._connection = None
+
+
+def read_state(path: str) -> dict[_Key, str]:
+    """The state in a file, as (kind, key) -> JSON, without writing to it; none where there is no file. Raises Fatal."""
+    reasons = list[str]()
+    try:
+        if _size_bytes(path) == 0:
+            return {}
+        has_log = _size_bytes(f"{path}-wal") > 0
+    except OSError as error:
+        has_log, reasons = True, [str(error)]
+    for way in ("mode=ro",) if has_log else ("mode=ro", "mode=ro&immutable=1"):
+        uri = f"file:{quote(path)}?{way}"
+        try:
+            with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT_S)) as connection:
+                if _number(connection, "SELECT count(*) FROM sqlite_master WHERE name = 'state'"):
+                    return _state_in(connection)
+                return {}
+        except sqlite3.Error as error:
+            reasons.append(str(error))
+    raise Fatal(
+        f"{path}: cannot be read, and so the holds are not known: {reasons[-1]}; "
+        "repair it, or move it away if no hold has to be kept"
+    )
+
+
+def _state_in(connection: sqlite3.Connection) -> dict[_Key, str]:
+    return {(kind, key): text for kind, key, text in connection.execute("SELECT kind, key, value FROM state")}
 
 
 def _size_bytes(path: str) -> int:

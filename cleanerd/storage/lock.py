@@ -55,6 +55,8 @@ _CAREFULLY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _OPENED_S = 0.002
 """Pause before a file that another process has open, but not locked, is tried again, `ATTEMPTS_MAX` times."""
 
+_TEXT_MAX_BYTES = 8192
+
 _FLOCK = struct.Struct("hhqqi0q")  # struct flock: type, whence, start, length, pid, trailing padding
 
 
@@ -136,6 +138,18 @@ class LogDirLock:
         assert self._slot.fd is not None
         return self._slot.is_leased and fcntl.fcntl(self._slot.fd, fcntl.F_GETLEASE) != fcntl.F_WRLCK
 
+    def write(self, text: str) -> None:
+        """Have the file hold this text, also after a power failure. Raises `DirOffline`."""
+        assert self._slot is not None, "not entered"
+        assert self._slot.fd is not None
+        data = text.encode()
+        try:
+            os.pwrite(self._slot.fd, data, 0)
+            os.ftruncate(self._slot.fd, len(data))
+            os.fsync(self._slot.fd)
+        except OSError as error:
+            raise DirOffline(f"{self._path}: cannot write the lock file: {error.strerror}") from error
+
     def check(self) -> None:
         """Raise `LockHeld` unless the path still names the locked file (invariant 3). Cheap: one stat."""
         assert self._slot is not None, "not entered"
@@ -183,6 +197,24 @@ def probe(log_dir: str, name: str = names.LOCK) -> int | None:
             return _holder(fd)
         finally:
             os.close(fd)
+
+
+def read_text(log_dir: str, name: str) -> str:
+    """What a lock file holds, whoever has it locked; empty where there is none. Raises `DirOffline`."""
+    path = os.path.join(log_dir, name)
+    slot = _slot_of(path)
+    with slot.mutex:
+        try:
+            fd = slot.fd if slot.fd is not None else os.open(path, os.O_RDONLY | _CAREFULLY)
+            try:
+                return os.pread(fd, _TEXT_MAX_BYTES, 0).decode(errors="replace")
+            finally:
+                if fd != slot.fd:
+                    os.close(fd)
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            raise DirOffline(f"{path}: cannot read the lock file: {error.strerror}") from error
 
 
 def _slot_of(path: str) -> _Slot:

@@ -16,9 +16,11 @@ from cleanerd.cleaning.one_shot import clean_once
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cli.main import main
 from cleanerd.cli.progress import Bars
+from cleanerd.env.clock import SystemClock
 from cleanerd.errors import BadConfiguration, CleanerdError, Fatal, LockHeld
 from cleanerd.format.names import TopicPartition
 from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.units import instant
 from tests.cli.conftest import ENVIRONMENT, FakeCleaning, Run, make_log_dir, read_all
 
 COMMITTED = LogResult(
@@ -41,6 +43,7 @@ COMMITTED = LogResult(
     phase_seconds={"plan": 0.0004, "index": 1.25049},
     peak_extra_bytes=1_000_000,
 )
+DAY_MS = 86_400_000
 FAILED = LogResult("bad", 0, "/data", "failed", "/data/bad-0/0.log: at byte 3: expected [x], found y")
 
 
@@ -399,3 +402,43 @@ def test_dumb_terminal_gets_no_bar(tmp_path: Path) -> None:
     """It could not draw one."""
     make_log_dir(tmp_path)
     assert run_on_terminal(tmp_path, TERM="dumb")[1] == b""
+
+
+@pytest.mark.parametrize("factor", [1000, 1_000_000])
+def test_a_time_beyond_the_newest_file_and_the_clock_needs_a_second_word(
+    factor: int, run: Run, cleaning: FakeCleaning, tmp_path: Path
+) -> None:
+    """Microseconds or nanoseconds, say. A usage error that names both times; nothing was touched."""
+    wrong_ms = SystemClock().now_ms() * factor
+    ran = run("clean", "--log-dir", ".", "--now-ms", str(wrong_ms))
+    assert (ran.code, cleaning.request) == (2, None)
+    assert f"--now-ms {wrong_ms} is " in ran.err
+    assert f"are at {instant(SystemClock().now_ms())[:10]}" in ran.err
+    assert "--assume now" in ran.err
+    assert run("clean", "--log-dir", ".", "--now-ms", str(wrong_ms), "--assume", "now").code == 0
+    assert cleaning.now_ms == wrong_ms
+
+
+def test_a_time_within_a_day_of_the_newest_file_or_the_clock_is_taken(
+    run: Run, cleaning: FakeCleaning, tmp_path: Path
+) -> None:
+    """Files from the future of this machine's clock are as good as a clock."""
+    now_ms = SystemClock().now_ms()
+    assert run("clean", "--log-dir", ".", "--now-ms", str(now_ms + DAY_MS - 60_000)).code == 0
+    assert run("clean", "--log-dir", ".", "--now-ms", str(now_ms + 10 * DAY_MS)).code == 2
+    later_s = now_ms / 1000 + 9.5 * 86_400
+    os.utime(tmp_path / "empty-0" / "00000000000000000000.log", (later_s, later_s))
+    assert run("clean", "--log-dir", ".", "--now-ms", str(now_ms + 10 * DAY_MS)).code == 0
+
+
+def test_what_may_be_assumed(run: Run, cleaning: FakeCleaning) -> None:
+    assert run("clean", "--log-dir", ".", "--assume", "settings,replicas").code == 0
+    assert cleaning.request is not None
+    assert cleaning.request.assumed == {"settings", "replicas"}
+    cleaning.results = [COMMITTED]
+    ran = run("clean", "--log-dir", ".", "--assume", "settings,replicas", "-o", "json")
+    assert json.loads(ran.out)["results"][0]["assumed"] == ["replicas", "settings"]
+    assert ran.err == "cleanerd: assumed, as --assume says: replicas, settings\n"
+    ran = run("clean", "--log-dir", ".", "--assume", "everything")
+    assert ran.code == 2
+    assert "expected settings, replicas, now, found 'everything'" in ran.err

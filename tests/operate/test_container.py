@@ -94,7 +94,14 @@ def test_image_for_aarch64_leaves_the_bytes_that_this_processor_leaves(tmp_path:
     """QEMU runs all of it, from the base image on. Logs of a real broker: every codec, aborted transactions."""
     need("qemu-aarch64-static", "qemu-user-static and binfmt-support")
     here, there = (broker_log_dir(tmp_path / name) for name in ("here", "logs"))
-    clean = ("clean", "--force", "--roll", "--set=log.cleanup.policy=compact", "--now-ms=1800000000000")
+    clean = (
+        "clean",
+        "--force",
+        "--roll",
+        "--set=log.cleanup.policy=compact",
+        "--now-ms=1800000000000",
+        "--assume=now",
+    )
     told = run(sys.executable, "-m", "cleanerd.cli.main", *clean, f"--log-dir={here}", timeout_s=300).stdout
     assert (
         told.count("committed") == len(list(GOLDEN.glob("*-0"))) - 1

@@ -169,6 +169,16 @@ _row("events_missing", "warning", ("log_dir", "reason"),
 _row("events_lost", "warning", ("reason",), "The kernel dropped change notifications; everything is scanned at once.",
      "If it recurs, raise fs.inotify.max_queued_events.")
 
+_row("holds_not_found", "warning", ("log_dir", "state_dir"),
+     "Another daemon worked in a log directory before, and the state that had its holds does not exist here: no hold of it "
+     "binds this daemon.",
+     "Nothing if the directory is a copy, or the state was moved; else pause again.")
+_row("holds_not_named", "warning", ("log_dir", "reason"),
+     "The lock file of a log directory cannot name this daemon's state: a one-shot would not find its holds.",
+     "Make room on the disk; the daemon tries again at its next start.")
+_row("hold_taken_over", "info", ("log_dir", "state_dir", "hold", "pattern"),
+     "Another daemon worked in a log directory before; its hold is one of this daemon now.")
+
 # -- history ------------------------------------------------------------------------------------------------------------
 
 _row("history_unwritable", "error", ("path", "reason"),

@@ -63,7 +63,8 @@ class Way:
 class Ownership:
     """The directories of one daemon; thread-safe.
 
-    `recovering` is called after each partition directory, so that a slow start can report progress.
+    `recovering` is called after each partition directory, so that a slow start can report progress; `taken` for each log
+    directory that was taken, with its lock: one for which it raises DirOffline is let go again.
     """
 
     files: Files
@@ -76,6 +77,7 @@ class Ownership:
     brokers: LiveBrokers
     config: Callable[[], CleanerdConfig]
     recovering: Callable[[], None]
+    taken: Callable[[str, LogDirLock], None]
 
     def __post_init__(self) -> None:
         self._yielding: dict[str, float] = {}  # until when, by log directory
@@ -209,6 +211,11 @@ class Ownership:
         except LockHeld as error:
             return LockHeld(f"another cleanerd works in {log_dir} (process {error.pid})", error.pid)
         except DirOffline as error:
+            return error
+        try:
+            self.taken(log_dir, lock)
+        except DirOffline as error:
+            lock.__exit__(None, None, None)
             return error
         self._locks[log_dir] = lock
         self._unrecovered[log_dir] = set()

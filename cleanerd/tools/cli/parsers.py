@@ -76,7 +76,7 @@ COMMANDS = (
             NOW,
             output(),
         ),
-        defaults={"force": True, "dry_run": True, "roll": False},
+        defaults={"force": True, "dry_run": True, "roll": False, "assume": frozenset()},
     ),
     Command(
         "salvage",

@@ -96,7 +96,7 @@ class Demo:
         cleaned_to = {result.topic: result.end_offset or 0 for result in self._results}
         self._wait_for_more(cleaned_to)
         _print("\n3. Clean again as if it were a day later, when tombstones are past their delete horizon:")
-        self._clean("--now-ms", str(self._clock.now_ms() + _LATER_MS))
+        self._clean("--now-ms", str(self._clock.now_ms() + _LATER_MS), "--assume", "now")
         self._traffic.stop()
         return self._conclude(cleaned_to)
 

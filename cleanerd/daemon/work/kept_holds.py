@@ -1,0 +1,147 @@
+"""Holds in the state of a daemon that is not this one: whoever changes a log directory finds them by its lock file.
+
+=================================================  ==========================================================
+what `.cleanerd.lock` names (`storage.keeper`)     what binds
+=================================================  ==========================================================
+nothing                                            no hold: no daemon has worked there
+a state that can be read                           its holds, until they end
+a directory that is not there                      no hold, with a warning: the log directory is a copy, or the
+                                                   state was removed
+anything else                                      everything: the log directory is left alone (`DirOffline`)
+=================================================  ==========================================================
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+
+import structlog
+from pydantic import TypeAdapter, ValidationError
+
+from cleanerd.daemon.store import HOLD, Store, read_state
+from cleanerd.daemon.work.holds import Hold
+from cleanerd.daemon.work.states import PartitionStates
+from cleanerd.env.clock import Clock
+from cleanerd.errors import DirOffline, Fatal
+from cleanerd.format.names import TopicPartition
+from cleanerd.storage.keeper import read_keeper, write_keeper
+from cleanerd.storage.lock import LogDirLock
+
+HISTORY = "history.sqlite"
+STATE_LOCK = "history.lock"
+"""Not the history, which may be replaced. Not `.cleanerd.lock`: it may be a log directory as well."""
+_HOLD = TypeAdapter(Hold)
+_log = structlog.get_logger("cleanerd")
+
+
+def kept_holds(state_dir: str) -> list[Hold] | None:
+    """All holds in a state directory, None where there is none of that name. Raises DirOffline if they are not known."""
+    path = os.path.join(state_dir, HISTORY)
+    try:
+        if _is_absent(state_dir):
+            return None
+        if _is_absent(path) and _is_absent(os.path.join(state_dir, STATE_LOCK)):
+            raise DirOffline(
+                f"{path}: expected the state of a cleanerd, found no file, and so the holds are not known; mount what "
+                "belongs there, or remove the directory if no hold has to be kept"
+            )
+        found = read_state(path)
+        return [_HOLD.validate_python(json.loads(text)) for (kind, _), text in found.items() if kind == HOLD]
+    except Fatal as error:
+        raise DirOffline(str(error)) from error
+    except (ValueError, TypeError, ValidationError) as error:
+        raise DirOffline(
+            f"{path}: expected holds of this version, found one that cannot be read: {error}"
+        ) from error
+    except OSError as error:
+        raise DirOffline(
+            f"{error.filename or path}: cannot be read, and so the holds are not known: {error.strerror}"
+        ) from error
+
+
+def _is_absent(path: str) -> bool:
+    """Whether nothing has this name. Raises OSError where that cannot be known."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    return False
+
+
+class HoldsOfDirectories:
+    """Has log directories name this daemon's state, and takes over the holds of the daemon that was there before."""
+
+    def __init__(self, store: Store, states: PartitionStates, clock: Clock) -> None:
+        self._store = store
+        self._states = states
+        self._clock = clock
+
+    def take_over(self, log_dir: str, lock: LogDirLock) -> None:
+        """Once for each log directory whose lock file is had, before anything is done there.
+
+        Raises DirOffline if holds are not known, or would not survive a restart.
+        """
+        keeper = read_keeper(log_dir)
+        if keeper not in (None, self._store.directory):
+            self._take_holds_of(keeper, log_dir)
+        try:
+            write_keeper(log_dir, lock, self._store.directory)
+        except DirOffline as error:  # a full disk: cleaning makes room
+            _log.warning("holds_not_named", log_dir=log_dir, reason=str(error))
+
+    def _take_holds_of(self, state_dir: str, log_dir: str) -> None:
+        holds = kept_holds(state_dir)
+        if holds is None:
+            _log.warning("holds_not_found", log_dir=log_dir, state_dir=state_dir)
+        known, now_ms = {hold.id for hold in self._states.holds()}, self._clock.now_ms()
+        for hold in holds or ():
+            if hold.id in known or (hold.expires_ms is not None and hold.expires_ms <= now_ms):
+                continue
+            if not self._store.put(HOLD, hold.id, asdict(hold)):
+                self._store.delete(HOLD, hold.id)
+                raise DirOffline(
+                    f"{log_dir}: the holds in {state_dir} cannot be taken over: the state directory cannot be written"
+                )
+            self._states.hold(hold, 0.0)
+            _log.info(
+                "hold_taken_over", log_dir=log_dir, state_dir=state_dir, hold=hold.id, pattern=hold.pattern
+            )
+
+
+class HoldsOnDisk:
+    """What binds a one-shot. `state_dirs`: also those, beside the ones that lock files name. `warn` gets what is amiss."""
+
+    def __init__(self, clock: Clock, state_dirs: Iterable[str], warn: Callable[[str], object]) -> None:
+        self._clock = clock
+        self._state_dirs = tuple(state_dirs)
+        self._warn = warn
+
+    def of(self, log_dir: str) -> Callable[[TopicPartition], str | None]:
+        """Why a log of this directory is held, None for one that is not. Raises DirOffline if that is not known."""
+        keeper, now_ms = read_keeper(log_dir), self._clock.now_ms()
+        found = list[tuple[str, Hold]]()
+        for state_dir in dict.fromkeys((*([keeper] if keeper else []), *self._state_dirs)):
+            holds = kept_holds(state_dir)
+            if holds is None and state_dir == keeper:
+                self._warn(
+                    f"{log_dir} is a copy, or the state of its daemon was removed: {state_dir}, which had its holds, "
+                    "does not exist here; no log is held"
+                )
+            found += [
+                (state_dir, hold)
+                for hold in holds or ()
+                if hold.expires_ms is None or hold.expires_ms > now_ms
+            ]
+
+        def why_held(tp: TopicPartition) -> str | None:
+            for state_dir, hold in found:
+                if hold.matches(tp):
+                    reason = f" ({hold.reason})" if hold.reason else ""
+                    return (
+                        f"{hold.owner} paused {hold.pattern}{reason}: hold {hold.id} in {state_dir}; "
+                        f"`cleanerctl resume {hold.id}` ends it"
+                    )
+            return None
+
+        return why_held

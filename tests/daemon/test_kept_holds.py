@@ -1,0 +1,185 @@
+"""A hold binds whoever finds the log directory: the one-shot, its retention, a second daemon (architecture 2)."""
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from cleanerd.config.load import resolve
+from cleanerd.config.sources import read_sources
+from cleanerd.daemon.parts import Parts
+from cleanerd.daemon.store import HOLD, Store
+from cleanerd.daemon.work.holds import Hold
+from cleanerd.daemon.work.kept_holds import HISTORY, kept_holds
+from cleanerd.env.clock import SystemClock
+from cleanerd.env.files import RealFiles
+from cleanerd.errors import DirOffline
+from cleanerd.format.names import CLEAN_SHUTDOWN, CLEANERD_LOCK, TopicPartition
+from cleanerd.spark_runtime.lazy_spark import LazySpark
+from tests.cleaning.logs import assert_cleaned, clean, contents, write_logs
+
+DAY_MS = 86_400_000
+LOG = TopicPartition("orders", 0)
+
+
+class Daemon:
+    """The parts of a daemon that was in these log directories; `stop` ends it."""
+
+    def __init__(self, state_dir: Path, *log_dirs: Path) -> None:
+        state_dir.mkdir(exist_ok=True)
+        self.state_dir = state_dir
+        self.store = Store(str(state_dir / HISTORY))
+        configuration = resolve(read_sources(None))
+        self.parts = Parts(
+            lambda: configuration, tuple(map(str, log_dirs)), self.store, RealFiles(), SystemClock()
+        )
+        self.offline = self.parts.ownership.take_at_start(self.parts.log_dirs)
+
+    def pause(self, pattern: str, ttl_ms: int | None = None) -> Hold:
+        hold = Hold.new(pattern, "legal", "evidence", SystemClock().now_ms(), ttl_ms)
+        assert self.store.put(HOLD, hold.id, asdict(hold))
+        return hold
+
+    def held(self) -> list[str]:
+        return [hold.pattern for hold in self.parts.states.holds()]
+
+    def stop(self) -> None:
+        self.parts.ownership.release()
+        self.store.close()
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    found = write_logs(tmp_path / "logs", "orders", "clicks")
+    (found / CLEAN_SHUTDOWN).touch()  # else nothing could be rolled
+    return found
+
+
+@pytest.fixture
+def stopped(tmp_path: Path, log_dir: Path) -> Daemon:
+    """It has paused orders, and is down."""
+    daemon = Daemon(tmp_path / "state", log_dir)
+    daemon.pause("orders")
+    daemon.stop()
+    return daemon
+
+
+@pytest.mark.parametrize(
+    "more", [(), ("--dry-run",), ("--roll",), ("--set=log.cleanup.policy=compact,delete",)]
+)
+def test_a_one_shot_touches_no_held_log(
+    more: tuple[str, ...], stopped: Daemon, log_dir: Path, spark: LazySpark
+) -> None:
+    """It finds the hold by the log directory alone; neither --now-ms nor retention goes around it."""
+    before = contents(log_dir / "orders-0")
+    later = SystemClock().now_ms() + DAY_MS // 2
+    ran = clean(spark, log_dir, options=[f"--now-ms={later}", *more])
+    assert ran.outcome("orders") == "held"
+    assert contents(log_dir / "orders-0") == before
+    assert "legal paused orders (evidence)" in ran.results["logs", "orders"]["reason"]
+    assert str(stopped.state_dir) in ran.results["logs", "orders"]["reason"]
+    assert ran.outcome("clicks") in ("committed", "planned")
+    assert ran.code == 0
+
+
+def test_a_hold_that_has_ended_binds_nobody(tmp_path: Path, log_dir: Path, spark: LazySpark) -> None:
+    daemon = Daemon(tmp_path / "state", log_dir)
+    released = daemon.pause("orders")
+    daemon.pause("orders", ttl_ms=-1)
+    daemon.store.delete(HOLD, released.id)
+    daemon.stop()
+    assert_cleaned(clean(spark, log_dir), log_dir / "orders-0")
+
+
+def test_a_state_that_cannot_be_read_binds_everything(
+    stopped: Daemon, log_dir: Path, spark: LazySpark
+) -> None:
+    """Damage, a hold of another version, a volume that is not mounted: what is not known is no permission."""
+    history = stopped.state_dir / HISTORY
+    before = contents(log_dir / "orders-0")
+
+    def refused() -> str:
+        ran = clean(spark, log_dir)
+        assert ran.code == 1
+        assert contents(log_dir / "orders-0") == before
+        return ran.told
+
+    sound = history.read_bytes()
+    history.write_bytes(b"x" * 5000)
+    assert "the holds are not known" in refused()
+    history.write_bytes(sound)
+    store = Store(str(history))
+    store.put(HOLD, "h", {"pattern": "orders"})
+    store.close()
+    assert "expected holds of this version" in refused()
+    history.rename(history.with_suffix(".moved"))
+    assert "mount what belongs there" in refused()
+    history.with_name("history.lock").touch()  # that of a daemon, whose history somebody has moved away
+    assert clean(spark, log_dir).code == 0
+
+
+def test_a_lock_file_of_another_kind_binds_everything(log_dir: Path, spark: LazySpark) -> None:
+    (log_dir / CLEANERD_LOCK).write_text("pid 17\n")
+    ran = clean(spark, log_dir)
+    assert ran.code == 1
+    assert "expected cleanerd.state.dir=PATH, found 'pid 17" in ran.told
+    assert (log_dir / CLEANERD_LOCK).read_text() == "pid 17\n"
+
+
+def test_of_a_copy_elsewhere_nothing_is_held(stopped: Daemon, log_dir: Path, spark: LazySpark) -> None:
+    """The state that its lock file names is not there: a warning says so."""
+    stopped.state_dir.rename(stopped.state_dir.with_name("gone"))
+    ran = clean(spark, log_dir)
+    assert_cleaned(ran, log_dir / "orders-0")
+    assert "no log is held" in ran.told
+
+
+def test_without_a_lock_file_the_state_of_the_configuration_holds(
+    stopped: Daemon, log_dir: Path, spark: LazySpark
+) -> None:
+    (log_dir / CLEANERD_LOCK).unlink()
+    ran = clean(spark, log_dir, options=[f"--set=cleanerd.state.dir={stopped.state_dir}"])
+    assert ran.outcome("orders") == "held"
+
+
+def test_a_second_daemon_takes_the_holds_over(stopped: Daemon, tmp_path: Path, log_dir: Path) -> None:
+    """Once, and for good: its own state has them, which the lock file names from then on. The first one has its own."""
+    second = Daemon(tmp_path / "second", log_dir)
+    assert second.held() == ["orders"]
+    second.stop()
+    assert (log_dir / CLEANERD_LOCK).read_text() == f"cleanerd.state.dir={second.state_dir}\n"
+    assert [hold.pattern for hold in kept_holds(str(second.state_dir)) or ()] == ["orders"]
+    again = Daemon(stopped.state_dir, log_dir)
+    assert again.held() == ["orders"]
+    again.stop()
+
+
+def test_a_second_daemon_stays_out_where_the_holds_are_not_known(
+    stopped: Daemon, tmp_path: Path, log_dir: Path
+) -> None:
+    (stopped.state_dir / HISTORY).write_bytes(b"x" * 5000)
+    second = Daemon(tmp_path / "second", log_dir)
+    assert "the holds are not known" in second.offline[str(log_dir)]
+    assert second.parts.ownership.take([str(log_dir)]) == second.offline, "and does not have its lock"
+    assert str(stopped.state_dir) in (log_dir / CLEANERD_LOCK).read_text()
+    second.stop()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root may read what others may not")
+def test_a_state_of_another_user_binds_everything(stopped: Daemon, log_dir: Path) -> None:
+    """In a process of its own, which has another user for good."""
+    stopped.state_dir.chmod(0o700)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setgroups([])
+            os.setresuid(4711, 4711, 4711)
+            try:
+                kept_holds(str(stopped.state_dir))
+            except DirOffline as error:
+                code = 0 if "cannot be read" in str(error) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
