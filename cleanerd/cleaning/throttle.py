@@ -37,7 +37,7 @@ class RateLimit(Enum):
     TOTAL = "total"  # reads plus writes: log.cleaner.io.max.bytes.per.second
     READ = "read"  # cleanerd.io.max.read.bytes.per.second
     WRITE = "write"  # cleanerd.io.max.write.bytes.per.second
-    PRESSURE = "pressure"  # reads plus writes, by what the neighbours leave (`daemon/loops/pacer.py`)
+    REQUEST_QUEUE = "request_queue"  # reads plus writes, by what the brokers leave (`daemon/loops/pacer.py`)
 
 
 class Throttle:
@@ -56,9 +56,9 @@ class Throttle:
             raise ValueError(f"limits must be above 0 bytes per second, found {total}, {read}, {write}")
         self._set(rates)
 
-    def set_pressure(self, rate: float) -> None:
-        """The same for the limit that follows the neighbours, which no other change touches."""
-        self._set({RateLimit.PRESSURE: rate})
+    def set_request_queue(self, rate: float) -> None:
+        """The same for the limit that follows the brokers, which no other change touches."""
+        self._set({RateLimit.REQUEST_QUEUE: rate})
 
     def _set(self, rates: dict[RateLimit, float]) -> None:
         with self._changed:
@@ -90,7 +90,7 @@ class Throttle:
             RateLimit.TOTAL: read_bytes + written_bytes,
             RateLimit.READ: read_bytes,
             RateLimit.WRITE: written_bytes,
-            RateLimit.PRESSURE: read_bytes + written_bytes,
+            RateLimit.REQUEST_QUEUE: read_bytes + written_bytes,
         }
         with self._changed:
             now_s = self._clock.monotonic_s()

@@ -116,9 +116,6 @@ class CleanerdConfig(Settings):
         "Limit on reads alone; a number or `unlimited`.")] = DOUBLE_MAX
     io_max_write_bytes_per_second: Annotated[Rate, more_than(0), Key("cleanerd.io.max.write.bytes.per.second",
         "Limit on writes alone; a number or `unlimited`.")] = DOUBLE_MAX
-    throttle_pressure_max_percent: Annotated[Int, between(0, 100), Key("cleanerd.throttle.pressure.max.percent",
-        "The daemon slows cleaning down while tasks of this machine wait for I/O, or for a CPU, for more than this share of "
-        "the time (PSI); 0: never. Cleaning itself counts, and how much is too much depends on the machine.")] = 0
     throttle_request_queue_max_ms: Annotated[Long, at_least(0), Key("cleanerd.throttle.request.queue.max.ms",
         "The daemon slows cleaning down while requests of clients wait longer than this, on average, in the queue "
         "of a running broker (cleanerd.commit.live=auto); 0: never.")] = 0

@@ -7,7 +7,7 @@ cleanerd-worker-express  reserved topics that have waited too long behind long j
 cleanerd-scanner      inventory: when the watcher saw something, and every cleanerd.scan.interval.ms
 cleanerd-committer    staged results whose directory became free
 cleanerd-retention    log.retention.check.interval.ms for logs that are not compacted, the backoff for the others
-cleanerd-pacer        the limit on I/O that follows the pressure of the machine
+cleanerd-pacer        the limit on I/O that follows the brokers' request queues
 cleanerd-housekeeper  deletions that are due, holds that expire, an idle engine, history
 
 Start   1. directories taken (`ownership`), a second instance refused with the pid of the first

@@ -67,10 +67,10 @@ def test_it_is_known_for_how_long_requests_wait_in_the_brokers_queue(
     daemon.ask("reload")
 
     def is_known() -> bool:
-        view = daemon.ask("throttle")["throttle"]["pressure"]
-        if view is None or view["request_queue_ms"] is None:
+        view = daemon.ask("throttle")["throttle"]["request_queue"]
+        if view is None or view["wait_ms"] is None:
             return False
-        assert view["reason"] == f"requests wait {view['request_queue_ms']:.1f} ms, at most 60000 ms"
+        assert view["reason"] == f"requests wait {view['wait_ms']:.1f} ms, at most 60000 ms"
         return True
 
     with swapping.traffic:

@@ -127,7 +127,7 @@ LIMITED: dict[RateLimit, Callable[[int, int], int]] = {
     RateLimit.TOTAL: lambda r, w: r + w,
     RateLimit.READ: lambda r, w: r,
     RateLimit.WRITE: lambda r, w: w,
-    RateLimit.PRESSURE: lambda r, w: r + w,
+    RateLimit.REQUEST_QUEUE: lambda r, w: r + w,
 }
 
 RATES = st.sampled_from([math.inf, 1e5, 1e6, 2e7])
@@ -153,7 +153,7 @@ def test_no_interval_sees_more_than_its_share(
     """
     simulation = Simulation()
     simulation.throttle.set_limits(total=rates[0], read=rates[1], write=rates[2])
-    simulation.throttle.set_pressure(rates[3])
+    simulation.throttle.set_request_queue(rates[3])
     book = Book(simulation)
 
     def caller(number: int, steps: list[tuple[int, int, float]]) -> None:
@@ -307,19 +307,19 @@ def test_reads_and_writes_have_limits_of_their_own() -> None:
     simulation.run(lambda: caller("writer", 0, 2 * MB), lambda: caller("reader", 10 * MB, 0))
     assert done_s == pytest.approx({"reader": 1.0, "writer": 2.0}, abs=0.002)
     assert throttle.waited_s() == pytest.approx(
-        {RateLimit.TOTAL: 0, RateLimit.READ: 1, RateLimit.WRITE: 2, RateLimit.PRESSURE: 0}, abs=0.002
+        {RateLimit.TOTAL: 0, RateLimit.READ: 1, RateLimit.WRITE: 2, RateLimit.REQUEST_QUEUE: 0}, abs=0.002
     )
     throttle.set_limits(total=3 * MB)
     caller("both", 2 * MB, 1 * MB)
     assert throttle.waited_s()[RateLimit.TOTAL] == pytest.approx(1, abs=0.002)
 
 
-def test_the_limit_by_pressure_and_the_others_leave_each_other_alone() -> None:
+def test_the_limit_by_the_request_queue_and_the_others_leave_each_other_alone() -> None:
     """The lower one holds; what was paid grows with the rate, and not with what waits to be paid."""
     simulation = Simulation()
     throttle = simulation.throttle
     throttle.set_limits(total=2 * MB)
-    throttle.set_pressure(1 * MB)
+    throttle.set_request_queue(1 * MB)
     paid = []
 
     def observer() -> None:
@@ -327,8 +327,8 @@ def test_the_limit_by_pressure_and_the_others_leave_each_other_alone() -> None:
             simulation.sleep(1)
             paid.append(throttle.paid_bytes())
         throttle.set_limits(total=4 * MB)
-        assert throttle.limits()[RateLimit.PRESSURE] == 1 * MB
-        throttle.set_pressure(100 * MB)
+        assert throttle.limits()[RateLimit.REQUEST_QUEUE] == 1 * MB
+        throttle.set_request_queue(100 * MB)
 
     simulation.run(lambda: throttle.charge(8 * MB, 12 * MB, never), observer)
     assert paid == pytest.approx([1 * MB, 2 * MB, 3 * MB], rel=0.01)

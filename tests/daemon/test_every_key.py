@@ -160,15 +160,12 @@ def rate(limit: RateLimit) -> Callable[[Running], object]:
     return lambda running: running.parts.throttle.limits()[limit]
 
 
-def paced(name: str) -> Callable[[Running], int | None]:
-    """What the limit which follows the neighbours goes by."""
-
-    def read(running: Running) -> int | None:
-        for _ in range(2):  # the first round has nothing to compare with
-            running.supervisor.pacer.step()
-        return getattr(running.supervisor.pacer.view, name, None)
-
-    return read
+def pace_max_ms(running: Running) -> int | None:
+    """What the limit which follows the brokers goes by."""
+    for _ in range(2):  # the first round has nothing to compare with
+        running.supervisor.pacer.step()
+    view = running.supervisor.pacer.view
+    return None if view is None else view.max_ms
 
 
 def pause_s(thread: str) -> Callable[[Running], object]:
@@ -347,8 +344,7 @@ EFFECTS: dict[str, Effect] = {
     "log.cleaner.io.max.bytes.per.second": Effect(rate(RateLimit.TOTAL), "5e9", math.inf, 5e9),
     "cleanerd.io.max.read.bytes.per.second": Effect(rate(RateLimit.READ), "6e9", math.inf, 6e9),
     "cleanerd.io.max.write.bytes.per.second": Effect(rate(RateLimit.WRITE), "7e9", math.inf, 7e9),
-    "cleanerd.throttle.pressure.max.percent": Effect(paced("max_percent"), "30", None, 30),
-    "cleanerd.throttle.request.queue.max.ms": Effect(paced("request_queue_max_ms"), "40", None, 40),
+    "cleanerd.throttle.request.queue.max.ms": Effect(pace_max_ms, "40", None, 40),
     "log.cleaner.threads": Effect(budget, "3", 60_397_977, 30_198_988),
     "log.cleaner.dedupe.buffer.size": Effect(budget, "10000000", 60_397_977, 4_500_000),
     "log.cleaner.io.buffer.load.factor": Effect(budget, "0.5", 60_397_977, 33_554_432),

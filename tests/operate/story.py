@@ -74,7 +74,7 @@ def begun(place: Path) -> Iterator[Story]:
         "cleanerd_metrics_per_partition_topics": "first",
         "cleanerd_spark_idle_timeout_ms": 600_000,
         "log_cleaner_io_max_bytes_per_second": SLOW,
-        "cleanerd_throttle_pressure_max_percent": 100,  # never too much, but shown
+        "cleanerd_throttle_request_queue_max_ms": 60_000,  # never too much, but shown
     }
     with ExitStack() as broker:
         broker.enter_context(lock_of_another(b / ".lock"))

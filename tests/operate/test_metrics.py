@@ -206,7 +206,7 @@ def a_reload_is_accepted(world: World) -> None:
     after = world.scrape()
     assert after.total("cleanerd_dedupe_buffer_bytes") == 9_000_000
     limits = {dict(key)["limit"]: rate for (_, key), rate in after.of("cleanerd_io_limit_bytes_per_second")}
-    assert limits == dict.fromkeys(("total", "read", "pressure"), float("inf")) | {"write": 7e6}
+    assert limits == dict.fromkeys(("total", "read", "request_queue"), float("inf")) | {"write": 7e6}
     assert world.configure().status is ReloadStatus.UNCHANGED
     outcomes = {dict(key)["outcome"]: n for (_, key), n in world.scrape().of("cleanerd_config_reloads_total")}
     assert outcomes == {"accepted": 1, "unchanged": 1, "rejected": 0}
@@ -227,15 +227,13 @@ def more_becomes_due_than_can_be_done(world: World) -> None:
     assert world.scrape().total("cleanerd_deadline_misses_predicted") == 2
 
 
-@moves(table.IO_LIMIT, table.PRESSURE)
-def neighbours_need_the_machine(world: World) -> None:
-    """The kernel reports pressure: the limit that follows it falls."""
-    world.configure(cleanerd_throttle_pressure_max_percent=20)
-    Paced(world).steps(2, io=50, cpu=10)
-    after = world.scrape()
-    assert after.total("cleanerd_throttle_pressure_ratio", resource="io") == pytest.approx(0.5)
-    assert after.total("cleanerd_throttle_pressure_ratio", resource="cpu") == pytest.approx(0.1)
-    assert after.total("cleanerd_io_limit_bytes_per_second", limit="pressure") == FLOOR_BYTES_PER_S
+@moves(table.IO_LIMIT)
+def requests_wait_in_the_brokers_queue(world: World) -> None:
+    """Its agent reports that: the limit that follows it falls."""
+    with Paced(world) as paced:
+        paced.steps(3, wait_ms=50)
+        after = world.scrape()
+    assert after.total("cleanerd_io_limit_bytes_per_second", limit="request_queue") == FLOOR_BYTES_PER_S
 
 
 @moves(table.HISTORY_LOST)

@@ -20,7 +20,9 @@ def after(history: list[tuple[float, bool]]) -> Pace:
 
 
 @given(histories, moved)
-def test_pressure_halves_it_down_to_a_floor(history: list[tuple[float, bool]], bytes_per_s: float) -> None:
+def test_load_above_the_limit_halves_it_down_to_a_floor(
+    history: list[tuple[float, bool]], bytes_per_s: float
+) -> None:
     before = after(history)
     now = before.after(bytes_per_s, is_over=True)
     assert now.bytes_per_s == max(min(before.bytes_per_s, bytes_per_s) / 2, FLOOR_BYTES_PER_S)

@@ -106,7 +106,7 @@ def rate(bytes_per_s: float | None) -> str:
 
 def io_limit(throttle: Row) -> str:
     """The limit on reads plus writes that holds."""
-    limits = (throttle["limits"]["io_bytes_per_s"], (throttle["pressure"] or {}).get("bytes_per_s"))
+    limits = (throttle["limits"]["io_bytes_per_s"], (throttle["request_queue"] or {}).get("bytes_per_s"))
     return rate(min(filter(None, limits), default=None))
 
 
@@ -291,11 +291,11 @@ def _wrapped(head: str, value: str, indent: int | None = None) -> list[str]:
 
 
 def _throttle(throttle: Row) -> str:
-    limits, pressure = throttle["limits"], throttle["pressure"]
+    limits, queue = throttle["limits"], throttle["request_queue"]
     return _lines(
         [
             ("Reads and writes", rate(limits["io_bytes_per_s"])),
-            *([("Pressure", f"{rate(pressure['bytes_per_s'])}: {pressure['reason']}")] if pressure else ()),
+            *([("Request queue", f"{rate(queue['bytes_per_s'])}: {queue['reason']}")] if queue else ()),
             ("Reads", f"{rate(limits['read_bytes_per_s'])}, now {rate(throttle['read_bytes_per_s'])}"),
             ("Writes", f"{rate(limits['write_bytes_per_s'])}, now {rate(throttle['write_bytes_per_s'])}"),
             ("Waited", duration(throttle["waited_s"])),
@@ -314,7 +314,7 @@ def _reload(reload: Row) -> str:
 
 
 def _status(status: Row) -> str:
-    configuration, pressure = status["configuration"], status["throttle"]["pressure"]
+    configuration, queue = status["configuration"], status["throttle"]["request_queue"]
     counts = status["logs_by_state"]
     states = ", ".join(f"{counts[state]} {state}" for state in STATES if counts.get(state))
     loaded = f"{'loaded' if configuration['applied'] else 'REFUSED'} {instant(configuration['time_ms'])}"
@@ -332,7 +332,7 @@ def _status(status: Row) -> str:
             ("Spark", "running" if status["spark_session_up"] else "not running"),
             (
                 "Throttle",
-                io_limit(status["throttle"]) + (f"; pressure: {pressure['reason']}" if pressure else ""),
+                io_limit(status["throttle"]) + (f"; {queue['reason']}" if queue else ""),
             ),
             ("Configuration", loaded),
             *(("  problem", printable(problem)) for problem in configuration["problems"]),

@@ -55,8 +55,6 @@ def _process(parts: Parts, supervisor: Supervisor) -> Iterator[MetricSample]:
     yield table.DEDUPE_BYTES, (), config.dedupe_buffer_size_bytes * config.io_buffer_load_factor
     for limit, rate in parts.throttle.limits().items():
         yield table.IO_LIMIT, (limit.value,), rate
-    for resource, percent in (supervisor.pacer.view.percents if supervisor.pacer.view else {}).items():
-        yield table.PRESSURE, (resource,), percent / 100
 
 
 def _workers(parts: Parts, supervisor: Supervisor) -> dict[str, int]:

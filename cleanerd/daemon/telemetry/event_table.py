@@ -106,9 +106,6 @@ _row("ready", "info", ("version", "pid", "control_socket"), "The daemon has star
 _row("stopping", "info", (), "Shutting down after SIGTERM or SIGINT.")
 _row("stopped", "info", ("drained",), "The last line. Not drained: work was cut off.")
 _row("metrics_listening", "info", ("address",), "The address that serves the metrics.")
-_row("pressure_unknown", "warning", ("reason",),
-     "The kernel does not report its pressure (PSI): only the other limits on I/O hold. One line until that works again.",
-     "Build the kernel with CONFIG_PSI and boot it with psi=1, or set cleanerd.throttle.pressure.max.percent to 0.")
 _row("engine_stopped", "info", ("reason",), "The engine was idle and has been stopped, which frees its memory.")
 _row("worker_died", "error", ("deaths", "restart_in_s", "exception"),
      "An internal error ended a thread, which is restarted; what it was working on is in the context.",

@@ -206,11 +206,8 @@ THROTTLE_SECONDS = _counter("cleanerd_throttle_seconds_total", "log_dir",
                             "Seconds that tasks have waited for the throttle, summed over all tasks.",
                             "while a limit on I/O holds tasks back")
 IO_LIMIT = _read("cleanerd_io_limit_bytes_per_second", "limit", "I/O limits in force; +Inf: unlimited. The lowest holds.",
-                 "with the configuration and with `cleanerctl throttle`; pressure: every two seconds, with the neighbours",
+                 "with the configuration and with `cleanerctl throttle`; request_queue: every two seconds, with the brokers",
                  limit=tuple(limit.value for limit in RateLimit))
-PRESSURE = _read("cleanerd_throttle_pressure_ratio", "resource",
-                 "Share of the last two seconds in which some task of the machine waited, cleanerd's or not (PSI).",
-                 "every two seconds, while cleanerd.throttle.pressure.max.percent is set", resource=("io", "cpu"))
 
 # -- capacity -----------------------------------------------------------------------------------------------------------
 

@@ -165,17 +165,14 @@ class ThrottleChange(ThrottleLimits):
         return ThrottleLimits(**(limits.model_dump() | self.model_dump(exclude_unset=True)))
 
 
-class PressureView(View):
-    """What the neighbours leave: `bytes_per_s` of reads plus writes, None for all.
+class RequestQueueView(View):
+    """What the brokers leave: `bytes_per_s` of reads plus writes, None for all.
 
-    `percents`: share of the last seconds in which some task of the machine waited, by resource; empty where not known.
-    `request_queue_ms`: how long a request waited on average in the queue of a broker, the longest of several.
+    `wait_ms`: how long a request waited on average in the queue of a broker, the longest of several; None: not known.
     """
 
-    max_percent: int
-    percents: Mapping[str, float] = Field(default_factory=dict)
-    request_queue_max_ms: int = 0
-    request_queue_ms: float | None = None
+    max_ms: int
+    wait_ms: float | None = None
     bytes_per_s: Rate | None = None
     reason: str
 
@@ -183,12 +180,11 @@ class PressureView(View):
 class ThrottleView(View):
     """Limits in force, recently measured rates, and how long tasks have waited since the start.
 
-    `pressure`: of cleanerd.throttle.pressure.max.percent and cleanerd.throttle.request.queue.max.ms, None where both are 0;
-    the lowest limit holds.
+    `request_queue`: of cleanerd.throttle.request.queue.max.ms, None where that is 0; the lowest limit holds.
     """
 
     limits: ThrottleLimits
-    pressure: PressureView | None = None
+    request_queue: RequestQueueView | None = None
     read_bytes_per_s: float
     write_bytes_per_s: float
     waited_s: float

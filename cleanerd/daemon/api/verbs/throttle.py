@@ -18,7 +18,7 @@ def throttle(control: daemon.Control) -> daemon.ThrottleView:
     read, written = daemon.rates_of(control.parts)
     return daemon.ThrottleView(
         limits=daemon.limits_view(control.parts.throttle),
-        pressure=control.supervisor.pacer.view,
+        request_queue=control.supervisor.pacer.view,
         read_bytes_per_s=read,
         write_bytes_per_s=written,
         waited_s=sum(control.parts.throttle.waited_s().values()),
