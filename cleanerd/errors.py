@@ -56,8 +56,17 @@ class NoWayIn(Retryable):
     """A running broker cannot be asked to swap segments; the message gives the reason and what would help."""
 
 
+MAKE_ROOM = (
+    "make room on this file system: enlarge it, move a replica away, or delete what is no longer needed"
+)
+
+
 class NoSpace(Retryable):
-    """The file system cannot take the peak of this work; nothing was changed."""
+    """The file system cannot take the peak of this work; nothing was changed. `remedy`: what an operator can do."""
+
+    def __init__(self, message: str, remedy: str = MAKE_ROOM) -> None:
+        super().__init__(message)
+        self.remedy = remedy
 
 
 class JobFailed(Retryable):

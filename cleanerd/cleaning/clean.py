@@ -105,7 +105,8 @@ class Cleaner:
         """What to do to candidates, of any log directories. With `drops_staged`, what an earlier
         cleaning left staged is dropped first.
 
-        It may wait for its turn. `is_owned`: a broker lives in all of these, and cleanerd.staged.min.free.ratio holds.
+        It may wait for its turn. `is_owned`: another process has `.lock` of all of these. Where that is a broker that cannot
+        be asked to swap, the results will wait, and cleanerd.staged.min.free.ratio holds: else they take room for a moment.
         """
         plan_one = partial(self._plan_one, is_owned=is_owned, drops_staged=drops_staged)
         job = CleaningJob(candidates, is_owned, Stopwatch(self._clock), [], [])
@@ -129,7 +130,8 @@ class Cleaner:
 
         Tasks report to `reporter`, with the place of their log among those passed to `Progress.planned`; without
         one they report to the progress of this object and obey the limits of the configuration.
-        Without a broker, a log that has no room as a whole is cleaned as far as there is room: `LogResult.groups_left`.
+        Where its result does not wait, a log that has no room as a whole is cleaned as far as there is room
+        (`LogResult.groups_left`).
         `before` is the end of the job before this one: it begins once tasks run, when this process has time for it, and is
         waited for where there is no room, for it frees some.
 
@@ -193,14 +195,14 @@ class Cleaner:
             directory, extra = log.candidate.snapshot.directory, Room.counted(log.plan, log.rewritten)
             room = space.room_bytes(directory) - log.plan.work.least_free_bytes - granted
             if extra.peak_bytes > max(room, 0):
-                log.rounds = None if is_owned else extra.rounds(room)
+                log.rounds = None if log.plan.waits else extra.rounds(room)
                 if log.rounds is None:
                     log.error = no_space(
-                        log.plan, extra.peak_bytes, extra.first_bytes(by_group=not is_owned), room
+                        log.plan, extra.peak_bytes, extra.first_bytes(by_group=not log.plan.waits), room
                     )
                     continue
             granted += min(extra.peak_bytes, max(room, 0))
-            taken += extra.taken(is_committed=not is_owned)
+            taken += extra.taken(is_committed=not log.plan.waits)
         for log in logs[:1]:
             space.take(log.candidate.snapshot.directory, taken)
 
@@ -208,7 +210,8 @@ class Cleaner:
         config, snapshot = self._request.config, candidate.snapshot
         if drops_staged:
             discard_staged(PartitionDir(self._files, snapshot.directory))
-        ratio = config.staged_min_free_ratio if is_owned else 0.0
+        waits = is_owned and snapshot.is_kafka and not snapshot.is_reported
+        ratio = config.staged_min_free_ratio if waits else 0.0
         return plan_cleaning(
             self._files,
             candidate,
@@ -217,7 +220,7 @@ class Cleaner:
             pace=self.pace_of(snapshot.topic_partition),
             least_free_bytes=floor_bytes(space_of(snapshot.directory), ratio),
             in_place=self._session.executor().shares_files,
-            waits=is_owned and snapshot.is_kafka and not snapshot.is_reported,
+            waits=waits,
         )
 
     def _pay(self, read_bytes: int) -> None:
@@ -288,7 +291,7 @@ class Cleaner:
                         self._progress.step(steps.mapped(log.indexed))
             with watch.phase("rewrite"):
                 if write:
-                    self._check_space(logs, pipeline, before, by_group=not job.is_owned)
+                    self._check_space(logs, pipeline, before)
                 found = [log.indexed for log in logs if log.indexed is not None]
                 for log, rewritten in zip(logs, pipeline.rewrite(found, write=write), strict=True):
                     log.rewritten, log.error = rewritten, log.error or rewritten.error
@@ -309,9 +312,7 @@ class Cleaner:
         """What the pipeline is to do, and the keys of the fingerprints that it does it with."""
         return [log.plan.work for log in logs], [(randbits(64), randbits(64)) for _ in logs]
 
-    def _check_space(
-        self, logs: list[_Log], pipeline: Pipeline, before: Ending[Any] | None, *, by_group: bool
-    ) -> None:
+    def _check_space(self, logs: list[_Log], pipeline: Pipeline, before: Ending[Any] | None) -> None:
         """Reserve room for new files; refuse logs whose do not fit. They are measured exactly only when it is tight."""
         alive = [(log, log.indexed) for log in logs if log.is_alive and log.indexed is not None]
         wanted = [(log, Room.bound(log.plan, indexed)) for log, indexed in alive]
@@ -325,9 +326,7 @@ class Cleaner:
         tight = [(log, indexed) for log, indexed in alive if log.candidate.log_dir in full]
         found = pipeline.rewrite([indexed for _, indexed in tight], write=False)
         for (log, _), counted in zip(tight, found, strict=True):
-            counted.indexed.error = log.error = counted.error or self._reserve(
-                log, counted, by_group=by_group
-            )
+            counted.indexed.error = log.error = counted.error or self._reserve(log, counted)
 
     def _full(self, wanted: Sequence[tuple[_Log, Room]]) -> set[str]:
         """Log directories without room for what their logs want together, and nothing is reserved there."""
@@ -344,15 +343,15 @@ class Cleaner:
             is not None
         }
 
-    def _reserve(self, log: _Log, counted: RewrittenLog, *, by_group: bool) -> NoSpace | None:
-        """Room for a whole log, or, `by_group`, for as many of its groups as there is room for, the first ones."""
+    def _reserve(self, log: _Log, counted: RewrittenLog) -> NoSpace | None:
+        """Room for a whole log; or, unless its result waits, for as many of its groups as there is room for."""
         groups = sorted(counted.indexed.changed_groups)
         if not groups:
             return None
         extra = Room.counted(log.plan, counted)
         peak_bytes = needed_bytes = extra.peak_bytes
         room = self._take(log, peak_bytes)
-        if room is not None and by_group:
+        if room is not None and not log.plan.waits:
             fitting = extra.fitting(groups, room) or groups[:1]
             needed_bytes = extra.peak_of(fitting)
             room = self._take(log, needed_bytes)

@@ -23,7 +23,7 @@ from cleanerd.cleaning.roll import roll
 from cleanerd.cleaning.room import ForeseenSpace
 from cleanerd.cleaning.slices import OF_A_JOB, SliceSize, Weighed
 from cleanerd.cleaning.wanted import ConfiguredNow, check_wanted
-from cleanerd.errors import CleanerdError, JobFailed, LockHeld, LogUncleanable, attempt, guarded
+from cleanerd.errors import CleanerdError, JobFailed, LockHeld, LogUncleanable, NoSpace, attempt, guarded
 from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.policy.cleanable import urgency
 from cleanerd.storage.log_dir import LogDir, Owner, why_two_copies
@@ -201,20 +201,21 @@ class Directory(CommitHost):
             return answer
         return self.committer.settle(one_by_one(self._cleaner.stage, [answer], job_failed))[0]
 
-    def skipped_if_full(self, candidates: Sequence[Candidate]) -> list[LogResult]:
+    def failed_if_full(self, candidates: Sequence[Candidate]) -> list[LogResult]:
         """Their results if nothing more may be staged beside a live broker, none if something may."""
 
         def staged() -> int:
             return sum(staged_bytes(self._log_dir.partition(tp)) for tp in self._found)
 
-        def why_full() -> str | None:
-            is_owned = self._log_dir.owner.has_lock
-            return self._log_dir.why_full(staged, self._request.config) if is_owned else None
+        def why_full() -> NoSpace | None:
+            owner = self._log_dir.owner
+            if not owner.has_lock:
+                return None
+            waits = owner is Owner.LIVE_BROKER and self._run.brokers.why_not(self.path) is not None
+            return self._log_dir.why_full(staged, self._request.config, waits=waits)
 
-        reason = attempt(why_full, self.path)
-        if isinstance(reason, CleanerdError):
-            return [one.result("failed", None).failed(reason) for one in candidates]
-        return [] if reason is None else [one.result("skipped", reason) for one in candidates]
+        error = attempt(why_full, self.path)
+        return [] if error is None else [one.result("failed", None).failed(error) for one in candidates]
 
     def _candidates(self, waiting: Mapping[TopicPartition, Sequence[StagedGroup]]) -> list[Candidate]:
         """What to clean; all else is added. `waiting`: staged groups that count as committed."""
@@ -254,7 +255,7 @@ class Directory(CommitHost):
         is_owned = self._log_dir.owner.has_lock
         count = partial(self._cleaner.count, space=self._run.space, is_owned=is_owned)
         for job in jobs_of(self._candidates({} if is_owned else self._foresee_commits())):
-            for result in self.skipped_if_full(job) or one_by_one(count, job, job_failed):
+            for result in self.failed_if_full(job) or one_by_one(count, job, job_failed):
                 self._add(result)
         self.retain()
 

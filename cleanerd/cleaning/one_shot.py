@@ -151,9 +151,9 @@ class _Jobs:
         ending.wait()  # what others have staged counts against a limit
         left = list[Candidate]()
         for directory, mine in self._by_directory(owned):
-            skipped = directory.skipped_if_full(mine)
-            written.append(self._ended(skipped))
-            left += [] if skipped else mine
+            failed = directory.failed_if_full(mine)
+            written.append(self._ended(failed))
+            left += [] if failed else mine
         return written + self._write_some(left, ending, None, is_owned=True)
 
     def _write_some(

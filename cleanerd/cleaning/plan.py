@@ -42,7 +42,8 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class CleaningPlan:
-    """What to do to one log. `commit_within_ms`: how long after its staging the result may be committed.
+    """What to do to one log. `commit_within_ms`: how long after its staging the result may be committed. `waits`: it is to
+    wait until its broker stops, so that no group makes room for the next one.
 
     `damaged_indexes`: of its segments, which are read without them and get new ones.
     """
@@ -51,6 +52,7 @@ class CleaningPlan:
     groups: tuple[Group, ...]
     work: LogWork
     commit_within_ms: int
+    waits: bool = False
     damaged_indexes: tuple[CorruptFile, ...] = ()
 
     def damage_met(self, indexed: IndexedLog) -> tuple[str, ...]:
@@ -121,7 +123,7 @@ def plan_cleaning(
         renewed_groups=frozenset(number for number, _ in damaged),
     )
     within_ms = commit_within_ms(config.delete_retention_ms, waits=waits)
-    return CleaningPlan(candidate, tuple(groups), work, within_ms, tuple(flaw for _, flaw in damaged))
+    return CleaningPlan(candidate, tuple(groups), work, within_ms, waits, tuple(flaw for _, flaw in damaged))
 
 
 def _groups(candidate: Candidate) -> list[Group]:

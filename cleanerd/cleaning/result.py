@@ -23,7 +23,15 @@ from typing import Literal
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import CleanerdConfig, TopicConfig
-from cleanerd.errors import Aborted, CleanerdError, DirOffline, PolicyChanged, Retryable, SourceChanged
+from cleanerd.errors import (
+    Aborted,
+    CleanerdError,
+    DirOffline,
+    NoSpace,
+    PolicyChanged,
+    Retryable,
+    SourceChanged,
+)
 from cleanerd.format.names import TopicPartition
 
 CleaningOutcome = Literal[
@@ -134,6 +142,7 @@ class LogResult:
             self,
             outcome="aborted" if isinstance(error, Aborted | PolicyChanged) else "failed",
             reason=str(error),
+            remedy=error.remedy if isinstance(error, NoSpace) else self.remedy,
             error=type(error).__name__,
             is_retryable=isinstance(error, Retryable | DirOffline),
         )

@@ -22,6 +22,7 @@ from cleanerd.pipeline.values import IndexedLog, RewrittenLog
 from cleanerd.pipeline.whole_log import foreseen
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import staged_bytes
+from cleanerd.units import size
 
 _BLOCK_BYTES = 4096  # what file systems allocate
 _MANIFEST_BYTES, _SOURCE_BYTES, _EPOCH_BYTES = 1024, 160, 40  # at most: all else, a source, a leader epoch
@@ -232,8 +233,9 @@ def _blocks(size_bytes: int) -> int:
 def no_space(plan: CleaningPlan, peak_bytes: int, first_bytes: int, room_bytes: int) -> NoSpace:
     """A log needs more than there is room for; `first_bytes`: its first group alone, if it may go by itself."""
     snapshot = plan.candidate.snapshot
-    first = "" if first_bytes == peak_bytes else f", {first_bytes} bytes for its first group alone"
+    first = "" if first_bytes == peak_bytes else f", {size(first_bytes)} for its first group alone"
     return NoSpace(
-        f"{snapshot.topic_partition}: needs {peak_bytes} bytes beside the old segments{first}; {max(room_bytes, 0)} bytes "
-        f"are free on the file system of {snapshot.directory} for it, above the {plan.work.least_free_bytes} that stay free"
+        f"{snapshot.topic_partition}: needs {size(peak_bytes)} beside the old segments{first}; {size(max(room_bytes, 0))} "
+        f"are free on the file system of {snapshot.directory} for it, above the {size(plan.work.least_free_bytes)} that "
+        "stay free"
     )

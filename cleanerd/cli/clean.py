@@ -147,6 +147,9 @@ def _report(results: list[LogResult], arguments: Namespace) -> None:
         output.write_document(arguments.output, results=rows)
     elif results:
         _write_table(results)
+    failed = [result for result in results if result.outcome in NOT_DONE]
+    for remedy in dict.fromkeys(result.remedy for result in failed if result.remedy):
+        output.print_message(f"what to do: {remedy}")
     for result in results:
         if result.outcome in NOT_DONE and not is_table:  # the table has the reason
             output.print_message(f"{log_name(result)} in {result.log_dir}: {result.outcome}: {result.reason}")

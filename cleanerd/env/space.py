@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from cleanerd.env.turns import machine_turn
 from cleanerd.errors import NoSpace
+from cleanerd.units import size
 
 _LARGE_BYTES = 1 << 20
 _MAX_PENDING = 64  # each of them is an open file
@@ -70,8 +71,8 @@ def room(path: str, size_bytes: int, least_free_bytes: int) -> Iterator[None]:
         free_bytes = space_of(path).free_bytes
         if free_bytes - size_bytes < least_free_bytes:
             raise NoSpace(
-                f"{path}: {free_bytes} bytes are free on its file system: {size_bytes} more would not leave "
-                f"{least_free_bytes} bytes free"
+                f"{path}: {size(free_bytes)} are free on its file system: {size(size_bytes)} more would not leave "
+                f"{size(least_free_bytes)} free"
             )
         yield
 

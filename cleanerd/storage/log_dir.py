@@ -22,13 +22,14 @@ from cleanerd.config.model import CleanerdConfig
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.env.pace import Pace, unpaced
-from cleanerd.env.space import space_for
-from cleanerd.errors import CleanerdError, DirOffline, LockHeld, attempt, guarded
+from cleanerd.env.space import floor_bytes, space_for
+from cleanerd.errors import MAKE_ROOM, CleanerdError, DirOffline, LockHeld, NoSpace, attempt, guarded
 from cleanerd.format import names
 from cleanerd.format.errors import FormatError, corruption_in
 from cleanerd.format.meta_properties import parse_meta_properties
 from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
 from cleanerd.policy.cleanable import usable_checkpoint
+from cleanerd.units import size
 
 from .checkpoints import clean_up_to, read_checkpoints, read_offsets, update_cleaner_checkpoint
 from .generation import check_generation
@@ -40,6 +41,10 @@ from .staged import StagedGroup
 
 _WRITER_LOCK_WAIT_S = 30.0
 _OWN_LOCK_WAIT_S = 2.0
+_LET_COMMIT = (
+    "set cleanerd.commit.live=auto, with which the broker swaps results in at once, or stop the broker, so that what waits "
+    "is committed"
+)
 
 
 class Owner(Enum):
@@ -158,20 +163,30 @@ class LogDir:
     def _cleaner_offsets(self) -> Mapping[TopicPartition, int]:
         return read_offsets(self.files, os.path.join(self.path, names.CLEANER_OFFSET_CHECKPOINT))
 
-    def why_full(self, staged_bytes: Callable[[], int], config: CleanerdConfig) -> str | None:
+    def why_full(
+        self, staged_bytes: Callable[[], int], config: CleanerdConfig, *, waits: bool
+    ) -> NoSpace | None:
         """Why nothing more may be staged, None when something may: the disk of a live broker is not ours to fill.
 
-        `staged_bytes` counts what waits there; it is asked only where that matters.
+        `waits`: results do, until the broker stops, and cleanerd.staged.min.free.ratio stays free meanwhile. One that is
+        swapped takes its room for a moment only, and a cleaning that makes room is needed most where there is little
+        (`floor_bytes`). `staged_bytes` counts what waits there; it is asked only where that matters.
         """
         limit_bytes = config.staged_max_bytes
         if limit_bytes >= 0 and (staged := staged_bytes()) >= limit_bytes:
-            return f"{staged} bytes wait staged in {self.path}, cleanerd.staged.max.bytes is {limit_bytes}"
-        least_ratio = config.staged_min_free_ratio
-        space = space_for(self.path, lambda space: space.free_ratio >= least_ratio)
-        if space.free_ratio < least_ratio:
-            least = f"cleanerd.staged.min.free.ratio is {least_ratio}"
-            return f"{space.free_ratio:.1%} of the file system of {self.path} is free, {least}"
-        return None
+            limit = f"cleanerd.staged.max.bytes is {limit_bytes}"
+            return NoSpace(f"{size(staged)} wait staged in {self.path}, {limit}", remedy=_LET_COMMIT)
+        ratio = config.staged_min_free_ratio if waits else 0.0
+        space = space_for(self.path, lambda space: space.free_bytes >= floor_bytes(space, ratio))
+        least_bytes = floor_bytes(space, ratio)
+        if space.free_bytes >= least_bytes:
+            return None
+        why = f", for cleanerd.staged.min.free.ratio is {ratio}" if waits else ""
+        return NoSpace(
+            f"{size(space.free_bytes)} ({space.free_ratio:.1%}) of the file system of {self.path} are free, and "
+            f"{size(least_bytes)} stay free{why}",
+            remedy=f"{MAKE_ROOM}; or {_LET_COMMIT}" if waits else MAKE_ROOM,
+        )
 
     # -- its broker's other directories -------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cleanerd import units
 from cleanerd.env.space import space_of
 from cleanerd.format import names
 from cleanerd.spark_runtime.lazy_spark import LazySpark
@@ -99,8 +100,8 @@ def test_without_room_a_dry_run_fails_as_the_run_does(spark: LazySpark, disk: Pa
     least = space_of(str(disk)).total_bytes // 100
     filler.write_bytes(bytes(free - least - needed // 2))
     plan = dry(spark, log_dir, *options)
-    assert f"needs {needed} bytes beside the old segments" in plan.reason("t")
-    assert plan.reason("t").endswith(f"for it, above the {least} that stay free")
+    assert f"needs {units.size(needed)} beside the old segments" in plan.reason("t")
+    assert plan.reason("t").endswith(f"for it, above the {units.size(least)} that stay free")
     ran = clean(spark, log_dir, options=options)
     assert (ran.code, plan.code) == (1, 1)
     assert ran.reason("t").partition(";")[0] == plan.reason("t").partition(";")[0]

@@ -123,5 +123,5 @@ def test_beside_a_live_broker_a_log_that_does_not_fit_is_left_alone(spark: LazyS
     before = contents(small / "t-0")
     with lock_of_another(small / names.LOCK):
         ran = clean(spark, small, options=OPTIONS)
-    assert "bytes are free on the file system of" in ran.reason("t", "small")
+    assert "are free on the file system of" in ran.reason("t", "small")
     assert contents(small / "t-0") == before

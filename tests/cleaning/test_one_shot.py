@@ -220,13 +220,14 @@ def test_no_more_is_staged_beside_a_live_broker_than_it_allows(
     before = contents(log_dir / "good-0")
     with lock_of_another(log_dir / names.LOCK):
         ran = clean(spark, log_dir, options=[f"--set={limit}"])
-    assert ran.outcome("good") == "skipped"
+    assert (ran.code, ran.outcome("good")) == (1, "failed"), "no room is no success"
     assert reason in str(ran.results["logs", "good"]["reason"])
+    assert "cleanerd.commit.live=auto" in str(ran.results["logs", "good"]["remedy"])
     assert contents(log_dir / "good-0") == before
     assert_cleaned(clean(spark, log_dir, options=[f"--set={limit}"]), log_dir / "good-0")
 
 
-@pytest.mark.parametrize(("staged_max_bytes", "outcome"), [(1 << 30, "staged"), (0, "skipped")])
+@pytest.mark.parametrize(("staged_max_bytes", "outcome"), [(1 << 30, "staged"), (0, "failed")])
 def test_only_the_directory_of_the_live_broker_waits_for_it(
     spark: LazySpark, tmp_path: Path, staged_max_bytes: int, outcome: str
 ) -> None:

@@ -102,5 +102,5 @@ def test_a_write_that_would_cross_the_floor_fails_its_log_alone(
         ran = clean(spark, small, good)
         assert contents(small / "bad-0") == before
         assert space_of(str(small)).free_bytes >= floor_bytes(space_of(str(small)), 0.0)
-    assert "bytes are free on its file system" in ran.reason("bad", "small")
+    assert "are free on its file system" in ran.reason("bad", "small")
     assert_cleaned(ran, good / f"{GOOD}-0")

@@ -75,11 +75,12 @@ class Commits:
                 continue
             staged_bytes = partial(self.staged_bytes, log_dir)
             try:
-                reason = self.ownership.at(log_dir).why_full(staged_bytes, config)
+                waits = self.ownership.way(log_dir).committed_by == "restart"
+                error = self.ownership.at(log_dir).why_full(staged_bytes, config, waits=waits)
             except OSError:
                 continue  # the next scan takes it offline
-            if reason is not None:
-                full[log_dir] = reason
+            if error is not None:
+                full[log_dir] = f"{error}: {error.remedy}"
         return full
 
     def try_all(self, logs: Iterable[LogId], goes_on: Callable[[str], bool]) -> list[CommitView]:
