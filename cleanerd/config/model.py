@@ -138,7 +138,7 @@ class CleanerdConfig(Settings):
     staged_max_bytes: Annotated[Long, at_least(-1), Key("cleanerd.staged.max.bytes",
         "Largest sum of staged files in a log directory; -1: only free space limits it.")] = -1
     staged_min_free_ratio: Annotated[Double, between(0, 1), Key("cleanerd.staged.min.free.ratio",
-        "Share of the file system that staging leaves free for the broker.")] = 0.1
+        "Share of the file system that results which wait for a broker to stop leave free for it.")] = 0.1
     staged_commit_interval_ms: Annotated[Long, at_least(1), Key("cleanerd.staged.commit.interval.ms",
         "How often to look for a free .lock while something is staged.")] = 1000
     broker_cleaner_grace_ms: Annotated[Long, at_least(0), Key("cleanerd.broker.cleaner.grace.ms",

@@ -27,6 +27,7 @@ from cleanerd.daemon.work.failures import Failures
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.daemon.work.jobs import Jobs
 from cleanerd.daemon.work.kept_holds import HoldsOfDirectories
+from cleanerd.daemon.work.lease_duty import LeaseDuty
 from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.daemon.work.retention import RetentionPasses
 from cleanerd.daemon.work.schedule import Schedule
@@ -88,13 +89,14 @@ class Parts:
             files, clock, brokers_dirs, self.events, self.deletions, self.metrics, self.jobs, self.brokers,
             lambda: configuration().broker, recovering, HoldsOfDirectories(store, self.states, clock).take_over,
         )  # fmt: skip
-        self.leases = CleanerLeases(self.brokers, self.inventory, files, clock)
         self.brokers_cleaner = BrokersCleaner(files)
         self.conditions = Conditions(
             inventory=self.inventory, due_logs=self.due_logs, states=self.states, failures=self.failures,
             ownership=self.ownership, configuration=configuration, clock=clock,
-            brokers_cleaner=self.brokers_cleaner, leases=self.leases,
+            brokers_cleaner=self.brokers_cleaner, is_leased=lambda log: log in self.leases.held,
         )  # fmt: skip
+        self.lease_duty = LeaseDuty(self.due_logs, self.conditions, self.jobs, clock)
+        self.leases = CleanerLeases(self.brokers, self.inventory, files, clock, self.lease_duty)
         self.commits = Commits(
             states=self.states, ownership=self.ownership, events=self.events, inventory=self.inventory,
             metrics=self.metrics, brokers=self.brokers, brokers_cleaner=self.brokers_cleaner,

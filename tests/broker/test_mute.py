@@ -1,7 +1,8 @@
 """`cleanerctl mute` and `unmute` against a real broker whose own cleaner works."""
 
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,12 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource
 
 from cleanerd.daemon.work.cleaner_leases import LEASE_MS
+from cleanerd.env.space import space_of
 from tests.broker.kafka import KafkaBroker
 from tests.broker.swapping import build_agent
 from tests.broker.tools import offset_checkpoint
 from tests.broker.workload import create_topics
+from tests.cleaning.test_bad_input import mounted
 from tests.daemon.processes import DaemonProcess, customise, running, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
@@ -21,6 +24,7 @@ KEY = "min.cleanable.dirty.ratio"
 COMPACT = {"cleanup.policy": "compact", "internal.segment.bytes": "20000"}
 TOPICS = {"quiet": {**COMPACT, KEY: "0.01"}, "plain": COMPACT, "loud": COMPACT}
 LEASE_S = LEASE_MS // 4000
+GRACE_S = 20.0
 SHORT_LEASES = """
 import sys
 if "run" in sys.orig_argv:
@@ -29,6 +33,10 @@ if "run" in sys.orig_argv:
     cleaner_leases._RENEW_S /= 4
 """
 """Everything in a quarter of its time."""
+SHORT_DUTY = f"""{SHORT_LEASES}
+    from cleanerd.policy import lease_duty
+    lease_duty.GRACE_S = {GRACE_S}
+"""
 
 
 @pytest.fixture
@@ -101,3 +109,53 @@ def test_the_brokers_cleaner_stays_away_as_long_as_the_daemon_lives(
         assert daemon.ctl("mute", "quiet", check=False).returncode != 0
         assert muted(daemon) == []
     assert [line for line in broker.messages() if line.startswith(("ERROR", "FATAL"))] == []
+
+
+LEFT_BYTES = 450_000
+"""On a disk of 64 MiB: less than cleanerd leaves free, and enough for a broker and its cleaner."""
+
+
+def is_held(daemon: DaemonProcess, _: Path) -> None:
+    daemon.ask("pause", "quiet-0", "--ttl", "10m")
+
+
+def is_throttled_to_nothing(daemon: DaemonProcess, _: Path) -> None:
+    daemon.ctl("throttle", "--io", "1")
+
+
+def has_no_room(_: DaemonProcess, logs: Path) -> None:
+    with (logs / "filler").open("wb") as filler:
+        os.posix_fallocate(filler.fileno(), 0, space_of(str(logs)).free_bytes - LEFT_BYTES)
+
+
+CAUSES = {is_held: "it is paused", is_throttled_to_nothing: "does not get on", has_no_room: "stay free"}
+
+
+@pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.__name__)
+def test_a_muted_log_that_cleanerd_does_not_clean_goes_back_to_the_brokers_cleaner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: Callable[[DaemonProcess, Path], None]
+) -> None:
+    """Before the broker's disk is full, on a real one; and everybody says so (architecture 2)."""
+    customise(monkeypatch, tmp_path / "site", SHORT_DUTY)
+    build_agent()
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    settings = {"cleanerd.commit.live": "auto", "cleanerd.scan.interval.ms": "500"}
+    with (
+        mounted(logs, "-t", "tmpfs", "-o", "size=64m", "none"),
+        KafkaBroker(
+            tmp_path / "broker", [logs / "of-it"], {"log.cleaner.min.cleanable.ratio": "0.0"}
+        ) as broker,
+        running(tmp_path / "daemon", logs / "of-it", **settings) as daemon,
+    ):
+        create_topics(broker.admin(), TOPICS)
+        wait_until(lambda: {"quiet", "loud"} <= {log["topic"] for log in daemon.ask("logs")["logs"]}, 60)
+        daemon.ask("mute", "quiet")
+        cause(daemon, logs)
+        write(broker, "quiet")
+        wait_until(lambda: "quiet" in cleaned(logs / "of-it"), GRACE_S + LEASE_S + 60, daemon.output)
+        assert "lease_given_back" in daemon.output()
+        assert CAUSES[cause] in daemon.ctl("explain", "quiet-0").stdout
+        assert muted(daemon) == ["quiet"], "it comes back"
+        assert broker.pid is not None
+        assert [line for line in broker.messages() if line.startswith(("ERROR", "FATAL"))] == []

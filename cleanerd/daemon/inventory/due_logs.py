@@ -126,6 +126,18 @@ class DueLogs:
         since_s = self._visits(log).due_since_s
         return 0.0 if since_s is None else self._clock.monotonic_s() - since_s
 
+    def duty(self, log: LogId) -> tuple[bool | None, int | None]:
+        """Whether a log is due by dirty ratio or age, unless an examination has found otherwise; and its first dirty offset.
+
+        Both are None where that is not known: the log cannot be read, or its segments are being exchanged.
+        """
+        entry, found = self._inventory.entry(log), self.estimate(log)
+        if entry is None or found is None or found.known.contents.in_transition:
+            return None, None
+        due, _ = self._due(entry, found, self._clock.now_ms())
+        is_due = due is not None and due.reason is not DueReason.HORIZON
+        return is_due, found.range.first_dirty_offset
+
     def estimate(self, log: LogId) -> DirtyEstimate | None:
         """The most that may be cleanable of a log; None if it is not compacted, does not exist or cannot be read."""
         entry = self._inventory.entry(log)

@@ -72,6 +72,8 @@ class _JobCall(CallHost):
         phase, read_bytes, written_bytes = moved.phase.name.lower(), moved.read_bytes, moved.written_bytes
         if moved.phase in (Phase.INDEX, Phase.REWRITE):  # what a job is known to have to read and write
             jobs.advance(self.job, phase, read_bytes, written_bytes, moved.records)
+        else:
+            jobs.work(self.job)
         self._live()
         metrics.moved(log.log_dir, phase, read_bytes, written_bytes)
 

@@ -72,6 +72,7 @@ def explain(parts: Parts, log: LogId, *, exact: bool) -> Explanation:
         facts.append(
             Fact(name="broker's cleaner", value=f"{_BROKERS_CLEANER.get(state, '')} ({state})".lstrip())
         )
+    facts += _muted(parts, log)
     facts.append(Fact(name="cleaned next by", value=_cleaned_next_by(parts, log)))
     advice = (_advice(parts, log) if blocking else None) or remedy
     if advice is not None:
@@ -133,6 +134,19 @@ def _advice(parts: Parts, log: LogId) -> str | None:
     if known is not None and known.contents.is_staged:
         return f"stop the owner of the log directory; `cleanerctl commit {log} --wait` commits as soon as it has stopped"
     return None
+
+
+def _muted(parts: Parts, log: LogId) -> list[Fact]:
+    """Whether the broker's cleaner is kept away, or would be if cleanerd did its part."""
+    given_back = parts.lease_duty.given_back.get(log)
+    if given_back is not None:
+        until = "until it is cleaned and nothing is in the way of cleanerd"
+        value = f"given back to the broker's cleaner, {until}: {given_back}"
+    elif log in parts.leases.held:
+        value = "the broker's cleaner is kept away as long as cleanerd cleans the log"
+    else:
+        return []
+    return [Fact(name="muted", value=value)]
 
 
 def _cleaned_next_by(parts: Parts, log: LogId) -> str:

@@ -75,6 +75,8 @@ def _log_dir(
         return
     is_auto = parts.configuration().broker.commit_live == "auto"
     yield table.RESULTS_WAIT, (log_dir,), is_auto and parts.ownership.way(log_dir).committed_by == "restart"
+    given_back = sum(log.log_dir == log_dir for log in parts.lease_duty.given_back)
+    yield table.LEASES_GIVEN_BACK, (log_dir,), given_back
     yield table.UNCLEANABLE_BYTES, (log_dir,), uncleanable_bytes
     yield from _sums(parts, log_dir, entries)
     with contextlib.suppress(OSError):  # the next scan takes it offline

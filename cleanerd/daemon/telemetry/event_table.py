@@ -145,6 +145,12 @@ _row("leftovers_not_read", "warning", ("directory", "reason"),
 _row("ignored", "warning", (*_LOG, "reason"),
      "A log is left alone: it does not belong to the cluster, or it lies in two log directories.",
      "Remove the directory if it is a stray; of two copies keep one.")
+_row("lease_given_back", "warning", (*_LOG, "reason"),
+     "A muted log has been due for five minutes, or when the daemon started, and cleanerd has not cleaned it: the broker's "
+     "cleaner is no longer kept from it.",
+     "See the reason; the log is muted again when it is cleaned and nothing is in the way.")
+_row("lease_taken_back", "info", _LOG,
+     "The broker's cleaner is kept from a muted log again, which had been given back.")
 _row("topics_unknown", "warning", ("log_dir", "count", "topics", "reason"),
      "Topics of a broker's log directory are left alone because their configuration is not known: how many, and the first "
      "names. One line for each log directory, at the start and when there are more.",

@@ -93,6 +93,10 @@ RESULTS_WAIT = _read("cleanerd_results_wait_for_restart", "log_dir",
                      "Whether results wait until the running broker of the log directory stops, although "
                      "cleanerd.commit.live is auto.",
                      "1 when the broker could not be asked to swap: `cleanerctl status` has the reason")
+LEASES_GIVEN_BACK = _read("cleanerd_leases_given_back", "log_dir",
+                          "Muted logs that went back to the broker's cleaner because cleanerd does not clean them.",
+                          "when a muted log has been due for five minutes and was not cleaned, whatever the reason; falls "
+                          "when it is cleaned and nothing is in the way: `cleanerctl explain` has the reason")
 PARTITIONS = _read("cleanerd_partitions", "log_dir state", "Logs by state, as `cleanerctl logs` shows it.",
                    "as logs become dirty, are cleaned, paused or found uncleanable", state=STATES)
 UNREADABLE = _read("cleanerd_unreadable_partitions", "log_dir", "Partition directories that cannot be read.",

@@ -30,6 +30,7 @@ class Job:
         self.records = 0
         self.phase: str | None = None
         self.started_ms: int | None = None
+        self.moved_ms: int | None = None  # when a task reported last
         self.ended_ms: int | None = None
         self.outcome: str | None = None
         self.reason: str | None = None

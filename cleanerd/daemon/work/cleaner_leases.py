@@ -13,6 +13,7 @@ from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.broker_agent.leases import lease
 from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.work.lease_duty import LeaseDuty
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError, attempt
@@ -26,11 +27,19 @@ _RENEW_S = 15.0
 class CleanerLeases:
     """Thread-safe. `held`: the logs that were leased at the last renewal."""
 
-    def __init__(self, brokers: LiveBrokers, inventory: Inventory, files: Files, clock: Clock) -> None:
+    def __init__(
+        self,
+        brokers: LiveBrokers,
+        inventory: Inventory,
+        files: Files,
+        clock: Clock,
+        duty: LeaseDuty,
+    ) -> None:
         self._brokers = brokers
         self._inventory = inventory
         self._files = files
         self._clock = clock
+        self._duty = duty
         self._holder = os.urandom(8).hex()
         self._renewing = threading.Lock()
         self._renewed_s = clock.monotonic_s()
@@ -41,14 +50,17 @@ class CleanerLeases:
         if (topics or self.held) and self._clock.monotonic_s() - self._renewed_s >= _RENEW_S:
             self.renew(topics)
 
-    def renew(self, topics: Collection[str]) -> dict[str, str]:
-        """Keep brokers' cleaners from all logs of these topics, and from no others that we had; why not, by topic."""
+    def renew(self, topics: Collection[str], new: Collection[str] = ()) -> dict[str, str]:
+        """Keep brokers' cleaners from the logs of these topics that cleanerd cleans (`LeaseDuty`), and from no others that
+        we had; why not, by topic. `new`: those that are muted from now on.
+        """
         with self._renewing:
             self._renewed_s = self._clock.monotonic_s()
             wanted = defaultdict[str, list[LogId]](list, {log.log_dir: [] for log in self.held})
-            for log in self._inventory.logs():
-                if log.topic_partition.topic in topics:
-                    wanted[log.log_dir].append(log)
+            muted = [log for log in self._inventory.logs() if log.topic_partition.topic in topics]
+            self._duty.begin([log for log in muted if log.topic_partition.topic in new])
+            for log in self._duty.to_lease(muted):
+                wanted[log.log_dir].append(log)
             refused: dict[LogId, str] = {}
             for log_dir, logs in wanted.items():
                 refused |= self._lease(log_dir, logs)

@@ -28,7 +28,6 @@ from cleanerd.daemon.inventory.urgency import DirtyEstimate
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import LogState
 from cleanerd.daemon.work.brokers_cleaner import BrokersCleaner
-from cleanerd.daemon.work.cleaner_leases import CleanerLeases
 from cleanerd.daemon.work.failures import Failures
 from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.daemon.work.states import PartitionStates
@@ -68,11 +67,11 @@ class Conditions:
     configuration: Callable[[], Configuration]
     clock: Clock
     brokers_cleaner: BrokersCleaner
-    leases: CleanerLeases
+    is_leased: Callable[[LogId], bool]
 
     def broker_cleans(self, log: LogId) -> bool:
         """Whether the cleaner of the broker that owns the log directory is at work, and not kept from the log."""
-        return self.brokers_cleaner.is_at_work(log.log_dir) and log not in self.leases.held
+        return self.brokers_cleaner.is_at_work(log.log_dir) and not self.is_leased(log)
 
     def of(self, log: LogId) -> Condition:
         """The condition of a log as it is now."""

@@ -10,6 +10,7 @@ from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import JobTrigger, JobView
 from cleanerd.env.clock import Clock
+from cleanerd.policy.lease_duty import JobSeen
 
 _REMEMBERED = 200
 _OUTCOMES = ("failed", "aborted", SUPERSEDED, "staged", "committed", "unchanged")
@@ -96,6 +97,22 @@ class Jobs:
             job.read_bytes += read_bytes
             job.written_bytes += written_bytes
             job.records += records
+            job.moved_ms = self._clock.now_ms()
+
+    def work(self, job: Job) -> None:
+        """A task did something that `advance` does not count."""
+        with self._changed:
+            job.moved_ms = self._clock.now_ms()
+
+    def seen(self, log: LogId) -> JobSeen | None:
+        """The job that is at work on a log, as `policy.lease_duty` looks at it."""
+        with self._changed:
+            job = self.of(log)
+            if job is None or job.started_ms is None:
+                return None
+            now_ms, moved_ms = self._clock.now_ms(), job.moved_ms or job.started_ms
+            took_s, still_s = (now_ms - job.started_ms) / 1000, (now_ms - moved_ms) / 1000
+            return JobSeen(took_s, still_s, job.read_bytes, job.bytes_total)
 
     def end(self, job: Job, outcomes: Sequence[str], reason: str | None) -> None:
         """A job is done; `outcomes` of its logs."""

@@ -56,7 +56,7 @@ class Mutes:
             wanted = {
                 topic: recorded.get(topic) or Mute(topic, self._clock.now_ms()) for topic in sorted(topics)
             }
-            refused = leases.renew(recorded.keys() | wanted.keys())
+            refused = leases.renew(recorded.keys() | wanted.keys(), wanted.keys() - recorded.keys())
             try:
                 if reasons := dict.fromkeys(refused[topic] for topic in wanted if topic in refused):
                     raise MuteRefused("; ".join(reasons))

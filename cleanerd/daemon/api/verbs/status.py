@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterator, Mapping
 
 from cleanerd import __version__
 from cleanerd.daemon.api.verb import Endpoint, Verb, daemon
@@ -33,10 +34,19 @@ def status(control: daemon.Control) -> daemon.StatusView:
             *parts.configuration().warnings,
             *(f"{path}: {why}" for path, why in unseen.items()),
             *(f"nothing is cleaned in {path}: {why}" for path, why in full.items()),
+            *_given_back(parts.lease_duty.given_back),
         ),
         muted=tuple(map(daemon.mute_view, control.mutes.all())),
         running=running,
     )
+
+
+def _given_back(reasons: Mapping[daemon.LogId, str]) -> Iterator[str]:
+    """One line, with the first of them."""
+    if reasons:
+        log = min(reasons)
+        others = f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
+        yield f"muted and given back to the broker's cleaner: {log} ({reasons[log]}){others}"
 
 
 _STATUS = Endpoint("GET", "/v1/status", "status", status)

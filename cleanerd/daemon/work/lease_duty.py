@@ -1,0 +1,62 @@
+"""Which muted logs go back to the broker's cleaner, because cleanerd does not clean them (`policy.lease_duty`)."""
+
+import threading
+from collections.abc import Collection
+
+import structlog
+
+from cleanerd.daemon.inventory.due_logs import DueLogs
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.work.condition import Conditions
+from cleanerd.daemon.work.jobs import Jobs
+from cleanerd.env.clock import Clock
+from cleanerd.policy.lease_duty import Account, Seen, after, first
+
+_log = structlog.get_logger("cleanerd")
+
+
+class LeaseDuty:
+    """Thread-safe. `given_back`: those of the last look, with the reason."""
+
+    def __init__(self, due_logs: DueLogs, conditions: Conditions, jobs: Jobs, clock: Clock) -> None:
+        self._due_logs = due_logs
+        self._conditions = conditions
+        self._jobs = jobs
+        self._clock = clock
+        self._mutex = threading.Lock()
+        self._accounts: dict[LogId, Account] = {}
+        self.given_back: dict[LogId, str] = {}
+
+    def begin(self, logs: Collection[LogId]) -> None:
+        """These are muted from now on: how long they were due before does not count."""
+        with self._mutex:
+            self._accounts |= dict.fromkeys(logs, Account())
+
+    def to_lease(self, muted: Collection[LogId]) -> list[LogId]:
+        """Those of all muted logs from which the broker's cleaner may be kept now.
+
+        Never one that cleanerd may not change (`Obstacles.barred`): nothing is said of it here, but elsewhere.
+        """
+        barred = self._conditions.states.obstacles.barred
+        logs = [log for log in muted if barred(log) is None]
+        with self._mutex:
+            now_s = self._clock.monotonic_s()
+            seen = {log: self._seen(log) for log in logs}
+            self._accounts = {
+                log: after(self._accounts[log], one, now_s) if log in self._accounts else first(one)
+                for log, one in seen.items()
+            }
+            found = {log: one.neglected for log, one in self._accounts.items() if one.neglected is not None}
+            self._tell(found)
+            self.given_back = found
+        return [log for log in logs if log not in found]
+
+    def _seen(self, log: LogId) -> Seen:
+        is_due, clean_up_to = self._due_logs.duty(log)
+        return Seen(is_due, clean_up_to, self._conditions.of(log).obstacle, self._jobs.seen(log))
+
+    def _tell(self, found: dict[LogId, str]) -> None:
+        for log in sorted(found.keys() - self.given_back.keys()):
+            _log.warning("lease_given_back", **log.fields(), reason=found[log])
+        for log in sorted(self.given_back.keys() & self._accounts.keys() - found.keys()):
+            _log.info("lease_taken_back", **log.fields())
