@@ -5,7 +5,6 @@ table    rows                                        written
 =======  ==========================================  =================================================================
 events   one `HistoryEvent` as JSON, with its time,  with synchronous=NORMAL: a power failure may cost the last rows,
          topic and partition to search by            never the file
-samples  size and dirt of a log (by a hash of its    the same; at most a fourth of the file, the oldest go first
          directory; 0: of all logs) at an instant
 state    (kind, key) -> JSON object                  the same, but with synchronous=FULL for all but failures
 =======  ==========================================  =================================================================
@@ -18,7 +17,6 @@ But a daemon does not start where there is such a file and its state cannot be r
 """
 
 import contextlib
-import hashlib
 import json
 import math
 import os
@@ -31,11 +29,9 @@ from urllib.parse import quote
 import structlog
 from pydantic import ValidationError
 
-from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HistoryEvent, HistoryEventKind
 from cleanerd.daemon.values.patterns import matches
 from cleanerd.errors import CleanerdError, Fatal
-from cleanerd.policy.backtest import SizeSample
 
 HOLD = "hold"
 MUTE = "mute"
@@ -51,15 +47,10 @@ PRAGMA journal_size_limit = 4194304;
 CREATE TABLE IF NOT EXISTS events (
     id INTEGER PRIMARY KEY, time_ms INTEGER NOT NULL, topic TEXT, partition INTEGER, event TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS events_by_time ON events (time_ms);
-CREATE TABLE IF NOT EXISTS samples (
-    time_ms INTEGER, log INTEGER, size_bytes INTEGER NOT NULL, clean_bytes INTEGER NOT NULL,
-    cleanable_bytes INTEGER NOT NULL, PRIMARY KEY (log, time_ms)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS state (
     kind TEXT, key TEXT, value TEXT NOT NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID;
 """
 _BUSY_TIMEOUT_S = 2.0
-_SAMPLES_SHARE = 0.25
-_SAMPLE_BYTES = 48  # of a row, in the file
 _PRUNE_TO = 0.9  # of the limit, so that there is something to do once in a while and not every time
 _log = structlog.get_logger("cleanerd")
 
@@ -74,10 +65,10 @@ class HistoryUnreadable(CleanerdError):
 
 
 class Store:
-    """The file at `path`: events and samples, as many as `prune` leaves, and state.
+    """The file at `path`: events, as many as `prune` leaves, and state.
 
-    Every method may be called from any thread; writers take turns. None raises because of the file, but `events` and
-    `samples` HistoryUnreadable; the making of this raises Fatal when there is state that cannot be read.
+    Every method may be called from any thread; writers take turns. None raises because of the file, but `events`
+    HistoryUnreadable; the making of this raises Fatal when there is state that cannot be read.
     """
 
     def __init__(self, path: str) -> None:
@@ -120,24 +111,6 @@ class Store:
         rows = self._read(query, (since_ms or 0, *(kinds or ()), limit), pattern)
         return tuple(event for (text,) in rows if (event := _parsed(text)) is not None)
 
-    def record_samples(self, total: SizeSample, of_logs: Mapping[LogId, SizeSample]) -> None:
-        """Remember how dirty all logs together are at an instant, and some of them."""
-        rows = [(0, total), *((_log_key(log), sample) for log, sample in of_logs.items())]
-        values = [(s.time_ms, key, s.size_bytes, s.clean_bytes, s.cleanable_bytes) for key, s in rows]
-        insert = "INSERT OR REPLACE INTO samples VALUES (?, ?, ?, ?, ?)"
-        with self._lock:
-            self._write("NORMAL", lambda connection: connection.executemany(insert, values))
-
-    def samples(self, log: LogId | None, since_ms: int) -> tuple[SizeSample, ...]:
-        """How dirty a log was since then, or all logs together were, oldest first. Between two of them, as in the first."""
-        query = (
-            "SELECT time_ms, size_bytes, clean_bytes, cleanable_bytes FROM samples WHERE time_ms >= ? AND log = ? "
-            "ORDER BY time_ms"
-        )
-        return tuple(
-            SizeSample(*row) for row in self._read(query, (since_ms, 0 if log is None else _log_key(log)))
-        )
-
     def all(self, kind: str, make: Callable[[dict[str, Any]], _T]) -> dict[str, _T]:
         """All state of a kind by key. What `make` refuses (ValueError, TypeError, KeyError) is left out, and logged once."""
         with self._lock:
@@ -176,7 +149,7 @@ class Store:
             return self._save()
 
     def prune(self, now_ms: int, max_bytes: int) -> None:
-        """Drop events and samples older than `MAX_AGE_MS`, and the oldest until the file takes up to about `max_bytes`; give
+        """Drop events older than `MAX_AGE_MS`, and the oldest until the file takes up to about `max_bytes`; give
         their space back, save state that is not saved yet.
         """
         with self._lock:
@@ -364,10 +337,6 @@ def _identity(path: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _log_key(log: LogId) -> int:
-    return int.from_bytes(hashlib.blake2b(os.fsencode(log.directory), digest_size=8).digest(), signed=True)
-
-
 def _number(connection: sqlite3.Connection, query: str) -> int:
     return int(connection.execute(query).fetchone()[0])
 
@@ -392,14 +361,7 @@ def _is_damage(error: sqlite3.Error) -> bool:
 
 
 def _drop(connection: sqlite3.Connection, now_ms: int, max_bytes: int) -> None:
-    for table in ("events", "samples"):
-        connection.execute(f"DELETE FROM {table} WHERE time_ms < ?", (now_ms - MAX_AGE_MS,))  # noqa: S608 - fixed text
-    kept = int(_SAMPLES_SHARE * max_bytes / _SAMPLE_BYTES)
-    surplus = _number(connection, "SELECT count(*) FROM samples") - kept
-    if surplus > 0:
-        oldest = "SELECT time_ms FROM samples ORDER BY time_ms LIMIT 1 OFFSET ?"
-        delete = f"DELETE FROM samples WHERE log <> 0 AND time_ms <= ({oldest})"  # noqa: S608 - fixed text
-        connection.execute(delete, (surplus - 1,))
+    connection.execute("DELETE FROM events WHERE time_ms < ?", (now_ms - MAX_AGE_MS,))
     while (used_bytes := _used_bytes(connection)) > max_bytes:
         count = _number(connection, "SELECT count(*) FROM events")
         if count == 0:

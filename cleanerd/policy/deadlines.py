@@ -6,7 +6,7 @@ ms, rates bytes per second and worker.
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -14,8 +14,6 @@ _L = TypeVar("_L")
 
 NEVER_MS = 2**63 - 1
 _GRACE_MIN_MS, _GRACE_MAX_MS, _GRACE_SHARE = 60_000, 3_600_000, 100
-_RATE_STEPS = 60
-_RATE_FACTOR_MAX = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +28,9 @@ class Work(Generic[_L]):
 
 @dataclass(frozen=True, slots=True)
 class Planned(Generic[_L]):
-    """When a worker is expected to begin and to end it."""
+    """When a worker is expected to end it."""
 
     work: Work[_L]
-    start_ms: int
     end_ms: int
 
     @property
@@ -80,34 +77,9 @@ def plan(
             heapq.heappush(ready, (works[i].deadline_ms, works[i].ready_ms, i))
         work = works[heapq.heappop(ready)[-1]]
         end_ms = clock_ms + duration_ms(work.size_bytes, bytes_per_s)
-        planned.append(Planned(work, clock_ms, end_ms))
+        planned.append(Planned(work, end_ms))
         heapq.heappush(free, end_ms)
     return tuple(planned)
-
-
-def enough_bytes_per_s(
-    works: Callable[[float], Sequence[Work[_L]]], *, now_ms: int, workers: int, bytes_per_s: float
-) -> float | None:
-    """A rate, little above the least, with which nothing is late; None where no rate helps.
-
-    `works` may depend on the rate. What is returned was tried: more of it need not be better, but this is enough.
-    """
-
-    def is_enough(rate: float) -> bool:
-        found = plan(works(rate), now_ms=now_ms, workers=workers, bytes_per_s=rate)
-        return not any(one.is_late for one in found)
-
-    low, high = bytes_per_s, bytes_per_s
-    while not is_enough(high):
-        low, high = high, high * 2
-        if high > bytes_per_s * _RATE_FACTOR_MAX:
-            return None
-    for _ in range(_RATE_STEPS):
-        if high - low <= high / 100:
-            break
-        middle = (low + high) / 2
-        low, high = (low, middle) if is_enough(middle) else (middle, high)
-    return high
 
 
 def ratio_reached_ms(

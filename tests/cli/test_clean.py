@@ -109,7 +109,7 @@ def test_no_log_is_an_empty_document(run: Run) -> None:
         (["--partition=7"], "no log of partition 7 was found"),
     ],
 )
-@pytest.mark.parametrize("command", ["clean", "forecast", "inspect", "verify"])
+@pytest.mark.parametrize("command", ["clean", "inspect", "verify"])
 def test_where_none_of_those_that_were_named_is_there_that_is_a_failure(
     run: Run, tmp_path: Path, command: str, named: list[str], said: str
 ) -> None:
@@ -127,7 +127,7 @@ def test_what_is_missing_beside_something_that_is_there_is_said(run: Run, tmp_pa
     assert "cleanerd: no log of topic other was found\n" in ran.err
 
 
-@pytest.mark.parametrize("command", ["clean", "forecast", "inspect", "verify"])
+@pytest.mark.parametrize("command", ["clean", "inspect", "verify"])
 def test_a_directory_that_was_named_and_is_no_log_directory_is_a_failure(
     run: Run, tmp_path: Path, command: str
 ) -> None:
@@ -311,7 +311,7 @@ def test_errors_of_the_run_become_exit_codes(
     assert "Traceback" not in ran.err
 
 
-@pytest.mark.parametrize("command", ["clean", "inspect", "forecast", "verify", "config check"])
+@pytest.mark.parametrize("command", ["clean", "inspect", "verify", "config check"])
 def test_a_directory_that_is_no_log_directory_is_named(run: Run, tmp_path: Path, command: str) -> None:
     """By every command, with what lies there: a wrong path, or a volume that is not mounted, is no success."""
     for name in ("gc.log", "kafka", "server.log", "state-change.log"):

@@ -25,7 +25,6 @@ COMMANDS = {
     "clean": [DIRECTORY],
     "verify": [DIRECTORY, "--topic=plain"],
     "inspect": [DIRECTORY, "--topic=plain", "--details"],
-    "forecast": [DIRECTORY, "--topic=plain", "--set", "log.cleanup.policy=compact"],
     "config show": [DIRECTORY, "--origin"],
     "salvage": [str(GOLDEN / "plain-0")],
 }

@@ -122,7 +122,7 @@ def test_a_usage_error_says_what_was_probably_meant(
 
 
 @pytest.mark.parametrize("name", ["-sales-eu", "--sales-eu", "-offsets", "-h-1", "-", "-1"])
-@pytest.mark.parametrize("command", ["clean", "verify", "inspect", "forecast", "config show"])
+@pytest.mark.parametrize("command", ["clean", "verify", "inspect", "config show"])
 def test_a_topic_follows_its_option(command: str, name: str) -> None:
     found = parsed(f"cleanerd {command} --topic {name} -o json --topic other")
     assert (found.topic, found.output) == ([name, "other"], "json")

@@ -1,16 +1,17 @@
-"""What is to come: which logs will be late, what would be enough, when a log becomes due."""
+"""What is to come: which logs will be late, when a log becomes due."""
 
 import pytest
 
+from cleanerd.cleaning.result import LogResult
 from cleanerd.daemon.api.refusals import NotFound
 from cleanerd.daemon.api.verbs import forecast as verb
 from cleanerd.daemon.api.verbs import pause, throttle
-from cleanerd.daemon.reports.forecast import ASSUMED_BYTES_PER_S, forecast, misses, written_bytes_per_s
+from cleanerd.daemon.reports.forecast import ASSUMED_BYTES_PER_S, forecast, misses
 from cleanerd.daemon.values.models import Forecast, HistoryEvent, ThrottleChange
-from cleanerd.policy.backtest import SizeSample
+from tests.cleaning.logs import segment
 from tests.operate.world import World
 
-AHEAD_MS, LAG_MS = 600_000, 3_600_000
+AHEAD_MS = 600_000
 
 
 def looked_at(world: World) -> Forecast:
@@ -27,7 +28,7 @@ def cleaned(world: World, size_bytes: int, seconds: float, job_id: str) -> None:
     )  # fmt: skip
 
 
-def test_logs_that_have_to_wait_are_late_and_the_rate_that_is_named_is_enough(world: World) -> None:
+def test_logs_that_have_to_wait_are_late(world: World) -> None:
     """One worker, three logs that become due together."""
     world.configure(log_cleaner_max_compaction_lag_ms=world.clock.now_ms() - 1000 + AHEAD_MS)
     world.configure(log_cleaner_min_cleanable_ratio=1)
@@ -37,18 +38,16 @@ def test_logs_that_have_to_wait_are_late_and_the_rate_that_is_named_is_enough(wo
     assert sum(log.is_late for log in found.logs) == 2
     assert {log.due_ms for log in found.logs} == {log.deadline_ms for log in found.logs}
     assert found.misses == misses(world.parts, world.parts.conditions.all(world.parts.inventory.logs())) == 2
-    assert found.enough_bytes_per_s is not None
-    assert found.enough_bytes_per_s > found.bytes_per_s == 2
-    throttle.set_throttle(world.control, ThrottleChange(io_bytes_per_s=found.enough_bytes_per_s))
+    throttle.set_throttle(world.control, ThrottleChange(io_bytes_per_s=10**9))
     assert looked_at(world).misses == 0
 
 
 def test_without_max_compaction_lag_nothing_is_late(world: World) -> None:
     throttle.set_throttle(world.control, ThrottleChange(io_bytes_per_s=1))
     found = looked_at(world)
-    assert (found.misses, found.first_miss_ms, found.enough_bytes_per_s) == (0, None, None)
+    assert (found.misses, found.first_miss_ms) == (0, None)
     assert {log.deadline_ms for log in found.logs} == {None}
-    assert all(log.end_ms and log.start_ms for log in found.logs)  # dirty enough now
+    assert all(log.takes_ms and log.due_ms == world.clock.now_ms() for log in found.logs)  # dirty enough
 
 
 def test_a_misspelled_log_gets_no_forecast_of_all_being_well(world: World) -> None:
@@ -72,27 +71,28 @@ def test_a_paused_log_is_not_planned(world: World) -> None:
 
 
 def test_a_log_becomes_due_as_it_grows(world: World) -> None:
-    """By the samples of the last week, until its ratio is reached."""
-    world.configure(log_cleaner_min_cleanable_ratio=1)
-    (log,) = (one for one in looked_at(world).logs if one.topic == "one")
-    assert (log.due_ms, log.start_ms) == (None, None)
-    sizes = {0: 1000, 10_000: 3000, 20_000: 500, 40_000: 2500}
-    samples = [SizeSample(time_ms, size, 0, 0) for time_ms, size in sizes.items()]
-    assert written_bytes_per_s(samples) == 100  # 2000 before a cleaning and 2000 after it, in 40 s
-    assert written_bytes_per_s(samples[:1]) == 0
+    """As since its last cleaning, until its ratio is reached; one that nobody has cleaned yet is due when it is."""
+    parts, log = world.parts, world.log("one")
+    end = int(segment(world.a / "one-0", -1).stem)
+    (world.a / "cleaner-offset-checkpoint").write_text(f"0\n1\none 0 {end}\n")
+    world.scan()
 
+    def due() -> tuple[int | None, str | None]:
+        (found,) = forecast(parts, [log]).logs
+        return found.due_ms, found.due_why
 
-def test_what_other_settings_would_have_done(world: World) -> None:
-    """From the samples of the history; as it is comes first."""
-    world.configure(log_segment_bytes=100_000_000)
-    log, now_ms = world.log("one"), world.clock.now_ms()
-    for i in range(40):
-        sample = SizeSample(now_ms - (40 - i) * LAG_MS, 10**9 + i * 10**8, 10**9, i * 10**8)
-        world.history.record_samples(sample, {log: sample})
-    (found,) = forecast(world.parts, [log]).logs
-    results = {one.setting: one for one in found.what_if}
-    assert next(iter(results)) == "as it is"
-    assert found.what_if[0].lasted_ms == 39 * LAG_MS
-    lower, higher = (results[f"min.cleanable.dirty.ratio={ratio}"] for ratio in (0.1, 0.8))
-    assert lower.cleanings > results["as it is"].cleanings > higher.cleanings == 0
-    assert lower.max_bytes < results["as it is"].max_bytes < higher.max_bytes == 49 * 10**8
+    assert due() == (None, None)
+    estimate = parts.due_logs.estimate(log)
+    assert estimate is not None
+    size_bytes = estimate.known.contents.size_bytes
+    result = LogResult(
+        "one", 0, log.log_dir, "committed", bytes_before=size_bytes, bytes_after=size_bytes - 1000
+    )
+    job = parts.jobs.start("schedule", [log])
+    parts.events.cleaned(job, log, result)
+    parts.jobs.end(job, [result.outcome], None)
+    world.clock.advance(100_000)  # 10 bytes a second
+    missing_s = estimate.range.clean_bytes / 10  # as much dirty as clean: a ratio of a half
+    due_ms, why = due()
+    assert due_ms == pytest.approx(world.clock.now_ms() + 1000 * missing_s, abs=2)
+    assert why == "dirty ratio above min.cleanable.dirty.ratio"

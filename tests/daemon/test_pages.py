@@ -13,7 +13,6 @@ import pytest
 from cleanerd.daemon.page import pages
 from cleanerd.daemon.page.html import age, headers
 from cleanerd.daemon.values import models
-from cleanerd.policy.backtest import SizeSample
 from tests.daemon.views import HOUR_MS, NOW_MS, event, job_view, log_view, status_view
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;{{7*7}}`\x1b[2J\x00\u202egpj\udcff\n"
@@ -59,13 +58,6 @@ def all_pages(text: str) -> dict[str, bytes]:
         log_dirs=(models.LogDirView(path=f"/logs{text}", online=False, reason=text, free_bytes=10**9),),
         configuration=models.ReloadView(applied=False, time_ms=1, problems=(text,)),
     )
-    late = models.LogForecast(
-        topic=text, partition=0, log_dir=text, size_bytes=9, cleanable_bytes=5, peak_extra_bytes=9, due_ms=NOW_MS,
-        due_why=text, start_ms=NOW_MS, end_ms=NOW_MS + 5000, deadline_ms=NOW_MS - HOUR_MS, is_late=True,
-    )  # fmt: skip
-    forecast = models.Forecast(
-        workers=1, bytes_per_s=5e7, rate_is_measured=True, misses=1, first_miss_ms=NOW_MS, logs=(late,)
-    )
     views = [
         log_view(f"t{text}", n, state=state, reason=text, log_dir=f"/{text}")
         for n, state in enumerate(("uncleanable", "staged", "dirty", "offline", "paused"))
@@ -75,16 +67,23 @@ def all_pages(text: str) -> dict[str, bytes]:
     hold = models.HoldView(
         id="h", pattern=text, owner=text, reason=text, created_ms=NOW_MS - HOUR_MS, expires_ms=NOW_MS
     )
-    samples = [SizeSample(NOW_MS - HOUR_MS, 100, 50, 50), SizeSample(NOW_MS - 5, 100, 75, 25)]
+    late = models.LogForecast(
+        topic=f"t{text}",
+        partition=2,
+        log_dir=f"/{text}",
+        due_ms=NOW_MS,
+        due_why=text,
+        takes_ms=5000,
+        is_late=True,
+    )
     fact = models.Fact(name=text, value=text, rule=text, blocks=True)
     told = models.Explanation(topic=text, partition=0, log_dir=text, decision=text, facts=(fact,))
     return {
-        "overview": pages.overview(status, views, [job], [hold], samples, events, NOW_MS),
-        "logs": pages.logs(views, pages.Query(sort=text), NOW_MS),
-        "none": pages.logs(views, pages.Query(q=text, state=text), NOW_MS),
-        "log": pages.log(text, [(views[0], told, samples)], events, NOW_MS),
-        "history": pages.history(samples, events, "24h", text, NOW_MS, is_all=False),
-        "forecast": pages.forecast(forecast, text, 9, NOW_MS),
+        "overview": pages.overview(status, views, [job], [hold], events, NOW_MS),
+        "logs": pages.logs(views, [late], pages.Query(sort=text), NOW_MS),
+        "none": pages.logs(views, [late], pages.Query(q=text, state=text), NOW_MS),
+        "log": pages.log(text, [(views[0], told)], events, NOW_MS),
+        "history": pages.history(events, "24h", text, NOW_MS, is_all=False),
         "problem": pages.problem(text, text),
     }
 
@@ -181,20 +180,20 @@ def names(page: bytes) -> list[str]:
 def test_reasons_come_first_and_logs_with_the_same_one_are_told_together() -> None:
     views = [log_view("a", n, state="staged", reason="waits for 7") for n in range(30)]
     views += [log_view("b", 0, state="uncleanable", reason="at byte 9"), log_view("c", 0, state="clean")]
-    text = Document(pages.overview(status_view(), views, [], [], [], [], NOW_MS)).text
+    text = Document(pages.overview(status_view(), views, [], [], [], NOW_MS)).text
     at = [text.index(shown) for shown in ("uncleanable · 1 log", "at byte 9", "b-0", "staged · 30 logs")]
     assert at == sorted(at)
     assert text.count("waits for 7") == 1
     assert "and 20 more" in text
     views = [log_view("d", n, reason=f"r{n}", state="staged") for n in range(300)]
-    page = pages.overview(status_view(), views, [], [], [], [event()] * 300, NOW_MS)
+    page = pages.overview(status_view(), views, [], [], [event()] * 300, NOW_MS)
     assert names(page) == [*(f"d-{n}" for n in range(10)), *["orders-0"] * 10]
     assert "All 300 with their reasons" in Document(page).text
 
 
 def test_a_job_shows_phase_rate_and_time_left() -> None:
     job = job_view("orders-1", phase="rewrite", eta_s=3.3, bytes_done=30_000_000, bytes_total=40_000_000)
-    text = Document(pages.overview(status_view(), [], [job], [], [], [], NOW_MS)).text
+    text = Document(pages.overview(status_view(), [], [job], [], [], NOW_MS)).text
     for expected in ("rewrite", "75 % of", "40.0 MB", "3.0 MB/s", "3.3s"):
         assert expected in text
 
@@ -205,14 +204,14 @@ def test_logs_are_found_sorted_and_paged() -> None:
     ]
 
     def shown(**query: object) -> list[str]:
-        return names(pages.logs(views, pages.Query(**query), NOW_MS))  # type: ignore[arg-type]
+        return names(pages.logs(views, [], pages.Query(**query), NOW_MS))  # type: ignore[arg-type]
 
     assert shown(sort="size")[:2] == ["orders-449", "orders-448"]
     assert shown(sort="-size")[0] == "users-0"
     assert shown(sort="nonsense")[0] == "orders-0"
     assert shown(q="users") == shown(q="users-*") == shown(state="clean") == ["users-0"]
     assert [len(shown(page=page)) for page in (1, 2, 3, 99)] == [200, 200, 51, 51]
-    page = pages.logs(views, pages.Query(q="orders", sort="-size", page=2), NOW_MS)
+    page = pages.logs(views, [], pages.Query(q="orders", sort="-size", page=2), NOW_MS)
     links = [dict(parse_qsl(urlsplit(a["href"]).query)) for a in Document(page).all("a") if "rel" in a]
     assert links == [{"q": "orders", "sort": "-size"}, {"q": "orders", "sort": "-size", "page": "3"}]
 

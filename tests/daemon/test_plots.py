@@ -1,23 +1,12 @@
-"""What the plots of the status page make of samples and events."""
+"""What the plots of the status page make of events."""
 
 import pytest
 
 from cleanerd.daemon.page import plots
 from cleanerd.daemon.page.plots import Span
-from cleanerd.policy.backtest import SizeSample
 from tests.daemon.views import HOUR_MS, NOW_MS, event
 
 SPAN = Span(NOW_MS - 24 * HOUR_MS, NOW_MS)
-
-
-def test_dirty_ratio_is_a_stair() -> None:
-    samples = [SizeSample(NOW_MS - 12 * HOUR_MS, 100, 100, 0), SizeSample(NOW_MS - 6 * HOUR_MS, 100, 0, 100)]
-    plot = plots.dirty_ratio(samples, SPAN)
-    assert plot is not None
-    assert plot.path == "M223.0,138.0H307.5V10.0H392.0"
-    assert plot.summary == "now 1.00, between 0.00 and 1.00"
-    assert plots.dirty_ratio([], SPAN) is None
-    assert plots.dirty_ratio([SizeSample(NOW_MS - 9, 100, 100, 0)], SPAN) is None
 
 
 def test_reclaimed_bytes_are_summed_in_columns() -> None:

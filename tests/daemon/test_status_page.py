@@ -13,7 +13,6 @@ import pytest
 
 from cleanerd.cleaning.result import LogResult
 from cleanerd.daemon.api.status_page import StatusPage, landing_page
-from cleanerd.daemon.loops.sampler import Sampler
 from cleanerd.daemon.page.html import headers
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.holds import Hold
@@ -55,7 +54,6 @@ def cleaned(world: World, log: LogId, result: LogResult) -> None:
 def busy(world: World) -> None:
     """A job that runs, results that wait, things that happened."""
     parts, rows = world.parts, list[str]()
-    sampler = Sampler(parts)
     world.add(*(f"topic-{number}" for number in range(12)))
     world.scan()
     for number in range(12):
@@ -69,7 +67,6 @@ def busy(world: World) -> None:
         rows.append(f"topic-{number} 0 {end}")
         (world.a / "cleaner-offset-checkpoint").write_text("\n".join(["0", str(len(rows)), *rows, ""]))
         world.scan()
-        sampler.take(parts.clock.now_ms())
         world.clock.advance(2_000_000)
     job = parts.jobs.start("schedule", [world.log("one"), world.log("two")])
     parts.jobs.plan(job, world.log("one"), 4_000_000)
@@ -106,7 +103,7 @@ def test_a_history_that_cannot_be_read_is_named(world: World) -> None:
     path = world.root / "history.sqlite"
     with served(world) as address:
         path.rename(path.with_suffix(".away"))
-        for page in ("/", "/history", "/forecast"):
+        for page in ("/", "/history"):
             status, _, text = get(address, page)
             assert (status, f"{path}: the history cannot be read" in text) == (503, True)
         assert get(address, "/logs")[0] == 200

@@ -15,12 +15,10 @@ from structlog.testing import capture_logs
 
 from cleanerd.daemon import store
 from cleanerd.daemon.store import HOLD, HistoryUnreadable, Store
-from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HistoryEvent
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.errors import Fatal
 from cleanerd.format.names import TopicPartition
-from cleanerd.policy.backtest import SizeSample
 from tests.daemon import views
 
 SIZE = 1 << 20
@@ -152,39 +150,6 @@ def test_prune_with_a_limit_that_nothing_can_meet(path: str) -> None:
     assert history.all(HOLD, dict) == {"h": {}}
 
 
-def sample(time_ms: int, cleanable: int = 25) -> SizeSample:
-    return SizeSample(time_ms, size_bytes=120, clean_bytes=75, cleanable_bytes=cleanable)
-
-
-def test_samples_come_back_by_log_and_time(path: str) -> None:
-    """Of a log in one log directory, or of all logs together; oldest first."""
-    history, here, there = Store(path), LogId("/a", ORDERS), LogId("/b", ORDERS)
-    history.record_samples(sample(10, 0), {here: sample(10)})
-    history.record_samples(sample(20, 5), {there: sample(20)})
-    again = Store(path)
-    assert again.samples(None, 0) == (sample(10, 0), sample(20, 5))
-    assert again.samples(None, 11) == (sample(20, 5),)
-    assert (again.samples(here, 0), again.samples(there, 0)) == ((sample(10),), (sample(20),))
-    assert again.samples(LogId("/c", ORDERS), 0) == ()
-    assert sample(1).dirty_ratio == 0.25
-
-
-def test_samples_are_bounded_and_leave_room_for_events(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fourth of the file: those of logs go first, the series of all logs together only by its age."""
-    monkeypatch.setattr(store, "MAX_AGE_MS", 60)
-    history, logs = Store(path), [LogId("/a", TopicPartition("t", n)) for n in range(500)]
-    for time_ms in range(100):
-        history.record_samples(sample(time_ms), dict.fromkeys(logs, sample(time_ms)))
-    history.record(event(99))
-    history.prune(100, SIZE)
-    assert [one.time_ms for one in history.samples(None, 0)] == list(range(40, 100))
-    kept = [one.time_ms for one in history.samples(logs[0], 0)]
-    assert kept == list(range(100 - len(kept), 100))
-    assert 8 <= len(kept) <= 12
-    assert os.path.getsize(path) < 0.4 * SIZE
-    assert times(history) == [99]
-
-
 @pytest.mark.parametrize("damage", ["not a database", "empty", "cut", "schema"])
 def test_a_damaged_file_is_moved_aside_at_start(path: str, damage: str, told: list[dict[str, Any]]) -> None:
     history = Store(path)
@@ -289,11 +254,10 @@ def test_a_directory_that_cannot_be_used_costs_rows_only(tmp_path: Path, told: l
     assert not history.put(HOLD, "h", {"pattern": "orders"})
     assert not history.delete("log", "x")
     assert history.lost_events == 3
-    for read in (lambda: history.events(None, 1, None), lambda: history.samples(None, 0)):
-        with pytest.raises(HistoryUnreadable, match=f"^{path}: the history cannot be read: "):
-            read()
+    with pytest.raises(HistoryUnreadable, match=f"^{path}: the history cannot be read: "):
+        history.events(None, 1, None)
     assert history.all(HOLD, dict) == {"h": {"pattern": "orders"}}
-    assert events_of(told) == ["history_unwritable", "history_unreadable", "history_unreadable"]
+    assert events_of(told) == ["history_unwritable", "history_unreadable"]
     path.parent.mkdir()
     history.prune(1, SIZE)
     history.record(event(4))

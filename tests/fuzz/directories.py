@@ -285,7 +285,6 @@ def _open_history(data: bytes, directory: Path) -> None:
     history.record(HistoryEvent(time_ms=1, kind="cleaning", outcome="committed", topic="t", partition=0))
     history.events("t*", 100, None, ["cleaning"])
     history.all(HOLD, TypeAdapter(Hold).validate_python)
-    history.samples(None, 0)
     history.prune(5, 1 << 30)
     history.close()
 

@@ -10,8 +10,6 @@ from cleanerd.policy.deadlines import (
     NEVER_MS,
     Planned,
     Work,
-    duration_ms,
-    enough_bytes_per_s,
     grace_ms,
     needed_bytes_per_s,
     plan,
@@ -62,27 +60,10 @@ def test_planned_as_the_clock_ticks(found: list[Work], workers: int) -> None:
                 i = min(ready)[-1]
                 left = [(j, one) for j, one in left if j != i]
                 free_at[worker] = now + found[i].size_bytes
-                expected.append(Planned(found[i], now, free_at[worker]))
+                expected.append(Planned(found[i], free_at[worker]))
         if not left:
             break
     assert sorted(map(repr, planned)) == sorted(map(repr, expected))
-
-
-@given(works, st.integers(1, 3))
-def test_the_rate_that_is_named_is_enough(found: list[Work], workers: int) -> None:
-    """And for one worker with all logs ready hardly more than is needed in any order."""
-    enough = enough_bytes_per_s(lambda _: found, now_ms=0, workers=workers, bytes_per_s=RATE)
-    least = [Work(one.log, 1, one.ready_ms, one.deadline_ms) for one in found]  # nothing takes less than 1 ms
-    hopeless = any(one.is_late for one in plan(least, now_ms=0, workers=workers, bytes_per_s=RATE))
-    assert (enough is None) == hopeless
-    if enough is not None:
-        assert not any(one.is_late for one in plan(found, now_ms=0, workers=workers, bytes_per_s=enough))
-    ready = at_once(found)
-    enough = enough_bytes_per_s(lambda _: ready, now_ms=0, workers=1, bytes_per_s=RATE)
-    if enough is not None and enough > RATE:
-        less = enough * 0.98
-        slower = [Work(o.log, duration_ms(o.size_bytes, less), 0, o.deadline_ms) for o in ready]
-        assert not any(run_in_order(order) for order in itertools.permutations(slower))
 
 
 @given(

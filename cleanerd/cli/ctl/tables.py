@@ -190,26 +190,12 @@ _RETENTION: Mapping[str, Cell] = {
 }
 _FORECASTS: Mapping[str, Cell] = {
     "LOG": log_name,
-    "SIZE": _as(size, "size_bytes"),
-    "CLEANABLE": _as(size, "cleanable_bytes"),
-    "FREES": lambda row: "" if row["removable_bytes"] is None else f"about {size(row['removable_bytes'])}",
-    "PEAK EXTRA": _as(size, "peak_extra_bytes"),
     "DUE": _as(instant, "due_ms"),
-    "TAKES": lambda row: duration((row["end_ms"] - row["start_ms"]) / 1000) if row["end_ms"] else "",
-    "DONE BY": _as(instant, "end_ms"),
+    "TAKES": _as(lambda takes_ms: duration(takes_ms / 1000), "takes_ms"),
     "DEADLINE": _as(instant, "deadline_ms"),
     "IN TIME": lambda row: "" if row["deadline_ms"] is None else "NO" if row["is_late"] else "yes",
     "WHY": _as(str, "due_why"),
     "LOG DIR": _as(str, "log_dir"),
-}
-_WHAT_IFS: Mapping[str, Cell] = {
-    "LOG": log_name,
-    "WHAT IF": _as(str, "setting"),
-    "CLEANINGS": _as(str, "cleanings"),
-    "READ": _as(size, "read_bytes"),
-    "MEAN SIZE": _as(size, "mean_bytes"),
-    "LARGEST": _as(size, "max_bytes"),
-    "IN": lambda row: duration(row["lasted_ms"] / 1000),
 }
 _BROKERS = defaultdict(lambda: "live", swap="live, swaps", restart="live, results wait")
 _LOG_DIRS: Mapping[str, Cell] = {
@@ -358,13 +344,7 @@ def _forecast(found: Row) -> str:
         many = f"{found['misses']} log{'s' * (found['misses'] > 1)}"
         first = instant(found["first_miss_ms"])
         verdict = f"will miss max.compaction.lag.ms: {many}, the first by {first}"
-        enough = found["enough_bytes_per_s"]
-        more = 0 if enough is None else enough - found["bytes_per_s"]
-        if more > 0:
-            verdict += f"; {rate(more)} more per worker would meet the remaining deadlines"
-    what_if = [row | one for row in rows for one in row["what_if"]]
-    shown = "\n" + table(what_if, _WHAT_IFS) if what_if else ""
-    return (table(rows, _FORECASTS) if rows else "") + shown + f"{verdict}; {workers}\n"
+    return (table(rows, _FORECASTS) if rows else "") + f"{verdict}; {workers}\n"
 
 
 def _muted(mute: Row) -> str:

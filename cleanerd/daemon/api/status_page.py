@@ -7,7 +7,6 @@ path       page, and the query it takes
 /logs      a table of logs: `q` (part of a name, or a glob), `state`, `sort` (`-` reverses it), `page`
 /log       one log: `name`, like `orders-3`
 /history   what happened: `range` (24h, 7d, 30d), `q` (a pattern, as everywhere)
-/forecast  what is to come: `q` (as for /logs)
 =========  ===================================================================================================
 
 It only reads, and what it reads is in memory, in the history or in the directory of one log: no look starts an engine.
@@ -29,8 +28,7 @@ from cleanerd.daemon.reports.explain import explain
 from cleanerd.daemon.reports.forecast import forecast
 from cleanerd.daemon.reports.views import log_views
 from cleanerd.daemon.store import HistoryUnreadable
-from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.values.models import HistoryEvent, HistoryEventKind
+from cleanerd.daemon.values.models import HistoryEvent, HistoryEventKind, LogForecast
 from cleanerd.format.names import TopicPartition, parse_partition_dir
 
 _HTML = "text/html; charset=utf-8"
@@ -66,7 +64,6 @@ class StatusPage:
             "/logs": self._logs,
             "/log": self._log,
             "/history": self._history,
-            "/forecast": self._forecast,
         }
         return {path: _page(make) for path, make in made.items()}
 
@@ -75,7 +72,7 @@ class StatusPage:
         since_ms = now_ms - pages.DAY_MS
         return pages.overview(
             status(control), logs(control), jobs(control), holds(control),
-            self._parts.store.samples(None, since_ms), self._events(None, since_ms), now_ms,
+            self._events(None, since_ms), now_ms,
         )  # fmt: skip
 
     def _logs(self, fields: Fields) -> bytes:
@@ -88,7 +85,14 @@ class StatusPage:
             if number.isascii() and number.isdigit() and len(number) < 9
             else 1,
         )
-        return pages.logs(logs(self._control), query, self._parts.clock.now_ms())
+        return pages.logs(logs(self._control), self._forecasts(), query, self._parts.clock.now_ms())
+
+    def _forecasts(self) -> tuple[LogForecast, ...]:
+        """Of all logs; none where the history, from which the rate comes, cannot be read."""
+        try:
+            return forecast(self._parts, self._parts.inventory.logs()).logs
+        except HistoryUnreadable:
+            return ()
 
     def _log(self, fields: Fields) -> bytes:
         parsed = parse_partition_dir(fields.get("name", ""))
@@ -103,10 +107,7 @@ class StatusPage:
         parts = self._parts
         logs = [log for log in parts.inventory.logs() if log.topic_partition == topic_partition]
         views = log_views(parts, logs)
-        return [
-            (view, explain(parts, log, exact=False), parts.store.samples(log, 0))
-            for log, view in zip(logs, views, strict=True)
-        ]
+        return [(view, explain(parts, log, exact=False)) for log, view in zip(logs, views, strict=True)]
 
     def _history(self, fields: Fields) -> bytes:
         chosen = fields.get("range", "")
@@ -114,15 +115,7 @@ class StatusPage:
         q, now_ms = fields.get("q", "").strip(), self._parts.clock.now_ms()
         since_ms = now_ms - pages.RANGES[chosen]
         events = self._events(q or None, since_ms)
-        samples = () if q else self._parts.store.samples(None, since_ms)
-        return pages.history(samples, events, chosen, q, now_ms, is_all=len(events) < _MAX_EVENTS)
-
-    def _forecast(self, fields: Fields) -> bytes:
-        q = fields.get("q", "").strip()
-        views = pages.dirtiest(logs(self._control), q)
-        first = views[: pages.PAGE_ROWS]
-        shown = {LogId(view.log_dir, TopicPartition(view.topic, view.partition)) for view in first}
-        return pages.forecast(forecast(self._parts, shown), q, len(views), self._parts.clock.now_ms())
+        return pages.history(events, chosen, q, now_ms, is_all=len(events) < _MAX_EVENTS)
 
     def _events(
         self, pattern: str | None, since_ms: int, limit: int = _MAX_EVENTS

@@ -1,11 +1,8 @@
-"""Work that only the clock triggers: deletions, expired holds, idle engines, scratch files of killed sessions, samples,
-history.
-"""
+"""Work that only the clock triggers: deletions, expired holds, idle engines, scratch files of killed sessions, history."""
 
 import structlog
 from pydantic import TypeAdapter
 
-from cleanerd.daemon.loops.sampler import Sampler
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.store import HOLD, MUTE
 from cleanerd.daemon.work.deletions import Deleted
@@ -26,7 +23,6 @@ class Housekeeper:
         self._parts = parts
         self._pruned_s = parts.clock.monotonic_s()
         self._swept_s = -_SWEEP_S
-        self._sampler = Sampler(parts)
         self.worker = Worker("cleanerd-housekeeper", self.step, Bell(), parts.clock)
 
     def step(self) -> float:
@@ -38,7 +34,6 @@ class Housekeeper:
         self._stop_idle_engines()
         self._sweep_scratch()
         self._parts.store.save()
-        self._sampler.take(now_ms)
         self._prune_history(now_ms)
         return _PAUSE_S
 

@@ -1,4 +1,4 @@
-"""The pages: overview, logs, one log, history, forecast. Each turns values into HTML."""
+"""The pages: overview, logs, one log, history. Each turns values into HTML."""
 
 import math
 from collections import Counter
@@ -11,15 +11,14 @@ from cleanerd.daemon.page.html import render
 from cleanerd.daemon.page.plots import Span
 from cleanerd.daemon.values.models import (
     Explanation,
-    Forecast,
     HistoryEvent,
     HoldView,
     JobView,
+    LogForecast,
     LogView,
     StatusView,
 )
 from cleanerd.daemon.values.severity import STATES
-from cleanerd.policy.backtest import SizeSample
 from cleanerd.units import size
 
 PAGE_ROWS = 200
@@ -139,11 +138,10 @@ def overview(
     views: Sequence[LogView],
     jobs: Sequence[JobView],
     holds: Sequence[HoldView],
-    samples: Sequence[SizeSample],
     events: Sequence[HistoryEvent],
     now_ms: int,
 ) -> bytes:
-    """The daemon as a whole; what needs a look first. `events` and `samples` of a day."""
+    """The daemon as a whole; what needs a look first. `events` of a day."""
     dirtiest = sorted(
         (view for view in views if view.state in ("dirty", "cleaning")),
         key=lambda view: -(view.cleanable_bytes or 0),
@@ -160,15 +158,15 @@ def overview(
         running=[job for job in jobs if job.state == "running"],
         queued=[job for job in jobs if job.state == "queued"],
         dirtiest=dirtiest[:_SOME],
-        plots=_plots(samples, events, Span(now_ms - DAY_MS, now_ms)),
+        plots=_plots(events, Span(now_ms - DAY_MS, now_ms)),
         events=events[:_SOME],
         bar_of=bar_of,
         now_ms=now_ms,
     )
 
 
-def _plots(samples: Sequence[SizeSample], events: Sequence[HistoryEvent], span: Span) -> list[plots.Plot]:
-    drawn = (plots.dirty_ratio(samples, span), plots.reclaimed(events, span), plots.durations(events, span))
+def _plots(events: Sequence[HistoryEvent], span: Span) -> list[plots.Plot]:
+    drawn = (plots.reclaimed(events, span), plots.durations(events, span))
     return [plot for plot in drawn if plot is not None]
 
 
@@ -177,8 +175,9 @@ def _counts(views: Iterable[LogView]) -> dict[str, int]:
     return {state: found[state] for state in STATES if found[state]}  # type: ignore[index]
 
 
-def logs(views: Sequence[LogView], query: Query, now_ms: int) -> bytes:
-    """A table of logs, `PAGE_ROWS` at a time."""
+def logs(views: Sequence[LogView], forecasts: Iterable[LogForecast], query: Query, now_ms: int) -> bytes:
+    """A table of logs, `PAGE_ROWS` at a time; `forecasts`: of those that wait to be cleaned."""
+    to_come = {(one.log_dir, one.topic, one.partition): one for one in forecasts}
     found = _sorted((view for view in views if _matches(view, query)), query.sort)
     last_page = max(-(-len(found) // PAGE_ROWS), 1)
     page = min(max(query.page, 1), last_page)
@@ -195,34 +194,30 @@ def logs(views: Sequence[LogView], query: Query, now_ms: int) -> bytes:
         last_page=last_page,
         columns=(
             ("name", "Log"), ("state", "State"), ("", "Bytes"), ("size", "Size"), ("dirty", "Dirty ratio"),
-            ("since", "Dirty since"), ("event", "Last event"),
+            ("since", "Dirty since"), ("", "Due"), ("", "Takes"), ("event", "Last event"),
         ),
         bar_of=bar_of,
+        forecast_of=lambda view: to_come.get((view.log_dir, view.topic, view.partition)),
         now_ms=now_ms,
     )  # fmt: skip
 
 
-LogReport = tuple[LogView, Explanation, Sequence[SizeSample]]
+LogReport = tuple[LogView, Explanation]
 
 
 def log(name: str, reports: Sequence[LogReport], events: Sequence[HistoryEvent], now_ms: int) -> bytes:
     """One partition, in each log directory that has it."""
-    span = Span(now_ms - RANGES["30d"], now_ms)
     return render(
         "log.html",
         here="logs",
         name=name,
-        reports=[
-            (view, explanation, bar_of([view]), plots.dirty_ratio(samples, span))
-            for view, explanation, samples in reports
-        ],
+        reports=[(view, explanation, bar_of([view])) for view, explanation in reports],
         events=events,
         now_ms=now_ms,
     )
 
 
 def history(
-    samples: Sequence[SizeSample],
     events: Sequence[HistoryEvent],
     chosen: str,
     q: str,
@@ -237,30 +232,10 @@ def history(
         ranges=list(RANGES),
         chosen=chosen,
         q=q,
-        plots=_plots(samples, events, Span(now_ms - RANGES[chosen], now_ms)),
+        plots=_plots(events, Span(now_ms - RANGES[chosen], now_ms)),
         events=events[:PAGE_ROWS],
         found=len(events),
         is_all=is_all,
-        now_ms=now_ms,
-    )
-
-
-def dirtiest(views: Iterable[LogView], q: str) -> list[LogView]:
-    """Those that match, the dirtiest first."""
-    return _sorted((view for view in views if _matches(view, Query(q=q))), "dirty")
-
-
-def forecast(found: Forecast, q: str, matching: int, now_ms: int) -> bytes:
-    """What is to come, the soonest first; `matching`: how many logs match, of which some are shown."""
-    return render(
-        "forecast.html",
-        here="forecast",
-        found=found,
-        q=q,
-        matching=matching,
-        rows=sorted(
-            found.logs, key=lambda log: (not log.is_late, _NEVER if log.due_ms is None else log.due_ms)
-        ),
         now_ms=now_ms,
     )
 

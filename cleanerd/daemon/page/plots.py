@@ -2,13 +2,12 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from cleanerd.daemon.page.html import age
 from cleanerd.daemon.values.models import HistoryEvent
-from cleanerd.policy.backtest import SizeSample
 from cleanerd.units import duration, size
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54, 392, 10, 138  # of 400 by 160, as the template draws it
@@ -44,43 +43,18 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """`summary` describes the plot in words; `path` and `area` are a line and what lies below it."""
+    """`summary` describes the plot in words."""
 
     title: str
     summary: str
     x_ticks: tuple[tuple[float, str], ...]
     y_ticks: tuple[tuple[float, str], ...]
     marks: tuple[Mark, ...] = ()
-    path: str = ""
-    area: str = ""
 
     @property
     def kinds(self) -> list[str]:
         """For the legend."""
         return sorted({mark.kind for mark in self.marks})
-
-
-def dirty_ratio(samples: Sequence[SizeSample], span: Span) -> Plot | None:
-    """A stair: between two samples, as in the first. None where there is nothing to see yet."""
-    if not samples or span.x(samples[0].time_ms) > _RIGHT - 1:
-        return None
-    shown = [sample for sample in samples if sample.time_ms >= span.from_ms] or list(samples[-1:])
-    steps = [f"M{span.x(shown[0].time_ms)},{_ratio_y(shown[0].dirty_ratio)}"]
-    steps += [f"H{span.x(sample.time_ms)}V{_ratio_y(sample.dirty_ratio)}" for sample in shown[1:]]
-    line = "".join([*steps, f"H{span.x(span.to_ms)}"])
-    ratios = [sample.dirty_ratio for sample in shown]
-    return Plot(
-        title="Dirty ratio",
-        summary=f"now {ratios[-1]:.2f}, between {min(ratios):.2f} and {max(ratios):.2f}",
-        x_ticks=_time_ticks(span),
-        y_ticks=tuple((_ratio_y(ratio), f"{ratio:g}") for ratio in (0, 0.25, 0.5, 0.75, 1)),
-        path=line,
-        area=f"{line}V{_BOTTOM}H{span.x(shown[0].time_ms)}Z",
-    )
-
-
-def _ratio_y(ratio: float) -> float:
-    return round(_BOTTOM - ratio * (_BOTTOM - _TOP), 1)
 
 
 def reclaimed(events: Iterable[HistoryEvent], span: Span) -> Plot | None:

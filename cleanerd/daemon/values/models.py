@@ -268,43 +268,24 @@ class RetentionView(LogRef):
     next_ms: int | None = None
 
 
-class WhatIf(View):
-    """What a setting would have done in the recorded `lasted_ms`: cleanings, what they read, size of the log."""
-
-    setting: str
-    lasted_ms: int
-    cleanings: int
-    read_bytes: int
-    mean_bytes: int
-    max_bytes: int
-
-
 class LogForecast(LogRef):
     """The forecast of a log. `due_ms`: when it becomes due, None for never as far as is known.
 
-    `removable_bytes`: what a cleaning removes if it leaves as much as the last one did; None if there was none.
-    `start_ms` to `end_ms`: when a worker is expected to be at it. `deadline_ms`: that of max.compaction.lag.ms;
-    `is_late`: it ends after that, its own duration and a grace of 1 % of the lag (a minute at least, an hour at most).
+    `takes_ms`: its cleaning, None where there is nothing to clean. `deadline_ms`: that of max.compaction.lag.ms; `is_late`:
+    it ends after that, its own duration and a grace of 1 % of the lag (a minute at least, an hour at most).
     """
 
-    size_bytes: int
-    cleanable_bytes: int
-    removable_bytes: int | None = None
-    peak_extra_bytes: int
     due_ms: int | None = None
     due_why: str | None = None
-    start_ms: int | None = None
-    end_ms: int | None = None
+    takes_ms: int | None = None
     deadline_ms: int | None = None
     is_late: bool = False
-    what_if: tuple[WhatIf, ...] = ()
 
 
 class Forecast(View):
     """The forecast of all logs: `misses` of them are late, the first of which has to be done by `first_miss_ms`.
 
-    `bytes_per_s`: of log, that a worker cleans; `enough_bytes_per_s`: with which those would be in time whose deadline is
-    still to come; None without a miss, or where no rate helps.
+    `bytes_per_s`: of log, that a worker cleans.
     """
 
     workers: int
@@ -312,5 +293,4 @@ class Forecast(View):
     rate_is_measured: bool
     misses: int
     first_miss_ms: int | None = None
-    enough_bytes_per_s: float | None = None
     logs: tuple[LogForecast, ...] = ()

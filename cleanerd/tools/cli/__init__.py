@@ -1,1 +1,1 @@
-"""The commands of `cleanerd` that read logs for people: verify, salvage, inspect, forecast."""
+"""The commands of `cleanerd` that read logs for people: verify, salvage, inspect."""

@@ -1,7 +1,6 @@
 """The command lines of the tools. Imports nothing heavy: every start of `cleanerd` runs it."""
 
 from cleanerd.cli.options import (
-    CONFIGURATION,
     FORMATS,
     LOG_DIRS,
     NOW,
@@ -57,26 +56,6 @@ COMMANDS = (
             option("--parquet", "also write one row per log; needs cleanerd[spark]", metavar="FILE"),
             output("csv"),
         ),
-    ),
-    Command(
-        "forecast",
-        "cleanerd.tools.cli.forecast:run",
-        "show what a cleaning would remove now, and how much disk it would take",
-        (
-            "cleanerd forecast --config /etc/kafka/server.properties",
-            "cleanerd forecast --log-dir /restored/kafka-logs --topic-set orders:cleanup.policy=compact --exact",
-        ),
-        configuration=CONFIGURATION,
-        arguments=(
-            *SELECTION,
-            option(
-                "--exact",
-                "count every key, not a sample; takes 80 bytes of memory for each offset of a log",
-            ),
-            NOW,
-            output(),
-        ),
-        defaults={"force": True, "dry_run": True, "roll": False, "assume": frozenset()},
     ),
     Command(
         "salvage",

@@ -248,23 +248,6 @@ def _inspect(view: LogRange, now_ms: int, tally: Tally, topic_codec: TopicCodec 
     )
 
 
-def removable(partition_dir: str, end_offset: int, keys_max: int, now_ms: int) -> tuple[Estimate, Estimate]:
-    """Records, and their bytes, that a cleaning would remove now up to `end_offset`, the first uncleanable one.
-
-    What is superseded, tombstones past their delete horizon, aborted and keyless records. Not counted: markers of
-    transactions, and tombstones of magic 0 and 1, which have no horizon. Raises as `inspect_partition`.
-    """
-    view = committed_or_not(partition_dir)
-    tally = tally_log(replace(view, end_offset=min(view.end_offset, end_offset)), keys_max, now_ms=now_ms)
-    newest, totals = tally.newest(), tally.totals
-    groups = tally.waste + (_by_group(newest[newest["is_expired"] != 0]) << tally.level)
-    records, size = _estimate(groups[:, 0], tally.level), _estimate(groups[:, 1], tally.level)
-    return (
-        Estimate(records.value + int(totals[Total.ABORTED] + totals[Total.NO_KEY]), records.error),
-        Estimate(size.value + int(totals[Total.ABORTED_BYTES] + totals[Total.NO_KEY_BYTES]), size.error),
-    )
-
-
 class _Batches:
     def __init__(self) -> None:
         self.count = self.bytes = self.commits = self.aborts = 0

@@ -1,7 +1,6 @@
 """Show when logs become due, how long they take, and which will be cleaned too late.
 
-Show when logs become due, how long they take, how much disk they need meanwhile, and which will miss
-`max.compaction.lag.ms`; for up to eight logs also what other settings would have done over the recorded history.
+Show when logs become due, how long they take, and which will miss `max.compaction.lag.ms`.
 """
 
 from __future__ import annotations
