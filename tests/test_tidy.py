@@ -58,12 +58,9 @@ _ELSEWHERE = {
 """Modules that write only where nobody else may, and where that is."""
 _DIRECTORIES = {
     # a name that is not there is made, or a directory deleted: rmtree goes by descriptors, and through no link
-    "cleanerd/daemon/loops/left_installs.py": {"rmtree", "mkdtemp"},
     "cleanerd/tools/client/delete_log.py": {"rmtree"},
     "cleanerd/tools/client/writer.py": {"makedirs"},
     "cleanerd/tools/insight/salvage.py": {"makedirs", "rmdir"},
-    "cleanerd/tools/spark/partition_files.py": {"mkdir", "rmtree"},
-    "cleanerd/tools/spark/write.py": {"makedirs"},
 }
 
 

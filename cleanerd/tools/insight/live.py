@@ -8,14 +8,10 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from cleanerd.env.files import RealFiles
 from cleanerd.errors import SourceChanged
-from cleanerd.format.names import parse_partition_dir
 from cleanerd.format.txn_index import Isolation
-from cleanerd.storage.checkpoints import read_checkpoints
-from cleanerd.storage.scan import high_watermark, is_kafka_dir, read_bounds
 
-from .records import Columns, LogRange, check_watermark, open_log, read_columns
+from .records import Columns, LogRange, open_log, read_columns
 
 _T = TypeVar("_T")
 _ATTEMPTS, _PAUSE_S = 50, 0.1
@@ -38,31 +34,6 @@ def open_settled(partition_dir: str, **bounds: Any) -> LogRange:
     rest, or its broker does not write down how far it is committed.
     """
     return _when_settled(lambda: open_log(partition_dir, **bounds))
-
-
-def readable_offsets(partition_dir: str, isolation: Isolation) -> tuple[int, int, int]:
-    """(first offset, end of what a consumer may read, end of the log) of a partition now; 0 without segments.
-
-    With read_uncommitted only the active segment is looked at. Raises as `open_settled`.
-    """
-    return _when_settled(lambda: _readable_offsets(partition_dir, isolation))
-
-
-def _readable_offsets(partition_dir: str, isolation: Isolation) -> tuple[int, int, int]:
-    log_dir, name = os.path.split(os.path.abspath(partition_dir))
-    parsed = parse_partition_dir(name)
-    assert parsed is not None, partition_dir
-    files, tp = RealFiles(), parsed[0]
-    checkpoints, is_kafka = read_checkpoints(files, log_dir), is_kafka_dir(files, log_dir)
-    bounds = read_bounds(files, log_dir, tp, checkpoints)
-    if bounds is None:
-        return 0, 0, 0
-    if is_kafka and bounds.end > bounds.start:
-        check_watermark(checkpoints, log_dir, tp)
-    end = high_watermark(checkpoints, tp, bounds.start, bounds.end) if is_kafka else bounds.end
-    if isolation == "read_committed":
-        end = open_log(partition_dir, isolation=isolation).readable_end
-    return bounds.start, end, bounds.end
 
 
 def read_part(part: LogRange, isolation: Isolation, **options: Any) -> Iterator[Columns]:

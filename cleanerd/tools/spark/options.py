@@ -8,7 +8,6 @@ option                     default         meaning
 `subscribePattern`         all topics      a regular expression that a topic's whole name matches
 `assign`                   all partitions  `{"topic": [0, 1]}`; only one of these three
 `startingOffsets`          `earliest`      `earliest`, or `{"topic": {"0": 23, "1": -2}}`; -2 is earliest.
-                                           Of a stream also `latest`, its default, and -1
 `endingOffsets`            `latest`        `latest`, or `{"topic": {"0": 50, "1": -1}}`, exclusive; -1 is latest
 `startingTimestamp`                        from the first record on that has this time (ms since 1970) or a later one
 `endingTimestamp`                          up to the record before the first one that has this time or a later one
@@ -23,12 +22,10 @@ option                     default         meaning
 `failOnDataLoss`           `true`          `false`: go on without segments that are deleted while the query runs, and
                                            without offsets below `endingOffsets` that cannot be read yet
 `maxBytesPerPartition`     `67108864`      split a segment at entries of its index into parts of about this
-`maxOffsetsPerTrigger`                     how many offsets a batch of a stream may span, over all partitions
 =========================  ==============  ================================================================================
 
 A timestamp wins over an offset. Where no record has the time or a later one, it stands for the end of the partition.
-A stream takes no `ending` options; of a partition that appears later it reads everything. A data frame lists the files when
-it is first used, and keeps that list.
+A data frame lists the files when it is first used, and keeps that list.
 
 Spark asks a Python data source for all of its columns: `columns`, or a schema (`.schema("key binary, offset bigint")`), says
 which are wanted. Nor are filters pushed down: PySpark 4.3 remembers those of the first query on a data frame or a view, and
@@ -42,7 +39,7 @@ import glob
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -88,13 +85,10 @@ _ISOLATIONS: Mapping[str, Isolation] = {
 _CORRUPT: Mapping[str, OnCorrupt] = {"fail": "fail", "skip": "skip"}
 _BOOLEANS = {"true": True, "false": False}
 _MAX_BYTES = 64 << 20
-_OF_BATCHES = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-_OF_STREAMS = ("maxOffsetsPerTrigger",)
 _NAMES = (
     "path", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp",
     "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "isolation", "includeHeaders",
     "includeControl", "includeBatch", "columns", "onCorrupt", "failOnDataLoss", "maxBytesPerPartition",
-    "maxOffsetsPerTrigger",
 )  # fmt: skip
 
 
@@ -135,7 +129,6 @@ class Options:
     on_corrupt: OnCorrupt
     fail_on_data_loss: bool
     max_bytes: int
-    max_offsets: int | None
 
     def selects(self, tp: TopicPartition) -> bool:
         """Whether a partition was asked for."""
@@ -186,38 +179,26 @@ def _candidates(path: str) -> list[str]:
     return [entry.path for entry in os.scandir(path) if entry.is_dir()]
 
 
-def parse_options(options: Mapping[str, str], *, streaming: bool | None = None) -> Options:
-    """Check the options; names are taken in any case. Raises `BadUsage` naming the one that makes no sense.
-
-    `streaming`: for a stream, for a batch, or, by default, not known yet.
-    """
-    values = named(options, _NAMES, "there are")
+def parse_options(options: Mapping[str, str]) -> Options:
+    """Check the options; names are taken in any case. Raises `BadUsage` naming the one that makes no sense."""
+    values = _named(options)
     if not values.get("path"):
         raise BadUsage("option path is required: log directories or partition directories")
     if sum(name in values for name in ("subscribe", "subscribePattern", "assign")) > 1:
         raise BadUsage("only one of subscribe, subscribePattern and assign makes sense")
-    for name in () if streaming is None else _OF_BATCHES if streaming else _OF_STREAMS:
-        if name in values:
-            raise BadUsage(f"option {name} makes no sense for {'streams' if streaming else 'batches'}")
-    starting = _bound(
-        values, "starting", {"earliest": EARLIEST, "latest": LATEST}, LATEST if streaming else EARLIEST
-    )
-    if streaming is False and LATEST in {starting.otherwise, *starting.offsets.values()}:
-        raise BadUsage("option startingOffsets: only a stream can start at the latest offset")
     return Options(
         paths=tuple(_words(values["path"])),
         topics=frozenset(_words(values["subscribe"])) if "subscribe" in values else None,
         pattern=_pattern(values.get("subscribePattern")),
         assigned=_assigned(values.get("assign")),
-        starting=starting,
-        ending=_bound(values, "ending", {"latest": LATEST}, LATEST),
-        isolation=choice(values, "isolation", _ISOLATIONS, "uncommitted"),
-        with_control=choice(values, "includeControl", _BOOLEANS, "false"),
+        starting=_bound(values, "starting", "earliest", EARLIEST),
+        ending=_bound(values, "ending", "latest", LATEST),
+        isolation=_choice(values, "isolation", _ISOLATIONS, "uncommitted"),
+        with_control=_choice(values, "includeControl", _BOOLEANS, "false"),
         columns=_columns(values),
-        on_corrupt=choice(values, "onCorrupt", _CORRUPT, "fail"),
-        fail_on_data_loss=choice(values, "failOnDataLoss", _BOOLEANS, "true"),
+        on_corrupt=_choice(values, "onCorrupt", _CORRUPT, "fail"),
+        fail_on_data_loss=_choice(values, "failOnDataLoss", _BOOLEANS, "true"),
         max_bytes=_number(values, "maxBytesPerPartition") or _MAX_BYTES,
-        max_offsets=_number(values, "maxOffsetsPerTrigger"),
     )
 
 
@@ -225,18 +206,18 @@ def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def named(options: Mapping[str, str], names: Sequence[str], there_are: str) -> dict[str, str]:
-    """The options by their names, which are taken in any case. Raises `BadUsage` for one that is none of `names`."""
-    known = {name.lower(): name for name in names}
+def _named(options: Mapping[str, str]) -> dict[str, str]:
+    """The options by their names, which are taken in any case. Raises `BadUsage` for an unknown one."""
+    known = {name.lower(): name for name in _NAMES}
     values: dict[str, str] = {}
     for name, value in options.items():
         if name.lower() not in known:
-            raise BadUsage(f"unknown option {name}; {there_are} {', '.join(names)}")
+            raise BadUsage(f"unknown option {name}; there are {', '.join(_NAMES)}")
         values[known[name.lower()]] = value
     return values
 
 
-def choice(values: Mapping[str, str], name: str, choices: Mapping[str, _T], default: str) -> _T:
+def _choice(values: Mapping[str, str], name: str, choices: Mapping[str, _T], default: str) -> _T:
     """What the value of an option, in any case, stands for. Raises `BadUsage` for one that is none of `choices`."""
     value = values.get(name, default).lower()
     if value not in choices:
@@ -261,11 +242,11 @@ def _pattern(text: str | None) -> str | None:
 
 def _columns(values: Mapping[str, str]) -> tuple[str, ...]:
     included = set(COLUMNS)
-    if choice(values, "includeHeaders", _BOOLEANS, "false"):
+    if _choice(values, "includeHeaders", _BOOLEANS, "false"):
         included.add("headers")
-    if choice(values, "includeControl", _BOOLEANS, "false"):
+    if _choice(values, "includeControl", _BOOLEANS, "false"):
         included.add("_is_control")
-    if choice(values, "includeBatch", _BOOLEANS, "false"):
+    if _choice(values, "includeBatch", _BOOLEANS, "false"):
         included |= {name for name in COLUMN_TYPES if name.startswith("_")}
     every = tuple(name for name in COLUMN_TYPES if name in included)
     text = values.get("columns")
@@ -295,17 +276,16 @@ def _assigned(text: str | None) -> Mapping[str, frozenset[int]] | None:
         raise BadUsage(f'option assign: expected {{"topic": [0, 1]}}, found {text!r}') from None
 
 
-def _bound(values: Mapping[str, str], side: str, words: Mapping[str, int], otherwise: int) -> Bound:
+def _bound(values: Mapping[str, str], side: str, word: str, otherwise: int) -> Bound:
+    """`word` stands for `otherwise`."""
     time = values.get(f"{side}Timestamp")
     if time is not None and not time.isdecimal():
         raise BadUsage(f"option {side}Timestamp: expected milliseconds since 1970, found {time!r}")
     name = f"{side}Offsets"
     offsets: Mapping[TopicPartition, int] = {}
     text = values.get(name)
-    if text is not None and text.lower() in words:
-        otherwise = words[text.lower()]
-    elif text is not None:
-        offsets = _by_partition(name, text, f"{' or '.join(words)} or ")
+    if text is not None and text.lower() != word:
+        offsets = _by_partition(name, text, f"{word} or ")
     by_time = f"{name}ByTimestamp"
     times = _by_partition(by_time, values.get(by_time, "{}"))
     return Bound(None if time is None else int(time), times, offsets, otherwise)

@@ -1,4 +1,4 @@
-"""The data source `kafka-segments`: its batch reader, and what all of its readers share."""
+"""The data source `kafka-segments`: a batch reader."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,9 +13,6 @@ from cleanerd.tools.insight.records import LogRange, split
 
 from .arrow import batches_of
 from .options import COLUMN_TYPES, Options, parse_options
-from .stream import SegmentsStreamReader
-from .write import SegmentsWriter
-from .write_options import parse_write_options
 
 
 class KafkaSegments(DataSource):
@@ -32,19 +29,7 @@ class KafkaSegments(DataSource):
 
     def reader(self, schema: Any) -> "SegmentsReader":
         """The reader for these options. Raises `BadUsage`."""
-        return SegmentsReader(parse_options(self.options, streaming=False), _columns(schema))
-
-    def streamReader(self, schema: Any) -> SegmentsStreamReader:  # noqa: N802 - Spark's name
-        """The reader for a stream with these options. Raises `BadUsage`."""
-        return SegmentsStreamReader(parse_options(self.options, streaming=True), _columns(schema))
-
-    def writer(self, schema: Any, overwrite: bool) -> SegmentsWriter:
-        """The writer for these options and rows. Raises `BadUsage`, `LockHeld`, `OSError`."""
-        if overwrite:
-            raise BadUsage(
-                "mode overwrite: nothing is ever overwritten; mode append adds partition directories"
-            )
-        return SegmentsWriter(parse_write_options(self.options, schema))
+        return SegmentsReader(parse_options(self.options), _columns(schema))
 
 
 def _columns(schema: Any) -> tuple[str, ...]:
