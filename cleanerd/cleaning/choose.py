@@ -22,6 +22,7 @@ from cleanerd.policy.cleanable import (
     cleanable_range,
     is_filthy,
 )
+from cleanerd.policy.tombstones import Stay
 from cleanerd.storage.changed import changed_while_read, stamps
 from cleanerd.storage.checkpoints import read_leader_epochs
 from cleanerd.storage.log_dir import LogDir
@@ -40,13 +41,16 @@ PaceOf = Callable[[TopicPartition], Pace]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A log that qualifies. `leader_epochs`: (epoch, start offset), read before anything else of it."""
+    """A log that qualifies. `leader_epochs`: (epoch, start offset), read before anything else of it. `stay`: why no
+    tombstone or marker may go.
+    """
 
     snapshot: PartitionSnapshot
     stability: Stability
     range: CleanableRange
     config: TopicConfig
     leader_epochs: tuple[tuple[int, int], ...] = ()
+    stay: Stay | None = None
 
     @property
     def basis(self) -> Basis:
@@ -72,6 +76,7 @@ class Candidate:
             bytes_after=snapshot.size_bytes,
             segments_before=segments,
             segments_after=segments,
+            tombstones_stay=None if self.stay is None else self.stay.reason,
         )
 
     def held_back(self, files: Files, now_ms: int) -> Cause | None:
@@ -220,7 +225,9 @@ def _examine(
         config.min_cleanable_dirty_ratio, config.min_compaction_lag_ms, config.max_compaction_lag_ms
     )
     found = cleanable_range(facts, compaction, now_ms)
-    candidate = Candidate(snapshot, stability, found, config, epochs)
+    candidate = Candidate(
+        snapshot, stability, found, config, epochs, request.why_tombstones_stay(log_dir, tp)
+    )
     if not found.is_empty and (request.force or is_filthy(found, compaction)):
         return candidate
     skipped = candidate.skipped(log_dir.files, now_ms)
@@ -232,15 +239,18 @@ def _examine(
 
 def _unless_expired(skipped: LogResult, visit: Candidate, now_ms: int, pace: Pace) -> Candidate | LogResult:
     """The visit for expired delete horizons alone, if it would find any; else the result."""
+    again_ms = now_ms + max(visit.config.delete_retention_ms, _LOOK_AGAIN_MS)
     if not visit.range.clean_bytes:  # held back by what may move without a change of the clean section
-        return replace(
-            skipped, next_horizon_ms=now_ms + max(visit.config.delete_retention_ms, _LOOK_AGAIN_MS)
-        )
+        return replace(skipped, next_horizon_ms=again_ms)
     end = visit.range.first_uncleanable_offset
     clean = [segment for segment in visit.snapshot.segments if segment.base_offset < end]
     next_ms = read_horizons(clean, now_ms, pace)
     if next_ms is not None and next_ms <= now_ms:
-        return visit
+        if visit.stay is None:
+            return visit
+        # A replica that comes back now may not be trusted sooner than delete.retention.ms from now.
+        reason = f"{skipped.reason}; tombstones stay: {visit.stay.reason}"
+        return replace(skipped, reason=reason, next_horizon_ms=visit.stay.until_ms or again_ms)
     following = "" if next_ms is None else f"; the next one passes at {utc(next_ms)}"
     reason = f"{skipped.reason}; no tombstone has passed its delete horizon{following}"
     return replace(skipped, reason=reason, next_horizon_ms=next_ms)

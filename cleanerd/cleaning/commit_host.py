@@ -60,6 +60,9 @@ class CommitHost:
         SourceChanged drops the result; Aborted leaves it waiting; anything else is what went wrong with the log.
         """
 
+    def check_expired(self, tp: TopicPartition) -> None:
+        """Called as `check`, of a result that lacks tombstones or markers whose time had come: whether they may still go."""
+
     def answered(self, answer: Swapped) -> None:
         """A live broker was asked to swap. Must not raise."""
 

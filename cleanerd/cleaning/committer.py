@@ -313,6 +313,8 @@ class Committer:
             revalidate(partition, group, live)
             self._check_reach(tp, basis, group.round_end)
         self._check_wanted(tp, groups[-1].round_end, around)
+        if any(group.removes_expired for group in groups):
+            self._host.check_expired(tp)
         return groups, live
 
     def _check_unchanged(

@@ -22,7 +22,7 @@ from cleanerd.cleaning.retain import Retained, retain_log
 from cleanerd.cleaning.roll import roll
 from cleanerd.cleaning.room import ForeseenSpace
 from cleanerd.cleaning.slices import OF_A_JOB, SliceSize, Weighed
-from cleanerd.cleaning.wanted import ConfiguredNow, check_wanted
+from cleanerd.cleaning.wanted import ConfiguredNow, check_expired, check_wanted
 from cleanerd.errors import CleanerdError, JobFailed, LockHeld, LogUncleanable, NoSpace, attempt, guarded
 from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.policy.cleanable import urgency
@@ -158,6 +158,10 @@ class Directory(CommitHost):
     def check(self, tp: TopicPartition, round_end: int) -> None:
         """Whether a result is still wanted."""
         check_wanted(self._log_dir, tp, self._topic_config(tp.topic), round_end)
+
+    def check_expired(self, tp: TopicPartition) -> None:
+        """Whether what has expired may still go: a replica may be away since it was planned."""
+        check_expired(self._log_dir.partition(tp).path, self._request.why_tombstones_stay(self._log_dir, tp))
 
     def _reset_checkpoints(self) -> None:
         """Before anything is chosen, for logs with nothing to clean as well (1.7)."""

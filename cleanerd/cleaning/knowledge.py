@@ -9,20 +9,25 @@ what removes                     what it asks
 ===============================  ======================================================
 anything that changes a log      `why_untouched`
 compaction                       `why_untouched`
+tombstones, markers              `why_tombstones_stay`, when it is planned and committed
 retention by time and size       `why_untouched`, `limits`
 delete-records                   `why_untouched`
 deletion of a deleted topic      `storage.scan.is_kafka_dir`
 ===============================  ======================================================
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cleanerd.config.keys import TOPIC_KEYS
 from cleanerd.config.load import Configuration
-from cleanerd.config.model import TopicConfig
+from cleanerd.config.model import ClusterMetadata, TopicConfig
 from cleanerd.config.settings import Layer
+from cleanerd.errors import CorruptFile
+from cleanerd.format.errors import FormatError
 from cleanerd.format.names import TopicPartition
+from cleanerd.policy.tombstones import Stay, why_tombstones_stay
 from cleanerd.storage.log_dir import LogDir
+from cleanerd.storage.replicas import FollowedReplicas
 from cleanerd.storage.topic_id import why_not_of_cluster
 
 SET_BY_OPERATOR = (Layer.COMMAND_LINE, Layer.TOPIC_FILE)
@@ -83,9 +88,7 @@ class Knowledge:
         metadata = configuration.metadata
         if metadata is None or topic not in metadata.topic_ids:
             return config
-        # voters that this node, which was killed before it took part, has not written down yet
-        voters = {voter.partition("@")[0] for voter in configuration.broker.quorum_voters}
-        is_final = metadata.is_final and voters <= {str(metadata.node_id)}
+        is_final = self._is_final(metadata)
         if is_final and not configuration.is_without_broker:
             return config
         layers = {name: configuration.topic_origin(topic, name).layer for name in _LIMITS}
@@ -95,6 +98,38 @@ class Knowledge:
             if (layer is Layer.DEFAULT if is_final else layer not in SET_BY_OPERATOR)
         ]
         return config.but(**{TOPIC_KEYS[name].field: -1 for name in left})
+
+    def why_tombstones_stay(self, tp: TopicPartition, followed: FollowedReplicas) -> Stay | None:
+        """Why tombstones and markers of a log that have expired must stay; None: they may go. Raises OSError.
+
+        In a directory that no broker ever owned nobody but the operator reads. In a broker's, other replicas may be away.
+        """
+        if not self.log_dir.is_kafka:
+            return None
+        metadata, node_id = self.configuration.metadata, self.log_dir.node_id()
+        topic_id = None if metadata is None else metadata.topic_ids.get(tp.topic)
+        if metadata is None or not metadata.is_whole or topic_id is None or node_id is None:
+            return Stay("which replicas it has is not known without the metadata log of its cluster")
+        retention_ms, now_ms = (
+            self.configuration.topic(tp.topic).delete_retention_ms,
+            self.log_dir.clock.now_ms(),
+        )
+        replicas = followed.of(metadata.directory, node_id)
+        try:
+            found = replicas.of(topic_id, tp.partition, settled_by_ms=now_ms - retention_ms)
+        except (CorruptFile, FormatError, OSError) as error:
+            return Stay(f"which replicas are in sync cannot be read: {error}")
+        if found is None:
+            return Stay(f"the metadata log in {metadata.directory} names no replica of it on this node")
+        if self._is_final(metadata):
+            found = replace(found, known_until_ms=None)
+        return why_tombstones_stay(found, node_id, retention_ms, now_ms)
+
+    def _is_final(self, metadata: ClusterMetadata) -> bool:
+        """Whether nothing in the cluster can change before this node runs again."""
+        # voters that this node, which was killed before it took part, has not written down yet
+        voters = {voter.partition("@")[0] for voter in self.configuration.broker.quorum_voters}
+        return metadata.is_final and voters <= {str(metadata.node_id)}
 
     def _why_not_loaded(self, topic: str) -> str | None:
         """Why the broker may be unable to load a log that was cleaned; None: it can, or an operator wants it cleaned."""

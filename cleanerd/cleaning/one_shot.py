@@ -9,14 +9,17 @@ directory.
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 from cleanerd.broker_agent.brokers import LiveBrokers
+from cleanerd.cleaning.assumed import REPLICAS
 from cleanerd.cleaning.batching import Ending, one_ahead, one_by_one
 from cleanerd.cleaning.choose import Candidate, partitions
 from cleanerd.cleaning.clean import Cleaner, CleaningJob
 from cleanerd.cleaning.directory import Directory, Run, job_failed, jobs_of
+from cleanerd.cleaning.knowledge import Knowledge
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.result import NO_LOG, CleanRequest, LogResult, Progress
 from cleanerd.cleaning.room import ForeseenSpace
@@ -24,10 +27,13 @@ from cleanerd.cleaning.wanted import ConfiguredNow
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files, RealFiles
 from cleanerd.errors import CleanerdError, DirOffline, attempt, guarded
+from cleanerd.format.names import TopicPartition
+from cleanerd.policy.tombstones import Stay
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.metadata_log import why_other_node
 from cleanerd.storage.no_log_dir import why_no_log_dir
+from cleanerd.storage.replicas import FollowedReplicas
 
 _OfLog = TypeVar("_OfLog", Candidate, LogResult)
 
@@ -47,13 +53,20 @@ def clean_once(
     files = files or RealFiles()
     cleaner = Cleaner(requests[0], progress, clock, files, session)
     space, results = ForeseenSpace(), dict[tuple[str, int, str], LogResult]()
+    followed = FollowedReplicas(files)
     with contextlib.ExitStack() as stack:
 
         def run_of(request: CleanRequest) -> Run:
             brokers = stack.enter_context(
                 contextlib.closing(LiveBrokers(files, clock, lambda: request.config))
             )
-            configured = ConfiguredNow(request, files)
+            configured, configuration = ConfiguredNow(request, files), request.configuration
+            if configuration is not None and REPLICAS not in request.assumed:
+
+                def why_tombstones_stay(log_dir: LogDir, tp: TopicPartition) -> Stay | None:
+                    return Knowledge(log_dir, configuration).why_tombstones_stay(tp, followed)
+
+                request = replace(request, why_tombstones_stay=why_tombstones_stay)
             return Run(request, cleaner, progress, brokers, configured, space, results)
 
         directories = [found for request in requests for found in _directories(run_of(request), files, clock)]

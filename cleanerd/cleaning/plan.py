@@ -28,6 +28,7 @@ from cleanerd.storage.scan import SegmentOnDisk, read_aborted_txns
 from cleanerd.storage.stability import check_aborted
 
 _MAX_MS = 2**63 - 1
+_NONE_EXPIRED_MS = -1
 _COLD_PER_MEMORY = 8
 """Up to an eighth of the memory, what is cold of a log stays cached between the passes, else it is read again."""
 
@@ -111,7 +112,7 @@ def plan_cleaning(
         groups=len(groups),
         first_dirty_offset=found.first_dirty_offset,
         round_end=end,
-        now_ms=now_ms,
+        expired_ms=_NONE_EXPIRED_MS if candidate.stay is not None else now_ms,
         new_horizon_ms=horizon if horizon <= _MAX_MS else -1,
         index_interval_bytes=config.index_interval_bytes,
         producers=candidate.stability.producers,
@@ -227,6 +228,8 @@ def _plan_chunks(
 
 def _legacy_horizon_ms(candidate: Candidate) -> int:
     """Rule 4.2: tombstones of magic 0 and 1 go by the age of their segment."""
+    if candidate.stay is not None:
+        return -_MAX_MS
     segments = candidate.snapshot.segments
     clean = range_query([s.facts for s in segments], 0, candidate.range.first_dirty_offset)
     if not clean:

@@ -33,6 +33,8 @@ from cleanerd.errors import (
     SourceChanged,
 )
 from cleanerd.format.names import TopicPartition
+from cleanerd.policy.tombstones import Stay
+from cleanerd.storage.log_dir import LogDir
 
 CleaningOutcome = Literal[
     "committed",
@@ -82,6 +84,7 @@ class LogResult:
     `phase_seconds` by the names in `phases`: part of `seconds`, but for `examine`.
     `topic_codec_saves_bytes`: about so much do rewritten batches save with the codec of compression.type, or would they with
     cleanerd.compression=topic; known of dry runs of topics that name a codec.
+    `tombstones_stay`: why those that have expired, and markers, were not removed.
     `committed_by`: of a committed log, lock: with `.lock` held; swap: by the live broker.
     """
 
@@ -113,6 +116,7 @@ class LogResult:
     basis: Basis | None = None
     committed_by: Literal["lock", "swap"] | None = None
     damaged_indexes: tuple[str, ...] = ()
+    tombstones_stay: str | None = None
 
     @classmethod
     def of(
@@ -205,6 +209,11 @@ def no_holds(_log_dir: str) -> Callable[[TopicPartition], str | None]:
     return lambda _: None
 
 
+def may_all_go(_log_dir: LogDir, _tp: TopicPartition) -> Stay | None:
+    """Of tombstones and markers that have expired: for those who clean what is theirs alone."""
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanRequest:
     """What to clean, and by which rules. None for `topics` or `partitions`: all of them.
@@ -212,6 +221,7 @@ class CleanRequest:
     `configuration`: what to ask which logs are left alone (`cleaning.foreign`); None where the host has asked.
     `assumed`: the word of the operator. `holds_of`: of a log directory, why one of its logs is held, None for one that
     is not; raises DirOffline if that is not known.
+    `why_tombstones_stay`: as `Knowledge` has it.
     """
 
     config: CleanerdConfig
@@ -227,6 +237,7 @@ class CleanRequest:
     configuration: Configuration | None = None
     assumed: frozenset[str] = frozenset()
     holds_of: Callable[[str], Callable[[TopicPartition], str | None]] = no_holds
+    why_tombstones_stay: Callable[[LogDir, TopicPartition], Stay | None] = may_all_go
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,7 @@ def stage_log(
             checkpoint=basis.checkpoint,
             moves_checkpoint=moves_checkpoint,
             commit_by_ms=commit_by_ms,
+            removes_expired=rewritten.removes_expired,
         )
         before = write_manifest(partition, staged, before)
     discard_parts(partition)

@@ -15,6 +15,7 @@ from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError, PolicyChanged, SourceChanged, guarded
 from cleanerd.format.names import TopicPartition
 from cleanerd.policy.cleanable import first_dirty_offset, first_young, non_active_from
+from cleanerd.policy.tombstones import Stay
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.metadata_log import find_metadata
 from cleanerd.storage.metadata_tail import MetadataTail
@@ -55,6 +56,16 @@ class ConfiguredNow:
         if metadata is None:
             raise SourceChanged(f"{known.metadata.directory}: the metadata log is gone")
         return known.with_metadata(metadata)
+
+
+def check_expired(directory: str, stay: Stay | None) -> None:
+    """Raise PolicyChanged if tombstones and markers must stay now that a result has removed: it is made again with them.
+
+    When it was planned all replicas had been in sync for long enough. One that is so again has met them: brokers are
+    restarted one after the other, and a result that waits for the stop of its own is committed just then.
+    """
+    if stay is not None and stay.until_ms is None:
+        raise PolicyChanged(f"{directory}: tombstones that it has removed must stay: {stay.reason}")
 
 
 def check_wanted(log_dir: LogDir, tp: TopicPartition, config: TopicConfig, round_end: int) -> None:

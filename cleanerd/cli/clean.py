@@ -181,9 +181,14 @@ def _write_table(results: Sequence[LogResult]) -> None:
             "REMOVED": [reasons(result.removed) for result in results],
             "SECONDS": [f"{result.seconds:.2f}" for result in results],
             "MB/S": [f"{result.mb_per_s:.1f}" if result.bytes_read else "" for result in results],
-            "REASON": [result.reason or "" for result in results],
+            "REASON": [_reason(result) for result in results],
         }
     )
+
+
+def _reason(result: LogResult) -> str:
+    stay = result.tombstones_stay if result.bytes_read else None
+    return "; ".join(filter(None, (result.reason, stay and f"tombstones stay: {stay}")))
 
 
 def _about(saved_bytes: int | None) -> str:

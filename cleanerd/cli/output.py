@@ -27,6 +27,7 @@ RESULT_FIELDS = (
     "topic", "partition", "log_dir", "outcome", "reason", "remedy", "committed_by", "first_dirty_offset",
     "end_offset", "bytes_read", "bytes_before", "bytes_after", "records_read", "records_kept", "removed",
     "segments_before", "segments_after", "seconds", "mb_per_s", "records_per_s", "phase_seconds",
+    "tombstones_stay",
 )  # fmt: skip
 
 

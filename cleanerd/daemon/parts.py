@@ -36,6 +36,7 @@ from cleanerd.daemon.workers import Bell
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.spark_runtime.spark_master import express_place, spark_place
+from cleanerd.storage.replicas import FollowedReplicas
 
 
 @dataclass(slots=True)
@@ -101,6 +102,7 @@ class Parts:
             states=self.states, ownership=self.ownership, events=self.events, inventory=self.inventory,
             metrics=self.metrics, brokers=self.brokers, brokers_cleaner=self.brokers_cleaner,
             configuration=configuration, refresh=refresh, pause=self.life.stopping.wait,
+            replicas=FollowedReplicas(files),
         )  # fmt: skip
         self.retention = RetentionPasses(
             states=self.states, files=files, clock=clock, configuration=configuration, deletions=self.deletions,

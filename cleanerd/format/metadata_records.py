@@ -18,7 +18,9 @@ api key  record               fields
                               end points (name, host: string; port, protocol: int16); features (name: string;
                               from and to which level: int16); the rest is skipped, and so are later versions
 2        `TopicRecord`        name: string; topic id: uuid
+3        `PartitionRecord`    see `parse_partition_record`
 4        `ConfigRecord`       resource type: int8; resource name, name: string; value: string or null
+5        `PartitionChange`    see `parse_partition_record`
 9        `RemoveTopicRecord`  topic id: uuid
 23-25    `TransactionMark`    begin, end, abort; only tagged fields
 =======  ===================  ==========================================================================
@@ -28,6 +30,7 @@ size and bytes each. All other api keys are skipped whole.
 """
 
 import json
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
@@ -37,6 +40,7 @@ from cleanerd.format.errors import FormatError
 from cleanerd.format.record import decode_unsigned_varint
 
 _REGISTER_BROKER, _REGISTER_BROKER_MAX = 0, 4
+_PARTITION, _PARTITION_CHANGE, _REMOVE_TOPIC = 3, 5, 9
 RESOURCE_TOPIC = 2
 RESOURCE_BROKER = 4
 
@@ -74,6 +78,31 @@ class BrokerRecord:
     metadata_level: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class PartitionRecord:
+    """A partition as it is, also in a snapshot. `removing` and `adding`: a reassignment is under way."""
+
+    topic_id: UUID
+    partition: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    removing: tuple[int, ...]
+    adding: tuple[int, ...]
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionChange:
+    """What is another in a partition, None for what is not; the epoch is one more in any case."""
+
+    topic_id: UUID
+    partition: int
+    replicas: tuple[int, ...] | None = None
+    isr: tuple[int, ...] | None = None
+    removing: tuple[int, ...] | None = None
+    adding: tuple[int, ...] | None = None
+
+
 class TransactionMark(IntEnum):
     """Border of a metadata transaction; the value is the api key."""
 
@@ -96,6 +125,57 @@ def parse_metadata_record(frame: bytes) -> MetadataRecord | None:
         return _parse(reader)
     except (IndexError, UnicodeDecodeError) as problem:
         raise FormatError(reader.position, "a whole metadata record", problem) from problem
+
+
+def parse_partition_record(
+    frame: bytes,
+) -> PartitionRecord | PartitionChange | RemoveTopicRecord | TransactionMark | None:
+    """Read one frame; None for a record that does not change the replicas of a partition (F3).
+
+    PartitionRecord, versions 0 to 2: partition: int32; topic id: uuid; replicas, in-sync, removing, adding: arrays of int32;
+    leader, leader epoch, partition epoch: int32; directories: uuids, from version 1 on. PartitionChangeRecord: partition and
+    topic id; all else in tagged fields, 0 in-sync replicas, 2 replicas, 3 removing, 4 adding.
+
+    Raises: `FormatError` as `parse_metadata_record`. Of a later version only what follows these fields may be another.
+    """
+    reader = _Reader(frame)
+    try:
+        reader.expect("frame version", 1)
+        api_key = reader.unsigned_varint()
+        if api_key == _PARTITION:
+            return _partition(reader)
+        if api_key == _PARTITION_CHANGE:
+            return _partition_change(reader)
+    except IndexError as problem:
+        raise FormatError(reader.position, "a whole metadata record", problem) from problem
+    if api_key != _REMOVE_TOPIC and api_key not in tuple(TransactionMark):
+        return None
+    found = parse_metadata_record(frame)
+    assert isinstance(found, RemoveTopicRecord | TransactionMark)
+    return found
+
+
+def _partition(reader: "_Reader") -> PartitionRecord:
+    reader.unsigned_varint()  # version
+    partition, topic_id = reader.int32(), reader.uuid()
+    replicas, isr, removing, adding = (reader.int32s() or () for _ in range(4))
+    reader.take(8)  # leader and its epoch
+    return PartitionRecord(topic_id, partition, replicas, isr, removing, adding, reader.int32())
+
+
+_CHANGES = {0: "isr", 2: "replicas", 3: "removing", 4: "adding"}
+
+
+def _partition_change(reader: "_Reader") -> PartitionChange:
+    reader.unsigned_varint()  # version
+    partition, topic_id = reader.int32(), reader.uuid()
+    changed: dict[str, tuple[int, ...] | None] = {}
+    for _ in range(reader.unsigned_varint()):
+        tag, size_bytes = reader.unsigned_varint(), reader.unsigned_varint()
+        value = _Reader(reader.take(size_bytes))
+        if tag in _CHANGES:
+            changed[_CHANGES[tag]] = value.int32s()
+    return PartitionChange(topic_id, partition, **changed)
 
 
 def parse_voters(value: bytes) -> frozenset[int]:
@@ -180,6 +260,11 @@ class _Reader:
     def int32(self) -> int:
         return int.from_bytes(self.take(4), signed=True)
 
+    def int32s(self) -> tuple[int, ...] | None:
+        """An array; None for null."""
+        count = self.unsigned_varint() - 1
+        return None if count < 0 else struct.unpack(f">{count}i", self.take(4 * count))
+
     def elements(self) -> Iterator[None]:
         """One step for each element of an array; each ends with tagged fields, which are skipped."""
         for _ in range(self.unsigned_varint() - 1):
@@ -225,7 +310,7 @@ def _broker(reader: _Reader) -> BrokerRecord | None:
 _MESSAGES: dict[int, Callable[[_Reader], MetadataRecord]] = {
     2: lambda reader: TopicRecord(reader.string(), reader.uuid()),
     4: lambda reader: ConfigRecord(reader.int8(), reader.string(), reader.string(), reader.nullable_string()),
-    9: lambda reader: RemoveTopicRecord(reader.uuid()),
+    _REMOVE_TOPIC: lambda reader: RemoveTopicRecord(reader.uuid()),
     TransactionMark.BEGIN: lambda _: TransactionMark.BEGIN,
     TransactionMark.END: lambda _: TransactionMark.END,
     TransactionMark.ABORT: lambda _: TransactionMark.ABORT,

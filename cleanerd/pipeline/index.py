@@ -68,7 +68,7 @@ def log_context(log: IndexedLog, discardable_markers: Sequence[int]) -> LogConte
     work = log.work
     return LogContext(
         context=Context(
-            now_ms=work.now_ms,
+            now_ms=work.expired_ms,
             new_horizon_ms=work.new_horizon_ms,
             round_end=work.round_end,
             producers=work.producers,

@@ -20,6 +20,7 @@ from cleanerd.format.names import TopicPartition
 from cleanerd.format.offset_index import OffsetIndex
 from cleanerd.format.txn_index import AbortedTxn
 from cleanerd.kernels.tables import KeySet, Producers, Table
+from cleanerd.policy.verdicts import RecordVerdict
 
 Bits = npt.NDArray[np.bool_]
 
@@ -88,7 +89,7 @@ class LogWork:
     groups: int
     first_dirty_offset: int
     round_end: int  # first uncleanable offset
-    now_ms: int
+    expired_ms: int  # delete horizons up to this time have passed, -1: none has
     new_horizon_ms: int  # -1 when now + delete.retention.ms overflows
     index_interval_bytes: int
     producers: Producers
@@ -230,3 +231,9 @@ class RewrittenLog:
     indexed: IndexedLog
     error: CleanerdError | None = None
     parts: dict[int, list[Part]] = field(default_factory=dict)  # by group
+
+    @property
+    def removes_expired(self) -> bool:
+        """Whether tombstones or markers go."""
+        expired = [RecordVerdict.TOMBSTONE, RecordVerdict.CONTROL]
+        return any(part.removed[expired].any() for parts in self.parts.values() for part in parts)

@@ -205,6 +205,11 @@ class LogDir:
             if path != self.path and guarded(partial(is_sibling, other), path) is True:
                 yield other
 
+    def node_id(self) -> int | None:
+        """Id of the node that owns it, by `meta.properties`; None if that is not known. Raises OSError."""
+        broker = self._broker()
+        return None if broker is None else broker[1]
+
     def _broker(self) -> tuple[str | None, int | None] | None:
         try:
             found = parse_meta_properties(self.files.read(f"{self.path}/{names.META_PROPERTIES}"))

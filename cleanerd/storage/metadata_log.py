@@ -57,7 +57,8 @@ _RELEASES = (
 _QUORUM_STATE = "quorum-state"
 _SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 _Node = tuple[str | None, int | None]
-_Batch = tuple[int, BatchHeader, list[Record]]  # position in the file first
+Batch = tuple[int, BatchHeader, list[Record]]
+"""Its position in the file first."""
 
 
 def find_metadata(files: Files, log_dirs: Iterable[str], metadata_log_dir: str) -> ClusterMetadata | None:
@@ -236,9 +237,27 @@ def _release(metadata_level: int | None) -> str | None:
 
 
 def _read_once(files: Files, directory: str) -> _Image:
-    listing = files.list_names(directory)
     image = _Image()
-    offset = _replay_newest_snapshot(files, directory, listing, image)
+    for path, batch, offset in newest_batches(files, directory):
+        _replay_batch(image, path, batch, offset)
+    return image
+
+
+def newest_batches(files: Files, directory: str) -> Iterator[tuple[str, Batch, int]]:
+    """The batches of the newest complete snapshot, then those of the log behind it, each with its file and with the offset
+    from which on its records count.
+
+    Raises CorruptFile, FileNotFoundError if files vanish meanwhile, OSError.
+    """
+    listing = files.list_names(directory)
+    offset = 0
+    for name in reversed(snapshot_names(listing)):
+        path = os.path.join(directory, name)
+        batches = snapshot_batches(files.read(path, names.SEGMENT_MAX_BYTES))
+        yield from ((path, batch, 0) for batch in batches)
+        if batches:
+            offset = int(name.partition("-")[0])
+            break
     segments = _segments_from(offset, listing)
     for name in segments:
         path = os.path.join(directory, name)
@@ -246,25 +265,16 @@ def _read_once(files: Files, directory: str) -> _Image:
         start = index_position(files, path, offset) if name == segments[0] else 0
         start = start if starts_batch(data, start, offset) else 0
         for batch in _log_batches(path, data, start, offset, is_last=name == segments[-1]):
-            _replay_batch(image, path, batch, offset)
+            yield path, batch, offset
             offset = batch[1].next_offset
-    return image
 
 
-def _replay_newest_snapshot(files: Files, directory: str, listing: list[str], image: _Image) -> int:
-    """Replay the newest complete snapshot and return its end offset, or 0 without one."""
-    snapshots = [match for match in map(_SNAPSHOT.fullmatch, listing) if match]
-    for match in sorted(snapshots, key=lambda match: match[0], reverse=True):
-        path = os.path.join(directory, match[0])
-        batches = _snapshot_batches(files.read(path, names.SEGMENT_MAX_BYTES))
-        for batch in batches:
-            _replay_batch(image, path, batch, 0)
-        if batches:
-            return int(match[1])
-    return 0
+def snapshot_names(listing: Iterable[str]) -> list[str]:
+    """Names of the snapshots in a metadata log, oldest first."""
+    return sorted(filter(_SNAPSHOT.fullmatch, listing))
 
 
-def _snapshot_batches(data: bytes) -> list[_Batch]:
+def snapshot_batches(data: bytes) -> list[Batch]:
     """All batches of a snapshot that is sound up to its footer; none of any other.
 
     An older snapshot and more of the log hold the same.
@@ -289,7 +299,7 @@ def _segments_from(offset: int, listing: list[str]) -> list[str]:
     return [str(SegmentFileName(base, FileKind.LOG)) for base in below[-1:] + bases[len(below) :]]
 
 
-def _log_batches(path: str, data: bytes, start: int, offset: int, *, is_last: bool) -> Iterator[_Batch]:
+def _log_batches(path: str, data: bytes, start: int, offset: int, *, is_last: bool) -> Iterator[Batch]:
     """Batches from byte `start` on that reach `offset` or lie above it, without a gap."""
     view, end, next_offset = memoryview(data)[start:], 0, 0
     try:
@@ -353,7 +363,7 @@ def starts_batch(data: bytes | memoryview, position: int, offset: int = names.MA
     return header.base_offset <= offset
 
 
-def _replay_batch(image: _Image, path: str, batch: _Batch, offset: int) -> None:
+def _replay_batch(image: _Image, path: str, batch: Batch, offset: int) -> None:
     """Replay what the batch holds from `offset` on."""
     position, header, records = batch
     for record in records:

@@ -67,6 +67,7 @@ class StagedGroup:
     the cleaning was planned with. `moves_checkpoint`: False for groups that are not all of their cleaning, because there
     was no room for more: committed, they are what a cleaning that was interrupted between two groups leaves.
     `commit_by_ms`: after that its tombstones would not stay for long enough (`policy.staging`).
+    `removes_expired`: the cleaning has removed tombstones or markers whose time had come.
     `log_inode` and `previous` are what `write_manifest` finds; a group that was not read from there has neither.
     """
 
@@ -82,6 +83,7 @@ class StagedGroup:
     checkpoint: int | None = None
     moves_checkpoint: bool = True
     commit_by_ms: int = NO_LIMIT_MS
+    removes_expired: bool = False
     log_inode: int | None = None
     previous: PreviousGroup | None = None
 

@@ -271,7 +271,7 @@ def run_cleanerd(*words: str, before: Sequence[str] = ()) -> "subprocess.Complet
 
 def clean(place: Path, plans: Iterable[TopicPlan], *arguments: str) -> CleanResult:
     """Clean a broker's logs, told what its topics are set to."""
-    words = ["--assume=now", *(f"--log-dir={log_dir}" for log_dir in log_dirs_in(place))]
+    words = ["--assume=now,replicas", *(f"--log-dir={log_dir}" for log_dir in log_dirs_in(place))]
     for plan in plans:
         for key, value in plan.cleaner_config.items():
             words += ["--topic-set", f"{plan.topic}:{key}={value}"]

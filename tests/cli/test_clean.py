@@ -57,6 +57,7 @@ def test_json_document_is_exactly_the_published_shape(run: Run, cleaning: FakeCl
         "log_dir": "/data",
         "outcome": "committed",
         "reason": None,
+        "remedy": None,
         "committed_by": None,
         "first_dirty_offset": 0,
         "end_offset": 1000,
@@ -72,6 +73,7 @@ def test_json_document_is_exactly_the_published_shape(run: Run, cleaning: FakeCl
         "mb_per_s": 2.0,
         "records_per_s": 399.922,
         "phase_seconds": {"plan": 0.0, "index": 1.25},
+        "tombstones_stay": None,
     }
     failed = {
         **dict.fromkeys(committed, 0),
@@ -79,7 +81,7 @@ def test_json_document_is_exactly_the_published_shape(run: Run, cleaning: FakeCl
         "log_dir": "/data",
         "outcome": "failed",
         "reason": FAILED.reason,
-        **dict.fromkeys(("committed_by", "first_dirty_offset", "end_offset")),
+        **dict.fromkeys(("remedy", "committed_by", "first_dirty_offset", "end_offset", "tombstones_stay")),
         "removed": {},
         "phase_seconds": {},
     }

@@ -1,5 +1,7 @@
 """Frames of metadata records: spec disk F2 and F3, with samples that a real controller wrote."""
 
+from uuid import UUID
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,10 +10,13 @@ from cleanerd.format.errors import FormatError
 from cleanerd.format.metadata_records import (
     BrokerRecord,
     ConfigRecord,
+    PartitionChange,
+    PartitionRecord,
     RemoveTopicRecord,
     TopicRecord,
     TransactionMark,
     parse_metadata_record,
+    parse_partition_record,
 )
 from tests.storage.metadata import (
     ABORT,
@@ -23,7 +28,9 @@ from tests.storage.metadata import (
     SKIPPED,
     TOPIC,
     broker,
+    change,
     config,
+    partition,
     remove,
 )
 
@@ -83,3 +90,48 @@ def test_no_prefix_of_a_frame_is_a_frame(size_bytes: int) -> None:
 @given(st.text(), st.text(), st.none() | st.text())
 def test_config_records_of_any_text(name: str, key: str, value: str | None) -> None:
     assert parse_metadata_record(config(TOPIC, name, key, value)) == ConfigRecord(TOPIC, name, key, value)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_partitions_of_every_release(version: int) -> None:
+    """F3: version 1 has directories (KIP-858), version 2 eligible leaders (KIP-966)."""
+    whole = partition(SAMPLE_ID, 4, [1, 2, 3], [1, 3], adding=[3], removing=[1], epoch=6, version=version)
+    expected = PartitionRecord(SAMPLE_ID, 4, (1, 2, 3), (1, 3), removing=(1,), adding=(3,), epoch=6)
+    assert parse_partition_record(whole) == expected
+    assert parse_partition_record(change(SAMPLE_ID, 4, version=version)) == PartitionChange(SAMPLE_ID, 4)
+    changed = change(SAMPLE_ID, 4, isr=[], replicas=[2], removing=[], adding=[5], version=version)
+    assert parse_partition_record(changed) == PartitionChange(SAMPLE_ID, 4, (2,), (), (), (5,))
+
+
+def test_partitions_that_a_real_controller_wrote() -> None:
+    """A single replica of node 1; at a clean stop it leaves the in-sync replicas and is an eligible leader."""
+    topic_id = UUID("349a05da-31a2-4d5c-96af-47fd0ad9f148")
+    made = "010302 00000000 349a05da31a24d5c96af47fd0ad9f148 0200000001 0200000001 01 01 00000001 00000000 00000000"
+    made += "02 cb9a115c7fb5c74736bc7d6def1065cc 00"
+    assert parse_partition_record(bytes.fromhex(made)) == PartitionRecord(topic_id, 0, (1,), (1,), (), (), 0)
+    stopped = "010502 00000000 349a05da31a24d5c96af47fd0ad9f148 04 00 01 01 01 04 ffffffff 06 05 0200000001 07 05 0200000001"
+    assert parse_partition_record(bytes.fromhex(stopped)) == PartitionChange(topic_id, 0, isr=())
+
+
+@pytest.mark.parametrize("frame", [SAMPLE_TOPIC, SAMPLE_CONFIG, SKIPPED, broker(1, 25)])
+def test_what_changes_no_replicas_is_passed_over(frame: bytes) -> None:
+    assert parse_partition_record(frame) is None
+
+
+def test_what_ends_partitions_or_holds_their_changes_back() -> None:
+    assert parse_partition_record(remove(SAMPLE_ID)) == RemoveTopicRecord(SAMPLE_ID)
+    assert parse_partition_record(ABORT) is TransactionMark.ABORT
+
+
+@given(st.sampled_from([partition(SAMPLE_ID, 0, [1, 2]), change(SAMPLE_ID, 0, isr=[1])]), st.data())
+def test_no_prefix_of_a_partition_is_one(frame: bytes, data: st.DataObject) -> None:
+    """Up to where the tagged fields of a PartitionRecord begin, which are skipped."""
+    end = len(frame) - (4 if frame[1] == 3 else 0)
+    with pytest.raises(FormatError):
+        parse_partition_record(frame[: data.draw(st.integers(0, end - 1))])
+
+
+def test_changes_of_partitions_are_no_reason_to_read_the_configuration_again() -> None:
+    """They are frequent: `storage.replicas` follows them."""
+    assert parse_metadata_record(partition(SAMPLE_ID, 0, [1, 2])) is None
+    assert parse_metadata_record(change(SAMPLE_ID, 0, isr=[1])) is None

@@ -106,7 +106,7 @@ class RealPath:
             groups=len(self.segments),
             first_dirty_offset=facts.first_dirty_offset,
             round_end=facts.round_end,
-            now_ms=facts.now_ms,
+            expired_ms=facts.now_ms,
             new_horizon_ms=-1 if facts.new_horizon_ms is None else facts.new_horizon_ms,
             index_interval_bytes=200,
             producers=producer_columns(facts.producers),

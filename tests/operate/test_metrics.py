@@ -117,6 +117,15 @@ def checkpoints_move(world: World) -> None:
     assert after.total("cleanerd_partitions", log_dir=str(world.a), state="clean") == 3
 
 
+@moves(table.KEEPING)
+def tombstones_stay_in_a_log(world: World) -> None:
+    world.parts.due_logs.note_tombstones(world.log("one"), "replica 3 is not in sync")
+    assert world.scrape().total("cleanerd_logs_keeping_tombstones", log_dir=str(world.a)) == 1
+    world.parts.due_logs.note_tombstones(world.log("one"), None)
+    assert world.scrape().total("cleanerd_logs_keeping_tombstones") == 0
+    world.parts.due_logs.note_tombstones(world.log("two"), "replica 3 is not in sync")
+
+
 @moves(table.LOG_DIR_ONLINE, table.PARTITIONS, table.SCANS)
 def a_log_directory_goes_offline(world: World) -> None:
     world.a.rename(world.root / "away")

@@ -1,7 +1,7 @@
 """Metadata logs to be read: frames as a controller writes them (spec disk F2, F3), batches, snapshots."""
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -52,21 +52,65 @@ def broker(broker_id: int, level: int | None, version: int = 3) -> bytes:
     return bytes((1, 0, version)) + head + b"\x02" + end_point + bytes((len(features) + 1,)) + array + b"rest"
 
 
-def batch(
-    base_offset: int, frames: Iterable[bytes], codec: Codec = Codec.NONE, leader_epoch: int = 0
+def int32s(numbers: Sequence[int]) -> bytes:
+    return encode_unsigned_varint(len(numbers) + 1) + struct.pack(f">{len(numbers)}i", *numbers)
+
+
+def partition(
+    topic_id: UUID,
+    number: int,
+    replicas: Sequence[int],
+    isr: Sequence[int] | None = None,
+    *,
+    adding: Sequence[int] = (),
+    removing: Sequence[int] = (),
+    epoch: int = 0,
+    version: int = 0,
 ) -> bytes:
-    records = [Record(base_offset + index, 1000, None, frame) for index, frame in enumerate(frames)]
+    """A PartitionRecord (F3); version 1 adds directories, version 2 more tagged fields."""
+    arrays = [replicas, replicas if isr is None else isr, removing, adding]
+    body = struct.pack(">i", number) + topic_id.bytes + b"".join(map(int32s, arrays))
+    body += struct.pack(">iii", replicas[0] if replicas else -1, 7, epoch)
+    if version >= 1:
+        body += encode_unsigned_varint(len(replicas) + 1) + bytes(16 * len(replicas))
+    elr = int32s([9])
+    tagged = {0: b"\x01"} | ({1: elr, 2: elr} if version >= 2 else {})
+    return bytes((1, 3, version)) + body + _tagged(tagged)
+
+
+def change(topic_id: UUID, number: int, *, version: int = 0, **fields: Sequence[int]) -> bytes:
+    """A PartitionChangeRecord (F3): isr, replicas, removing, adding; with a leader and what else a version has."""
+    tags = {"isr": 0, "replicas": 2, "removing": 3, "adding": 4}
+    tagged = {tags[name]: int32s(numbers) for name, numbers in fields.items()} | {1: struct.pack(">i", 3)}
+    tagged |= {8: b"\x02" + bytes(16)} if version >= 1 else {}
+    tagged |= {6: int32s([9]), 7: int32s([])} if version >= 2 else {}
+    return bytes((1, 5, version)) + struct.pack(">i", number) + topic_id.bytes + _tagged(tagged)
+
+
+def _tagged(fields: Mapping[int, bytes]) -> bytes:
+    rows = (bytes((tag, len(value))) + value for tag, value in sorted(fields.items()))
+    return bytes((len(fields),)) + b"".join(rows)
+
+
+def batch(
+    base_offset: int,
+    frames: Iterable[bytes],
+    codec: Codec = Codec.NONE,
+    leader_epoch: int = 0,
+    at_ms: int = 1000,
+) -> bytes:
+    records = [Record(base_offset + index, at_ms, None, frame) for index, frame in enumerate(frames)]
     return encode_batch(records, base_offset=base_offset, codec=codec, leader_epoch=leader_epoch)
 
 
-def control(offset: int, kind: ControlType, value: bytes = b"\x00\x00\x00") -> bytes:
-    record = Record(offset, 1000, struct.pack(">hh", 0, kind), value)
+def control(offset: int, kind: ControlType, value: bytes = b"\x00\x00\x00", at_ms: int = 1000) -> bytes:
+    record = Record(offset, at_ms, struct.pack(">hh", 0, kind), value)
     return encode_batch([record], base_offset=offset, control=True)
 
 
-def snapshot(*frames: bytes, footer: bool = True) -> bytes:
-    data = control(0, ControlType.SNAPSHOT_HEADER) + batch(1, frames)
-    return data + control(1 + len(frames), ControlType.SNAPSHOT_FOOTER) if footer else data
+def snapshot(*frames: bytes, footer: bool = True, at_ms: int = 1000) -> bytes:
+    data = control(0, ControlType.SNAPSHOT_HEADER, at_ms=at_ms) + batch(1, frames, at_ms=at_ms)
+    return data + control(1 + len(frames), ControlType.SNAPSHOT_FOOTER, at_ms=at_ms) if footer else data
 
 
 def log(directory: Path, **files: bytes) -> Path:

@@ -1,11 +1,12 @@
 """Messages between daemon and engine: plain values, without the weight of what does the work."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cleanerd.cleaning.result import Step
 from cleanerd.config.model import CleanerdConfig, TopicConfig
 from cleanerd.format.names import TopicPartition
+from cleanerd.policy.tombstones import Stay
 from cleanerd.spark_runtime.channel import Reporter
 from cleanerd.storage.scan import Checkpoints
 
@@ -14,7 +15,7 @@ from cleanerd.storage.scan import Checkpoints
 class ExamineCall:
     """Look at logs of one log directory as exactly as before a cleaning. Answered by a `LogResult`.
 
-    `checkpoints`: as `examine_all` takes them.
+    `checkpoints`: as `examine_all` takes them. `tombstones`: why those of a log must stay.
     """
 
     log_dir: str
@@ -22,6 +23,7 @@ class ExamineCall:
     config: CleanerdConfig
     topic_configs: Mapping[str, TopicConfig]
     checkpoints: Checkpoints | None = None
+    tombstones: Mapping[TopicPartition, Stay] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

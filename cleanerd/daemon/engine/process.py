@@ -154,7 +154,10 @@ class EngineProcess:
 
 def _request(task: ExamineCall) -> CleanRequest:
     return CleanRequest(
-        config=task.config, topic_config=task.topic_configs.__getitem__, log_dirs=(task.log_dir,)
+        config=task.config,
+        topic_config=task.topic_configs.__getitem__,
+        log_dirs=(task.log_dir,),
+        why_tombstones_stay=lambda _, tp: task.tombstones.get(tp),
     )
 
 

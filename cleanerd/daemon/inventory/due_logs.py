@@ -114,6 +114,10 @@ class DueLogs:
         delay_ms = self._configuration().topic(log.topic_partition.topic).delete_retention_ms
         self.note_horizon(log, _sum_ms(self._clock.now_ms(), delay_ms))
 
+    def note_tombstones(self, log: LogId, stay: str | None) -> None:
+        """Why tombstones and markers stay in a log whose time has come; None: they are gone, or would be."""
+        self._visits(log).tombstones_stay = stay
+
     def horizons_at_ms(self, log: LogId) -> int | None:
         """When a log will be looked at for expired delete horizons if nobody cleans it before; None if it need not be."""
         found, horizon_ms = self.estimate(log), self._visits(log).horizon_ms

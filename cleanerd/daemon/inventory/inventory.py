@@ -75,6 +75,9 @@ class Visits:
     unrecorded: object = None  # the same of one with nothing to remove that no checkpoint has
     clean_section: frozenset[ClosedSegment] | None = None  # when it was last known; None: never
     horizon_ms: int = FOREVER_MS  # when to look there for delete horizons that have expired
+    tombstones_stay: str | None = (
+        None  # why those that had expired stayed when it was last cleaned or looked at
+    )
 
 
 @dataclass(slots=True)

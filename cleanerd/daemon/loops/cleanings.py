@@ -28,6 +28,7 @@ from cleanerd.daemon.work.commits import UNREAD, JobHost
 from cleanerd.daemon.workers import Workers
 from cleanerd.errors import Aborted, CleanerdError, JobFailed, attempt, guarded
 from cleanerd.format.names import TopicPartition
+from cleanerd.policy.tombstones import Stay
 from cleanerd.spark_runtime.channel import Channel, driver_host
 from cleanerd.spark_runtime.messages import GO_ON, STOP, Moved, Phase, ReportAnswer
 from cleanerd.spark_runtime.spark_master import spark_master
@@ -169,6 +170,8 @@ class Cleanings:
             parts.due_logs.note_horizon(log, result.next_horizon_ms)
         elif result.outcome in ("committed", "staged", "unchanged"):
             parts.due_logs.note_cleaned(log)
+        if result.outcome in ("committed", "staged", "unchanged", "skipped"):
+            parts.due_logs.note_tombstones(log, result.tombstones_stay)
 
     def _has_live_broker(self, job: Job) -> bool:
         return self.parts.ownership.owner(job.logs[0].log_dir) is Owner.LIVE_BROKER
@@ -225,6 +228,7 @@ class Cleanings:
                 checkpoints=self._checkpoints(log_dir, partitions),
                 config=configuration.broker,
                 topic_configs={tp.topic: configuration.topic(tp.topic) for tp in partitions},
+                tombstones=self._why_tombstones_stay(logs),
                 force=job.force or force,
                 horizons=job.trigger in ("horizon", "request"),
                 reporter=channel.reporter,
@@ -240,6 +244,10 @@ class Cleanings:
                 if isinstance(error, JobFailed):
                     raise
                 return [_failed(log, error) for log in logs]
+
+    def _why_tombstones_stay(self, logs: Sequence[LogId]) -> dict[TopicPartition, Stay]:
+        found = {log.topic_partition: self.parts.commits.why_tombstones_stay(log) for log in logs}
+        return {tp: stay for tp, stay in found.items() if stay is not None}
 
     def _checkpoints(self, log_dir: str, partitions: Sequence[TopicPartition]) -> Checkpoints | None:
         """Those of a live broker; None without one, or if the directory has an error, which the engine reports."""

@@ -219,6 +219,9 @@ def _about_files(parts: Parts, log: LogId, held: Cause | None) -> list[Fact]:
     ]
     if offsets.recovery_point is not None:
         facts.insert(3, Fact(name="recovery point", value=f"at least {offsets.recovery_point}"))
+    stay = parts.commits.why_tombstones_stay(log)
+    if stay is not None:
+        facts.append(Fact(name="tombstones", value=f"stay, and markers: {stay.reason}", rule="4.19"))
     if config.max_compaction_lag_ms < FOREVER_MS:
         facts.append(Fact(name="max.compaction.lag.ms", value=str(config.max_compaction_lag_ms), rule="1.18"))
     last = parts.events.last(log)

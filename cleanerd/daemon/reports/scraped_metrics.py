@@ -104,6 +104,7 @@ def _sums(parts: Parts, log_dir: str, entries: Sequence[Entry]) -> Iterator[Metr
     yield table.STAGED_SINCE, (log_dir,), min((one.since_ms for one in staged), default=0) / 1000
     yield table.LOG_BYTES, (log_dir,), sum(contents.size_bytes for contents in known)
     yield table.LARGEST_BYTES, (log_dir,), largest
+    yield table.KEEPING, (log_dir,), sum(entry.visits.tombstones_stay is not None for entry in entries)
 
 
 def _dirty(parts: Parts, log: LogId) -> tuple[float, int]:

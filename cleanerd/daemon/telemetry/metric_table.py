@@ -145,6 +145,10 @@ CLEANABLE_BYTES = _read("cleanerd_cleanable_bytes", "log_dir",
                         "grows as segments are closed, falls with a cleaning")
 UNCLEANABLE_BYTES = _read("cleanerd_uncleanable_bytes", "log_dir", "Cleanable bytes in uncleanable logs (upper bound).",
                           "with the state of a log becoming uncleanable")
+KEEPING = _read("cleanerd_logs_keeping_tombstones", "log_dir",
+                "Logs in which tombstones and transaction markers stay whatever their age: not all replicas are known to be "
+                "in sync, and to have been for delete.retention.ms.",
+                "when a log is cleaned, or looked at for expired tombstones; `cleanerctl explain` has the reason")
 CLEANINGS = _counter("cleanerd_cleanings_total", "log_dir outcome", "Logs that went through a cleaning.",
                      "once for each log of a job; skipped: an exact examination found nothing to do; superseded_by_broker: "
                      "the broker's cleaner or retention got there first, which is normal", outcome=OUTCOMES)

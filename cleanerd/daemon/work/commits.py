@@ -15,7 +15,7 @@ from cleanerd.cleaning.commit_host import CommitHost, Committed, CommittedBy, Ti
 from cleanerd.cleaning.committer import Committer
 from cleanerd.cleaning.knowledge import Knowledge
 from cleanerd.cleaning.slices import Weighed
-from cleanerd.cleaning.wanted import check_wanted
+from cleanerd.cleaning.wanted import check_expired, check_wanted
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import CleanerdConfig
 from cleanerd.daemon.inventory.inventory import Inventory
@@ -38,7 +38,9 @@ from cleanerd.errors import (
 )
 from cleanerd.format.names import TopicPartition
 from cleanerd.policy.lifecycle import Status
+from cleanerd.policy.tombstones import Stay
 from cleanerd.storage.log_dir import LogDir, Owner
+from cleanerd.storage.replicas import FollowedReplicas
 from cleanerd.storage.staged import StagedGroup
 
 UNREAD = "what is configured was rejected, or cannot be read now"
@@ -61,6 +63,17 @@ class Commits:
     configuration: Callable[[], Configuration]
     refresh: Callable[[], bool]
     pause: Callable[[float], object]
+    replicas: FollowedReplicas
+
+    def why_tombstones_stay(self, log: LogId) -> Stay | None:
+        """Why those of a log must stay, and markers, whose time has come; None: they may go."""
+
+        def look() -> Stay | None:
+            knowledge = Knowledge(self.ownership.at(log.log_dir), self.configuration())
+            return knowledge.why_tombstones_stay(log.topic_partition, self.replicas)
+
+        found = guarded(look, log.log_dir)
+        return Stay(str(found)) if isinstance(found, CleanerdError) else found
 
     def staged_bytes(self, log_dir: str) -> int:
         """Bytes that wait in a log directory, as the last scan found them."""
@@ -197,6 +210,11 @@ class JobHost(CommitHost):
             raise PolicyChanged(reason)
         check_wanted(log_dir, tp, configuration.topic(tp.topic), round_end)
         commits.states.begin_commit(log)
+
+    def check_expired(self, tp: TopicPartition) -> None:
+        """Whether what has expired may still go: a replica may be away since it was planned."""
+        log = LogId(self.path, tp)
+        check_expired(log.directory, self.commits.why_tombstones_stay(log))
 
     def answered(self, answer: Swapped) -> None:
         """Counts it, and notes whether that broker has a cleaner."""

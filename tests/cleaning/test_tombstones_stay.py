@@ -1,0 +1,247 @@
+"""Tombstones and markers stay in a broker's log until every other replica is known to be in sync (architecture 2): by a
+metadata log as a controller writes it, and cleanings that go by it. Then Kafka's rules 4.18-4.21 decide.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cleanerd.cleaning.assumed import NOW, REPLICAS, SETTINGS
+from cleanerd.cleaning.one_shot import clean_once
+from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
+from cleanerd.config.load import resolve
+from cleanerd.config.sources import read_sources
+from cleanerd.env.clock import FixedNow
+from cleanerd.env.files import RealFiles
+from cleanerd.format import names
+from cleanerd.format.names import TopicPartition
+from cleanerd.format.partition_metadata import render_partition_metadata
+from cleanerd.policy.tombstones import KNOWN_FOR_MS
+from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.storage.metadata_log import find_metadata
+from cleanerd.tools.client.producer import Producer, ProducerRecord
+from cleanerd.tools.client.reader import read_records
+from cleanerd.tools.client.writer import LogWriter
+from tests.cleaning.logs import lock_of_another, stop_broker
+from tests.storage.metadata import SAMPLE_ID, SKIPPED, batch, change, partition, topic
+
+TP = TopicPartition("orders", 0)
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+T0_MS = 1_700_000_000_000
+HORIZON_MS = T0_MS + DAY_MS
+NODE, OTHER = 2, 3
+Write = Callable[[Producer], None]
+
+
+class Broker:
+    """The log directory of a stopped broker, and the metadata log that it has read."""
+
+    def __init__(self, log_dir: Path, spark: LazySpark, *replicas: int) -> None:
+        self.log_dir = log_dir
+        self._spark = spark
+        self._offset = 0
+        self._metadata = log_dir / f"{names.CLUSTER_METADATA_TOPIC}-0"
+        self._metadata.mkdir(parents=True)
+        voters = ", ".join(f'{{"voterId": {voter}}}' for voter in (1, 4, 5))
+        (self._metadata / "quorum-state").write_text(f'{{"currentVoters": [{voters}]}}')
+        if replicas:
+            self.hear(T0_MS, topic(TP.topic, SAMPLE_ID), partition(SAMPLE_ID, 0, replicas))
+
+    def hear(self, at_ms: int, *frames: bytes) -> None:
+        """The end of the metadata log, at this time."""
+        with (self._metadata / f"{0:020}.log").open("ab") as file:
+            file.write(batch(self._offset, frames or [SKIPPED], at_ms=at_ms))
+        self._offset += max(len(frames), 1)
+
+    def write(self, *segments: Write, producer_id: int = -1) -> None:
+        """Closed segments, and an active one with another record; then the broker stops."""
+        with LogWriter(str(self.log_dir), TP.topic, TP.partition, segment_bytes=1 << 24) as log:
+            producer = Producer(log, producer_id=producer_id)
+            for each in segments:
+                each(producer)
+                log.roll()
+            Producer(log).put(b"last", b"1", T0_MS)
+            (self.log_dir / str(TP) / names.PARTITION_METADATA).write_bytes(
+                render_partition_metadata(SAMPLE_ID)
+            )
+            stop_broker(self.log_dir, {TP.topic: log.log_end_offset})
+        path = self.log_dir / names.META_PROPERTIES
+        path.write_text(path.read_text().replace("node.id=1", f"node.id={NODE}"))
+
+    def clean(self, now_ms: int, *, force: bool = False, assumed: frozenset[str] = frozenset()) -> LogResult:
+        """One run, which remembers nothing."""
+        texts = [(TP.topic, "cleanup.policy", "compact")]
+        metadata = find_metadata(RealFiles(), [str(self.log_dir)], "")
+        found = resolve(read_sources(topic_assignments=texts), metadata)
+        request = CleanRequest(
+            config=found.broker, topic_config=found.topic, log_dirs=(str(self.log_dir),),
+            configuration=found, force=force, assumed=assumed, horizons=True, topics=frozenset({TP.topic}),
+        )  # fmt: skip
+        (result,) = clean_once([request], Progress(), FixedNow(now_ms), session=self._spark)
+        return result
+
+    def keys(self) -> set[bytes | None]:
+        return {record.key for record in read_records(str(self.log_dir / str(TP)))}
+
+
+def values(producer: Producer) -> None:
+    producer.send([ProducerRecord(b"%d" % key, b"value", T0_MS - DAY_MS) for key in range(5)])
+
+
+def deletions(producer: Producer) -> None:
+    producer.send([ProducerRecord(b"%d" % key, None, T0_MS - DAY_MS) for key in range(5)])
+
+
+def others(producer: Producer) -> None:
+    producer.send([ProducerRecord(b"other %d" % key, b"value", T0_MS) for key in range(5)])
+
+
+def aborted(producer: Producer) -> None:
+    producer.begin()
+    producer.put(b"k", b"aborted", T0_MS - 2 * DAY_MS)
+    producer.abort(T0_MS - 2 * DAY_MS)
+
+
+@pytest.fixture
+def broker(tmp_path: Path, spark: LazySpark) -> Broker:
+    """With one other replica, which is in sync; its deletions have got their horizons."""
+    return stamped(Broker(tmp_path / "logs", spark, NODE, OTHER))
+
+
+def stamped(broker: Broker) -> Broker:
+    broker.write(values, deletions)
+    assert broker.clean(T0_MS, force=True).removed == {"superseded": 5}
+    return broker
+
+
+def test_a_quiet_log_keeps_them_while_a_replica_is_away(broker: Broker) -> None:
+    broker.hear(T0_MS + HOUR_MS, change(SAMPLE_ID, 0, isr=[NODE]))
+    broker.hear(HORIZON_MS)
+    for force in (False, True):
+        result = broker.clean(HORIZON_MS, force=force)
+        assert (result.outcome, result.next_horizon_ms) == ("skipped", HORIZON_MS + DAY_MS)
+        assert result.tombstones_stay == "replica 3 is not in sync since 2023-11-14 23:13:20 UTC"
+        assert result.reason is not None
+        assert result.reason.endswith(f"; tombstones stay: {result.tombstones_stay}")
+    assert len(broker.keys()) == 6
+
+
+def test_a_dirty_log_keeps_them_and_loses_what_is_superseded(broker: Broker) -> None:
+    """A horizon is stamped as ever, and aborted data go."""
+    broker.write(values, aborted, producer_id=7)
+    broker.hear(HORIZON_MS, change(SAMPLE_ID, 0, isr=[NODE]))
+    result = broker.clean(HORIZON_MS, force=True)
+    assert (result.outcome, result.removed) == ("committed", {"superseded": 5, "aborted": 1})
+    broker.write(deletions)
+    broker.hear(HORIZON_MS + 3 * DAY_MS)
+    assert broker.clean(HORIZON_MS + 3 * DAY_MS, force=True).removed == {"superseded": 6}
+    assert len(broker.keys() - {None}) == 6
+
+
+def test_they_go_when_it_has_been_back_for_delete_retention_ms(broker: Broker) -> None:
+    broker.hear(T0_MS + HOUR_MS, change(SAMPLE_ID, 0, isr=[NODE]))
+    back_ms = HORIZON_MS + 5 * HOUR_MS
+    broker.hear(back_ms, change(SAMPLE_ID, 0, isr=[NODE, OTHER]))
+    held = broker.clean(back_ms + 1)
+    assert (held.outcome, held.next_horizon_ms) == ("skipped", back_ms + DAY_MS)
+    broker.hear(back_ms + DAY_MS)
+    assert broker.clean(back_ms + DAY_MS - 1).outcome == "skipped"
+    assert broker.clean(back_ms + DAY_MS).removed == {"tombstone": 5}
+
+
+def test_they_go_at_their_horizon_where_all_were_in_sync(broker: Broker) -> None:
+    """Also when this node itself is not: its log has what is cleaned there."""
+    broker.hear(HORIZON_MS, change(SAMPLE_ID, 0, isr=[OTHER]))
+    assert broker.clean(HORIZON_MS - 1).outcome == "skipped"
+    assert broker.clean(HORIZON_MS).removed == {"tombstone": 5}
+
+
+@pytest.mark.parametrize("isr", [[NODE], []])
+def test_a_single_replica_waits_for_nobody(tmp_path: Path, spark: LazySpark, isr: list[int]) -> None:
+    """Whatever the age of what is known; a clean stop takes it from the in-sync replicas (ELR)."""
+    broker = stamped(Broker(tmp_path / "logs", spark, NODE))
+    broker.hear(T0_MS, change(SAMPLE_ID, 0, isr=isr))
+    assert broker.clean(HORIZON_MS).removed == {"tombstone": 5}
+
+
+def test_markers_stay_too(tmp_path: Path, spark: LazySpark) -> None:
+    broker = Broker(tmp_path / "logs", spark, NODE, OTHER)
+    broker.write(aborted, values, producer_id=7)
+    assert broker.clean(T0_MS, force=True).removed == {"aborted": 1}
+    broker.write(deletions)
+    assert broker.clean(T0_MS, force=True).outcome == "committed"
+    broker.hear(HORIZON_MS, change(SAMPLE_ID, 0, isr=[NODE]))
+    assert broker.clean(HORIZON_MS).outcome == "skipped"
+    broker.hear(HORIZON_MS, change(SAMPLE_ID, 0, isr=[NODE, OTHER]))
+    broker.hear(HORIZON_MS + DAY_MS)
+    assert broker.clean(HORIZON_MS + DAY_MS).removed == {"control": 1, "tombstone": 5}
+
+
+def test_they_stay_where_what_is_known_is_old(broker: Broker) -> None:
+    """The broker may have ended long ago, and the others gone on without a replica."""
+    broker.hear(HORIZON_MS)
+    result = broker.clean(HORIZON_MS + KNOWN_FOR_MS + 1)
+    assert result.tombstones_stay == "which replicas are in sync is known up to 2023-11-15 22:13:20 UTC only"
+    assert broker.clean(HORIZON_MS + KNOWN_FOR_MS).removed == {"tombstone": 5}
+
+
+def test_they_stay_where_no_metadata_log_names_the_replicas(tmp_path: Path, spark: LazySpark) -> None:
+    broker = stamped(Broker(tmp_path / "logs", spark))
+    (broker.log_dir / f"{names.CLUSTER_METADATA_TOPIC}-0").rename(tmp_path / "elsewhere")
+    result = broker.clean(HORIZON_MS)
+    assert result.outcome == "skipped"
+    assert (
+        result.tombstones_stay == "which replicas it has is not known without the metadata log of its cluster"
+    )
+
+
+def test_they_go_at_the_word_of_the_operator(broker: Broker) -> None:
+    broker.hear(HORIZON_MS, change(SAMPLE_ID, 0, isr=[NODE]))
+    assert broker.clean(HORIZON_MS, assumed=frozenset({SETTINGS, NOW})).outcome == "skipped"
+    assert broker.clean(HORIZON_MS, assumed=frozenset({REPLICAS})).removed == {"tombstone": 5}
+
+
+def test_they_go_where_no_broker_ever_was(broker: Broker) -> None:
+    """As ever: whoever reads there is the operator's to know."""
+    (broker.log_dir / names.META_PROPERTIES).unlink()
+    (broker.log_dir / f"{names.CLUSTER_METADATA_TOPIC}-0").rename(broker.log_dir.parent / "elsewhere")
+    for name in (names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT):
+        (broker.log_dir / name).unlink()
+    (broker.log_dir / str(TP) / names.PARTITION_METADATA).unlink()
+    assert broker.clean(HORIZON_MS).removed == {"tombstone": 5}
+
+
+def test_a_result_without_them_is_dropped_if_a_replica_has_gone_since(broker: Broker) -> None:
+    """It was planned while all were in sync, and waits. What it leaves behind is cleaned with them."""
+    broker.write(others)
+    broker.hear(HORIZON_MS)
+    with lock_of_another(broker.log_dir / names.LOCK):
+        staged = broker.clean(HORIZON_MS, force=True)
+    assert (staged.outcome, staged.removed) == ("staged", {"tombstone": 5})
+    broker.hear(HORIZON_MS, change(SAMPLE_ID, 0, isr=[NODE]))
+    result = broker.clean(HORIZON_MS, force=True)
+    assert (result.outcome, result.removed) == ("unchanged", {})
+    assert len(broker.keys()) == 11
+
+
+def test_a_result_without_them_is_committed_if_a_replica_was_away_meanwhile(broker: Broker) -> None:
+    """Brokers are restarted one after the other: the others have just been, when that of a waiting result stops."""
+    broker.write(others)
+    broker.hear(HORIZON_MS)
+    with lock_of_another(broker.log_dir / names.LOCK):
+        assert broker.clean(HORIZON_MS, force=True).outcome == "staged"
+    broker.hear(HORIZON_MS, change(SAMPLE_ID, 0, isr=[NODE]))
+    broker.hear(HORIZON_MS, change(SAMPLE_ID, 0, isr=[NODE, OTHER]))
+    assert broker.clean(HORIZON_MS, force=True).outcome == "committed"
+    assert len(broker.keys()) == 6
+
+
+def test_a_result_that_has_lost_no_tombstone_is_committed_whoever_has_gone(broker: Broker) -> None:
+    broker.write(values)
+    broker.hear(HORIZON_MS)
+    with lock_of_another(broker.log_dir / names.LOCK):
+        assert broker.clean(HORIZON_MS, force=True).removed == {"superseded": 5}
+    broker.hear(HORIZON_MS, change(SAMPLE_ID, 0, isr=[NODE]))
+    assert broker.clean(HORIZON_MS, force=True).outcome == "committed"
