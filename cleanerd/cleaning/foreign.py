@@ -53,7 +53,7 @@ def left_alone(
     return {
         tp: f"{reason}{command_line.advice(tp)}"
         for tp, reason in foreign.items()
-        if knowledge.why_never(tp.topic) or not command_line.covers(tp, is_named=tp.topic in (named or ()))
+        if knowledge.why_never(tp) or not command_line.covers(tp, is_named=tp.topic in (named or ()))
     }
 
 
@@ -65,7 +65,7 @@ class _CommandLine:
         self._configuration = configuration
         self._is_without_metadata = not configuration.has_metadata_log
         self._compacted = log_dir.checkpoints().cleaner.keys()
-        self._is_zookeepers = self._is_without_metadata and log_dir.is_zookeepers()
+        self._is_zookeepers = self._is_without_metadata and log_dir.is_known and log_dir.is_zookeepers()
 
     def covers(self, tp: TopicPartition, *, is_named: bool) -> bool:
         """Whether it allows us to touch a log."""

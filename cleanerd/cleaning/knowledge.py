@@ -12,7 +12,7 @@ compaction                       `why_untouched`
 tombstones, markers              `why_tombstones_stay`, when it is planned and committed
 retention by time and size       `why_untouched`, `limits`
 delete-records                   `why_untouched`
-deletion of a deleted topic      `storage.scan.is_kafka_dir`
+deletion of a deleted topic      `storage.whose`
 ===============================  ======================================================
 """
 
@@ -29,6 +29,7 @@ from cleanerd.policy.tombstones import Stay, why_tombstones_stay
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.replicas import FollowedReplicas
 from cleanerd.storage.topic_id import why_not_of_cluster
+from cleanerd.storage.whose import partition_sign, why_of_broker
 
 SET_BY_OPERATOR = (Layer.COMMAND_LINE, Layer.TOPIC_FILE)
 _LIMITS = ("retention.ms", "retention.bytes")
@@ -49,20 +50,35 @@ class Knowledge:
     def why_untouched(self, tp: TopicPartition) -> str | None:
         """Why a log must be left alone, None for those that are ours to clean. Raises OSError."""
         topic, log_dir = tp.topic, self.log_dir
+        never = self.why_never(tp)
+        if never is not None:
+            return never
         if log_dir.is_kafka and not is_known(topic, self.configuration):
             return (
                 f"{log_dir.path} is a broker's and has no metadata log: how {topic} is configured is not known; "
                 f"set its cleanup.policy in topics.d, or with --topic-set {topic}:cleanup.policy=..."
             )
         not_of_cluster = why_not_of_cluster(log_dir.partition(tp), topic, self.configuration.metadata)
-        return not_of_cluster or self.why_never(topic) or self._why_not_loaded(topic)
+        return not_of_cluster or self._why_not_loaded(topic)
 
-    def why_never(self, topic: str) -> str | None:
-        """Why a log is left alone whatever an operator sets: its settings are not valid, or it is not all here.
+    def _why_damaged(self, tp: TopicPartition) -> str | None:
+        """Why it is not known whose the log is; None: it is."""
+        log_dir = self.log_dir
+        if log_dir.damage is not None or log_dir.is_kafka:
+            return log_dir.damage
+        sign = partition_sign(log_dir.files, log_dir.path, str(tp))
+        return sign and why_of_broker(log_dir.path, sign)
+
+    def why_never(self, tp: TopicPartition) -> str | None:
+        """Why a log is left alone whatever an operator sets: it is not known whose it is, its settings are not valid, or it
+        is not all here. Raises OSError.
 
         None: they are, and it is, or it has only retention, which leaves a tiered log to its broker (6.17).
         """
-        configuration = self.configuration
+        configuration, topic = self.configuration, tp.topic
+        damaged = self._why_damaged(tp)
+        if damaged is not None:
+            return damaged
         if topic in configuration.unusable:
             return f"{configuration.unusable[topic]}; topics.d may set another value for cleanerd"
         own = {} if configuration.metadata is None else configuration.metadata.topic_configs.get(topic, {})
@@ -145,6 +161,15 @@ class Knowledge:
             f"{topic} that was cleaned, and the directory does not show which {release} it is; from {mended} on set "
             f"its cleanup.policy in topics.d, or with --topic-set {topic}:cleanup.policy=compact"
         )
+
+
+def node_setting(configuration: Configuration) -> str | None:
+    """The setting that names the node whose directories these are, with its origin; None where there is none."""
+    broker, settings = configuration.broker, configuration.broker_settings
+    values = {"node.id": broker.node_id, "broker.id": broker.broker_id, "process.roles": broker.process_roles}
+    return next(
+        (f"{key} ({settings[key].origin})" for key, value in values.items() if value is not None), None
+    )
 
 
 def is_known(topic: str, configuration: Configuration) -> bool:

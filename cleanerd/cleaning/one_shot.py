@@ -19,7 +19,7 @@ from cleanerd.cleaning.batching import Ending, one_ahead, one_by_one
 from cleanerd.cleaning.choose import Candidate, partitions
 from cleanerd.cleaning.clean import Cleaner, CleaningJob
 from cleanerd.cleaning.directory import Directory, Run, job_failed, jobs_of
-from cleanerd.cleaning.knowledge import Knowledge
+from cleanerd.cleaning.knowledge import Knowledge, node_setting
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.result import NO_LOG, CleanRequest, LogResult, Progress
 from cleanerd.cleaning.room import ForeseenSpace
@@ -34,6 +34,7 @@ from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.metadata_log import why_other_node
 from cleanerd.storage.no_log_dir import why_no_log_dir
 from cleanerd.storage.replicas import FollowedReplicas
+from cleanerd.storage.whose import whose
 
 _OfLog = TypeVar("_OfLog", Candidate, LogResult)
 
@@ -87,10 +88,12 @@ def _directories(run: Run, files: Files, clock: Clock) -> Iterator[Directory]:
     def look(path: str) -> Directory | None:
         if why_no_log_dir(files, path) is not None:
             return None  # the command line warns of it
-        why = why_other_node(files, path, request.config)
+        node = node_setting(request.configuration) if request.configuration is not None else None
+        found = whose(files, path, node, thorough=True)
+        why = found.damage or why_other_node(files, path, request.config)
         if why is not None:
             raise DirOffline(why)
-        log_dir = LogDir.at(files, path, clock, log_dirs)
+        log_dir = LogDir.at(files, path, clock, log_dirs, found)
         return Directory(run, log_dir, partitions(log_dir, request))
 
     for path in request.log_dirs:

@@ -13,6 +13,7 @@ from functools import partial
 
 from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.cleaning.foreign import left_alone
+from cleanerd.cleaning.knowledge import node_setting
 from cleanerd.cli import output
 from cleanerd.config.load import Configuration, examine, resolve
 from cleanerd.config.model import CleanerdConfig, ClusterMetadata, TopicConfig
@@ -26,6 +27,7 @@ from cleanerd.format.names import DirKind, parse_partition_dir
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.metadata_log import by_node, find_metadata, why_other_node
 from cleanerd.storage.no_log_dir import why_no_log_dir
+from cleanerd.storage.whose import Whose, whose
 
 _NO_METADATA = "no metadata log found: the cluster's overrides for topics and brokers are not known"
 _SHOWN = 5
@@ -159,6 +161,15 @@ def no_log_dirs(log_dirs: Iterable[str]) -> Iterator[str]:
             yield reason
 
 
+def _damaged(log_dirs: Iterable[str], configuration: Configuration) -> Iterator[str]:
+    """Of which of these it is not known whose they are; one that cannot be read is passed over."""
+    node = node_setting(configuration)
+    for path in log_dirs:
+        found = guarded(partial(whose, RealFiles(), path, node, thorough=True), path)
+        if isinstance(found, Whose) and found.damage is not None:
+            yield found.damage
+
+
 def diagnose(arguments: Namespace) -> tuple[Loaded, list[str]]:
     """Look at everything: values, names, directories, the metadata log; with all problems.
 
@@ -184,6 +195,7 @@ def diagnose(arguments: Namespace) -> tuple[Loaded, list[str]]:
         unusable.append(str(error))
     else:
         configuration, problems = examine(sources, metadata)
+    unusable += _damaged(log_dirs, configuration)
     warnings = [*configuration.warnings, *no_log_dirs(log_dirs)]
     if not unusable:
         warnings += _unknown_topics(files, log_dirs, configuration, None)

@@ -80,6 +80,8 @@ class CleanerdConfig(Settings):
     node_id: Annotated[Int | None, at_least(0), Key("node.id", "Id of the broker, which selects its dynamic values.",
         scope=STATIC)] = None
     broker_id: Annotated[Int | None, Key("broker.id", "Id of the broker, if node.id is not set.", scope=STATIC)] = None
+    process_roles: Annotated[Words | None, Key("process.roles", "Roles of the node. As node.id and broker.id do, it says "
+        "that the log directories are a broker's: without meta.properties they are damaged.", scope=STATIC)] = None
     quorum_voters: Annotated[Words, Key("controller.quorum.voters", "Voters of the metadata quorum: with others "
         "than this node nothing expires by settings that they may change while it is down.")] = ()
     broker_log_cleaner_enable: Annotated[Bool, Key("log.cleaner.enable",

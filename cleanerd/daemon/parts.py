@@ -8,6 +8,7 @@ from functools import partial
 from pydantic import TypeAdapter
 
 from cleanerd.broker_agent.brokers import LiveBrokers
+from cleanerd.cleaning.knowledge import node_setting
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.config.load import Configuration
 from cleanerd.daemon.engine.client import Engine
@@ -37,6 +38,7 @@ from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.spark_runtime.spark_master import express_place, spark_place
 from cleanerd.storage.replicas import FollowedReplicas
+from cleanerd.storage.whose import Onlooker
 
 
 @dataclass(slots=True)
@@ -82,13 +84,13 @@ class Parts:
         self.states = PartitionStates(clock, store.all(HOLD, TypeAdapter(Hold).validate_python).values())
         self.obstacles = self.states.obstacles
         self.failures = Failures(store)
-        self.deletions = PendingDeletions(files, clock)
-        self.jobs = Jobs(clock)
+        onlooker = Onlooker(files, lambda: node_setting(configuration()))
+        self.deletions, self.jobs = PendingDeletions(files, clock, onlooker), Jobs(clock)
         # Also those that are configured and not cleaned here: a replica may be on its way to one of them.
         brokers_dirs = tuple(dict.fromkeys((*log_dirs, *configuration().broker.log_dirs)))
         self.ownership = Ownership(
             files, clock, brokers_dirs, self.events, self.deletions, self.metrics, self.jobs, self.brokers,
-            lambda: configuration().broker, recovering, HoldsOfDirectories(store, self.states, clock).take_over,
+            lambda: configuration().broker, recovering, onlooker, HoldsOfDirectories(store, self.states, clock).take_over,
         )  # fmt: skip
         self.brokers_cleaner = BrokersCleaner(files)
         self.conditions = Conditions(

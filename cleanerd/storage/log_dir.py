@@ -36,8 +36,9 @@ from .generation import check_generation
 from .lock import HOLD_S, LogDirLock, other_holder, pause_after
 from .partition_dir import PartitionDir
 from .recover import recover
-from .scan import Checkpoints, PartitionSnapshot, is_kafka_dir, read_bounds, scan_partition
+from .scan import Checkpoints, PartitionSnapshot, read_bounds, scan_partition
 from .staged import StagedGroup
+from .whose import Whose, whose
 
 _WRITER_LOCK_WAIT_S = 30.0
 _OWN_LOCK_WAIT_S = 2.0
@@ -95,8 +96,9 @@ class Around:
 class LogDir:
     """A log directory as it is now, to be made afresh for each piece of work: `at`.
 
-    `is_kafka`: it has `meta.properties`, so it is a broker's, whether that runs or not. `log_dirs`: all directories that
-    may belong to the same broker. Every method raises OSError, and LockHeld or DirOffline where it takes `.lock`.
+    `is_kafka`: it is a broker's, whether that runs or not. `log_dirs`: all directories that may belong to the same broker.
+    `damage`: why nothing may be done to it (`storage.whose`). Every method raises OSError, and LockHeld or DirOffline where
+    it takes `.lock`.
     """
 
     files: Files
@@ -104,11 +106,20 @@ class LogDir:
     clock: Clock
     is_kafka: bool
     log_dirs: tuple[str, ...] = ()
+    damage: str | None = None
 
     @classmethod
-    def at(cls, files: Files, path: str, clock: Clock, log_dirs: Sequence[str] = ()) -> "LogDir":
-        """The directory at a path. Raises OSError when it cannot be looked at."""
-        return cls(files, path, clock, is_kafka_dir(files, path), tuple(log_dirs))
+    def at(
+        cls, files: Files, path: str, clock: Clock, log_dirs: Sequence[str] = (), found: Whose | None = None
+    ) -> "LogDir":
+        """The directory at a path; `found`: whose it is, if that is known. Raises OSError when it cannot be looked at."""
+        found = found or whose(files, path)
+        return cls(files, path, clock, found.is_kafka, tuple(log_dirs), found.damage)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether `meta.properties` says whose it is."""
+        return self.is_kafka and self.damage is None
 
     # -- whose it is --------------------------------------------------------------------------------------------
 

@@ -107,6 +107,12 @@ def stop_broker(log_dir: Path, ends: Mapping[str, int]) -> None:
     (log_dir / names.META_PROPERTIES).write_text(META_PROPERTIES)
 
 
+def leave_to_nobody(log_dir: Path) -> None:
+    """Take everything that a broker has left beside the logs: none will ever come back to them."""
+    for name in (names.META_PROPERTIES, names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT):
+        (log_dir / name).unlink(missing_ok=True)
+
+
 def segment(partition: Path, number: int, kind: FileKind = FileKind.LOG) -> Path:
     """A file of the segment with this number."""
     return sorted(partition.glob("*.log"))[number].with_suffix(kind.value)

@@ -18,7 +18,7 @@ from cleanerd.format.names import TopicPartition
 from cleanerd.format.partition_metadata import render_partition_metadata
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.log_dir import LogDir
-from tests.cleaning.logs import META_PROPERTIES, assert_cleaned, clean, contents, write_logs
+from tests.cleaning.logs import META_PROPERTIES, assert_cleaned, clean, contents, leave_to_nobody, write_logs
 
 ZOOKEEPER = "version=0\ncluster.id=c\nbroker.id=1\n"
 TOPICS = ("orders", "plain")
@@ -142,9 +142,18 @@ def test_what_the_broker_answers_is_known(tmp_path: Path) -> None:
 
 def test_in_a_directory_of_no_broker_everything_is_known(tmp_path: Path) -> None:
     """What holds for its logs is what the user configured, or Kafka's defaults."""
-    log_dir = directory(tmp_path / "logs", None, dict.fromkeys(TOPICS, OURS))
+    log_dir = directory(tmp_path / "logs", None)
     assert alone(log_dir, file="log.cleanup.policy=compact\n") == set()
     assert alone(log_dir, named=None) == set()
+
+
+def test_a_topic_id_in_a_directory_of_no_broker_says_that_it_is_a_brokers(tmp_path: Path) -> None:
+    """Whatever is configured: a copy of a part of a log directory is not told from what is being restored."""
+    log_dir = directory(tmp_path / "logs", None, {"orders": OURS})
+    assert alone(log_dir, assignments=[COMPACT]) == {"orders"}
+    own = [("orders", "cleanup.policy", "compact")]
+    assert alone(log_dir, topics=own, named=["orders"]) == {"orders"}
+    assert alone(log_dir, topics=own, named=None) == {"orders"}
 
 
 def test_what_the_cluster_does_not_have_is_taken_only_by_name_and_policy(tmp_path: Path) -> None:
@@ -224,3 +233,21 @@ def test_one_shot_leaves_unknown_topics_as_they_are_and_names_them(spark: LazySp
     assert "these are left alone: plain\n" in ran.told
     assert contents(log_dir / "plain-0") == before
     assert_cleaned(clean(spark, log_dir, options=["--topic=plain"]), log_dir / "plain-0")
+
+
+@pytest.mark.parametrize("sign", [names.REPLICATION_CHECKPOINT, f"plain-0/{names.PARTITION_METADATA}"])
+@pytest.mark.parametrize("options", [(), ("--dry-run",), ("--topic=orders", "--set=node.id=1")])
+def test_nothing_is_done_to_a_damaged_directory(
+    spark: LazySpark, tmp_path: Path, sign: str, options: Sequence[str]
+) -> None:
+    """Its high watermark binds nobody who takes it for nobody's: nothing is cleaned, committed or recovered."""
+    log_dir = write_logs(tmp_path / "logs", *TOPICS)
+    leave_to_nobody(log_dir)
+    (log_dir / sign).write_text("0\n0\n")
+    (log_dir / "orders-0" / f"{0:020d}.log.swap").touch()  # what a recovery would settle
+    before = {path: contents(path) for path in (log_dir, *(log_dir / str(tp) for tp in FOUND))}
+    ran = clean(spark, log_dir, options=options)
+    assert ran.code == 1
+    assert [result["outcome"] for result in ran.results.values()] == ["failed"]
+    assert f"{log_dir}/meta.properties: expected the file, found none beside {sign}" in ran.told
+    assert {path: contents(path) for path in before} == before

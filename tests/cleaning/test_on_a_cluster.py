@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from cleanerd.cleaning.result import LogResult, Progress
-from cleanerd.format import names
 from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.pipeline import small_log
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.resident_job import ResidentJob
-from tests.cleaning.logs import assert_cleaned, clean, segment, size_of, write_logs
+from tests.cleaning.logs import assert_cleaned, clean, leave_to_nobody, segment, size_of, write_logs
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +46,7 @@ def test_logs_of_several_directories_are_tasks_of_the_same_jobs(
     monkeypatch.setattr(small_log, "SMALL_LOG_BYTES", 1 << 20 if is_small else 0)
     log_dirs = [write_logs(tmp_path / f"broker{node}", "a", "b") for node in range(3)]
     for log_dir in log_dirs:
-        (log_dir / names.META_PROPERTIES).unlink()  # of one broker they would be two copies of a partition
+        leave_to_nobody(log_dir)  # of one broker they would be two copies of a partition
     damaged = segment(log_dirs[1] / "a-0", 1)
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"!")
     shared, seen, run = [], [Seen()], ResidentJob.run

@@ -26,7 +26,7 @@ from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.producer_state import producers_at
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.logs import contents, lock_of_another
+from tests.cleaning.logs import contents, leave_to_nobody, lock_of_another
 from tests.cleaning.retained import (
     EXPIRED,
     FILES,
@@ -119,7 +119,7 @@ def test_c138_expired_segments(tmp_path: Path) -> None:
     left = {path.name for path in directory.iterdir()} - {names.GENERATION}
     assert left == {f"{200:020d}{kind}" for kind in SEGMENT_KINDS}
     assert offsets(tmp_path) == []
-    (tmp_path / names.META_PROPERTIES).unlink()
+    leave_to_nobody(tmp_path)
     with LogWriter(str(tmp_path), "t", 0, segment_bytes=1 << 20) as writer:
         assert writer.log_end_offset == 200
         append(writer, 1, 1, NOW_MS)

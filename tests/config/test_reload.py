@@ -134,7 +134,7 @@ def test_c154_static_keys_refuse_the_whole_update_by_name() -> None:
 @pytest.mark.parametrize("name", [name for name, key in BROKER_KEYS.items() if key.scope is Scope.STATIC])
 def test_c154_every_static_key_is_refused(name: str) -> None:
     """Also one that was not set and one that no longer is."""
-    texts = {"boolean": "false", "paths": "/x", "string": "/x", "int": "7", "long": "7"}
+    texts = {"boolean": "false", "paths": "/x", "string": "/x", "list": "x", "int": "7", "long": "7"}
     text = {"cleanerd.metrics.listen": "", "cleanerd.log.format": "json"}.get(name)
     other = configured({name: texts[BROKER_KEYS[name].type.value] if text is None else text})
     for old, new in ((configured(), other), (other, configured())):

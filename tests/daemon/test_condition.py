@@ -22,7 +22,7 @@ from cleanerd.daemon.work.holds import Hold
 from cleanerd.errors import PolicyChanged
 from cleanerd.format.names import META_PROPERTIES, TopicPartition
 from tests.cleaning.logs import META_PROPERTIES as BROKER
-from tests.cleaning.logs import RECORDS
+from tests.cleaning.logs import RECORDS, stop_broker
 from tests.operate.world import World
 
 
@@ -165,7 +165,7 @@ def test_a_log_that_lies_in_two_directories_is_left_alone(world: World) -> None:
     log, twin = world.log("few"), LogId(str(world.b), TopicPartition("few", 0))
     copytree(world.a / "few-0", world.b / "few-0")
     for log_dir in (world.a, world.b):
-        (log_dir / META_PROPERTIES).write_text(BROKER)
+        stop_broker(log_dir, {"few": RECORDS, "failing": RECORDS})
     world.configure_topic("few", "compact")
     world.configure_topic("failing", "compact")
     world.scan()

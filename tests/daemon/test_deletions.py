@@ -17,7 +17,7 @@ from cleanerd.format import names
 from cleanerd.storage.delete import unlink_all
 from cleanerd.storage.lock import LogDirLock
 from cleanerd.storage.log_dir import LogDir
-from tests.cleaning.logs import lock_of_another
+from tests.cleaning.logs import META_PROPERTIES, lock_of_another
 from tests.cleaning.retained import EXPIRED, NOW_MS, bases, snapshot_of, stop_broker, write_log
 
 DELAY_MS = 60_000
@@ -295,11 +295,31 @@ def test_a_5_a_brokers_deleted_log_is_left_to_it(pending: PendingDeletions, tmp_
     """Also when the directory became a broker's after it was queued."""
     directory = deleted_log(tmp_path)
     adopt(pending, tmp_path)
-    (tmp_path / names.META_PROPERTIES).touch()
+    (tmp_path / names.META_PROPERTIES).write_text(META_PROPERTIES)
     assert pending.run_due(NOW_MS + 10) == Deleted()
     adopt(pending, tmp_path)
     assert next_due_ms(pending) is None
     assert len(list(directory.iterdir())) == 3
+
+
+@pytest.mark.parametrize("sign", [names.REPLICATION_CHECKPOINT, f"kept-0/{names.PARTITION_METADATA}"])
+def test_nothing_is_deleted_in_a_damaged_directory(
+    pending: PendingDeletions, tmp_path: Path, partition: Path, sign: str
+) -> None:
+    """Also when it became one after that was queued (the table of architecture 2)."""
+    directory = deleted_log(tmp_path)
+    adopt(pending, tmp_path)
+    pending.add([deleted_file(partition)], NOW_MS)
+    (tmp_path / sign).parent.mkdir(exist_ok=True)
+    (tmp_path / sign).write_text("0\n0\n")
+    pending._onlooker.look(str(tmp_path), thorough=True)
+    assert pending.run_due(NOW_MS + 10) == Deleted()
+    adopt(pending, tmp_path)
+    assert pending.run_due(NOW_MS + 10**6) == Deleted()
+    assert len(list(directory.iterdir())) == 3
+    (tmp_path / sign).unlink()
+    pending._onlooker.look(str(tmp_path), thorough=True)
+    assert pending.run_due(NOW_MS + 10**7).files == 1, "nobody's again: no meta.properties was ever there"
 
 
 def test_a_5_a_deleted_log_waits_for_the_lock(pending: PendingDeletions, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from cleanerd.daemon.inventory.urgency import FOREVER_MS, DueReason
 from cleanerd.format import names
 from cleanerd.policy.cleanable import RangeLimit
+from tests.cleaning.logs import META_PROPERTIES
 from tests.daemon.inventories import (
     CONFIG,
     HOUR_MS,
@@ -118,7 +119,7 @@ def test_what_may_be_cleaned_of_a_log_on_disk(
 ) -> None:
     """Clean and cleanable bytes and the bound; None: the log is not due. C023: as a broker checkpointed it."""
     if WATERMARK in checkpoints:
-        (fixture.root / names.META_PROPERTIES).touch()
+        (fixture.root / names.META_PROPERTIES).write_text(META_PROPERTIES)
     write_log(fixture.root / "log30-0", segments)
     for name, offset in checkpoints.items():
         write_checkpoint(fixture.root, name, {"log30-0": offset})
@@ -278,7 +279,7 @@ def test_a_new_log_is_looked_at_for_horizons_once_if_it_has_a_clean_section(fixt
     fixture.looks = False
     for name in ("clean-0", "dirty-0", "beyond-0"):
         write_log(fixture.root / name, {0: 100, 10: 100, 20: 0})
-    (fixture.root / names.META_PROPERTIES).touch()
+    (fixture.root / names.META_PROPERTIES).write_text(META_PROPERTIES)
     write_cleaner_checkpoint(fixture.root, {"clean-0": 20, "beyond-0": 20})
     write_checkpoint(fixture.root, names.RECOVERY_POINT_CHECKPOINT, {"clean-0": 20, "beyond-0": 20})
     write_checkpoint(fixture.root, names.REPLICATION_CHECKPOINT, {"clean-0": 20, "beyond-0": 10})

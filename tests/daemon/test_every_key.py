@@ -42,7 +42,7 @@ from cleanerd.format.names import TopicPartition
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.tools.client.producer import Producer, ProducerRecord
 from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.logs import lock_of_another, write_logs
+from tests.cleaning.logs import leave_to_nobody, lock_of_another, write_logs
 from tests.daemon.test_deletions import next_due_ms
 
 DAY_MS = 86_400_000
@@ -54,7 +54,7 @@ class Running:
 
     def __init__(self, root: Path) -> None:
         self.log_dir = write_logs(root / "logs", "t")
-        (self.log_dir / names.META_PROPERTIES).unlink()
+        leave_to_nobody(self.log_dir)
         self._file = root / "server.properties"
         self._fixed = {
             "log.dirs": self.log_dir,

@@ -9,6 +9,7 @@ import pytest
 
 from cleanerd.format import names
 from cleanerd.format.names import FileKind, Suffix
+from tests.cleaning.logs import META_PROPERTIES
 from tests.daemon.inventories import (
     HOUR_MS,
     OLD_MS,
@@ -223,7 +224,7 @@ def test_checkpoint_files_are_read_when_they_are_others(fixture: Fixture) -> Non
 
 def test_high_watermark_that_moves_in_the_active_segment_is_no_change(fixture: Fixture) -> None:
     """It is written every 5 s, for every log of a broker."""
-    (fixture.root / names.META_PROPERTIES).touch()
+    (fixture.root / names.META_PROPERTIES).write_text(META_PROPERTIES)
     write_checkpoint(fixture.root, names.REPLICATION_CHECKPOINT, {"a-0": 25, "b-0": 15})
     fixture.scan()
     write_checkpoint(fixture.root, names.REPLICATION_CHECKPOINT, {"a-0": 29, "b-0": 16})
@@ -236,7 +237,7 @@ def test_meta_properties_make_a_broker_directory(fixture: Fixture) -> None:
     """Without checkpoints nothing of it is known to be committed or to be flushed (spec disk G)."""
     fixture.scan()
     assert fixture.due_names() == ["a-0", "b-0"]
-    (fixture.root / names.META_PROPERTIES).touch()
+    (fixture.root / names.META_PROPERTIES).write_text(META_PROPERTIES)
     assert fixture.scan() == ["~ a-0", "~ b-0"]
     assert fixture.due_names() == []
 

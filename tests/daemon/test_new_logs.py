@@ -18,7 +18,8 @@ from cleanerd.daemon.loops.scanner import Scanner
 from cleanerd.env.files import Files, RealFiles
 from cleanerd.format.names import CLEANERD_LOCK, META_PROPERTIES, PARTITION_METADATA
 from cleanerd.format.partition_metadata import render_partition_metadata
-from tests.cleaning.logs import write_logs
+from tests.cleaning.logs import META_PROPERTIES as BROKER
+from tests.cleaning.logs import leave_to_nobody, write_logs
 from tests.daemon.processes import running
 from tests.operate.world import World
 
@@ -38,8 +39,9 @@ class WrittenBehindUs(RealFiles):
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    """Its logs have no topic ids yet."""
+    """Its logs, a broker's, have no topic ids yet."""
     world = World(tmp_path)
+    (world.a / META_PROPERTIES).write_text(BROKER)
     for path in world.a.glob(f"*/{PARTITION_METADATA}"):
         path.unlink()
     yield world
@@ -52,6 +54,8 @@ def scanner_of(world: World, files: Files) -> Scanner:
     configuration = replace(world.reloader.current, metadata=metadata)
     parts = copy(world.parts)
     parts.files, parts.configuration = files, lambda: configuration
+    parts.ownership = copy(world.parts.ownership)
+    parts.ownership.files = files
     return Scanner(parts)
 
 
@@ -149,5 +153,5 @@ def test_the_first_segment_of_a_log_directory_is_seen_at_once(tmp_path: Path) ->
         assert os.listdir(log_dir) == []
         assert daemon.ask("status")["status"]["log_dirs"][0]["online"] is False
         write_logs(log_dir, "new")
-        (log_dir / META_PROPERTIES).unlink()
+        leave_to_nobody(log_dir)
         daemon.wait(lambda: daemon.ask("logs")["logs"], 30)

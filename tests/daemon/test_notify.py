@@ -12,8 +12,7 @@ import pytest
 
 from cleanerd.daemon.notify import EXTENSION_S, ServiceManager
 from cleanerd.daemon.reports.status_line import StatusLine
-from cleanerd.format.names import META_PROPERTIES
-from tests.cleaning.logs import write_logs
+from tests.cleaning.logs import leave_to_nobody, write_logs
 from tests.daemon.inventories import HandClock
 from tests.daemon.processes import DaemonProcess
 from tests.operate.manager import Manager
@@ -187,7 +186,7 @@ def test_status_line_says_what_needs_somebody(world: World) -> None:
 def test_a_real_daemon_from_start_to_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ready once and not too early, reloads framed, stopping announced, the watchdog fed meanwhile."""
     log_dir = write_logs(tmp_path / "logs", "first")
-    (log_dir / META_PROPERTIES).unlink()
+    leave_to_nobody(log_dir)
     leftover = log_dir / "first-0" / "00000000000000009999.log.cleanerd"
     leftover.touch()
     daemon = DaemonProcess(

@@ -276,6 +276,6 @@ class _Unsynced(RealFiles):
 def test_what_a_pass_renamed_before_it_failed_goes_in_time(tmp_path: Path) -> None:
     write_log(tmp_path)
     passes = Passes(tmp_path, "delete")
-    passes.retention = replace(passes.retention, files=_Unsynced())
+    passes.retention.ownership.files = _Unsynced()
     assert passes.run() == 0
     assert next_due_ms(passes.pending) == NOW_MS + 500

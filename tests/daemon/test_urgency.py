@@ -34,6 +34,7 @@ from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints, scan_partition
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
+from tests.cleaning.logs import META_PROPERTIES
 from tests.daemon.inventories import (
     CONFIG,
     HOUR_MS,
@@ -174,7 +175,7 @@ def test_estimate_of_a_real_log_agrees_with_an_exact_scan(tmp_path: Path, is_kaf
                 writer.roll()
             producer.put(b"k%d" % offset, b"v" * 60, OLD_MS + 100 * offset)
     if is_kafka:
-        (tmp_path / names.META_PROPERTIES).touch()
+        (tmp_path / names.META_PROPERTIES).write_text(META_PROPERTIES)
         write_checkpoint(tmp_path, names.REPLICATION_CHECKPOINT, {"t-0": 8})
         write_checkpoint(tmp_path, names.RECOVERY_POINT_CHECKPOINT, {"t-0": 12})
     write_cleaner_checkpoint(tmp_path, {"t-0": 3})

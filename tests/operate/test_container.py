@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from cleanerd.format.names import META_PROPERTIES
 from tests.broker.kafka import free_ports
-from tests.cleaning.logs import assert_settled, newest, write_logs
+from tests.cleaning.logs import assert_settled, leave_to_nobody, newest, write_logs
 from tests.daemon.processes import wait_until
 from tests.operate.pod import POD, Pod
 from tests.operate.side_by_side import SEGMENT_BYTES, SOON_S
@@ -59,7 +58,7 @@ def test_daemon_in_a_container_cleans_with_a_read_only_root_as_any_user(store: S
     """A user that nobody knows, no capability, nothing to write to but what is mounted; stopped, it goes in order."""
     need("runc", "runc")
     logs = write_logs(tmp_path / "logs", "first", "second")
-    (logs / META_PROPERTIES).unlink()
+    leave_to_nobody(logs)
     for path in [logs, *logs.rglob("*")]:
         os.chown(path, UNKNOWN_UID, UNKNOWN_UID)
     (port,) = free_ports(1)

@@ -17,7 +17,7 @@ from cleanerd.daemon.work.mutes import Mutes
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import META_PROPERTIES, TopicPartition
 from tests.cleaning.logs import META_PROPERTIES as BROKER
-from tests.cleaning.logs import write_logs
+from tests.cleaning.logs import leave_to_nobody, write_logs
 from tests.daemon.inventories import HandClock
 from tests.operate.scrape import Scrape, parse
 
@@ -62,7 +62,7 @@ class World:
     def add(self, *topics: str) -> None:
         """Write more dirty logs into `a`."""
         write_logs(self.a, *topics)
-        (self.a / META_PROPERTIES).unlink()
+        leave_to_nobody(self.a)
 
     def scan(self) -> None:
         self.daemon.scanner.scan()

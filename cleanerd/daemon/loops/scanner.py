@@ -20,7 +20,7 @@ from cleanerd.daemon.workers import Bell, Worker
 from cleanerd.errors import CleanerdError, attempt, guarded
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
-from cleanerd.storage.log_dir import LogDir, Owner, futures, why_two_copies
+from cleanerd.storage.log_dir import Owner, futures, why_two_copies
 
 _NEW_FOR_S = 60.0
 """A broker creates a partition before it writes its topic id, and before we have read of the topic: for so long that is
@@ -137,7 +137,7 @@ class Scanner:
                 _log.info("tried_again", **failure.log.fields(), reason="it changed")
 
     def _why_foreign(self, log: LogId, configuration: Configuration) -> str | None:
-        log_dir = LogDir.at(self._parts.files, log.log_dir, self._parts.clock)
+        log_dir = self._parts.ownership.at(log.log_dir)
         return Knowledge(log_dir, configuration).why_untouched(log.topic_partition)
 
     def _twice(self, logs: Iterable[LogId]) -> dict[LogId, str]:

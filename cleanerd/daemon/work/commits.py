@@ -201,7 +201,7 @@ class JobHost(CommitHost):
         """
         commits, log = self.commits, LogId(self.path, tp)
         configuration = commits.configuration()
-        log_dir = LogDir.at(self.log_dir.files, self.path, self.log_dir.clock)
+        log_dir = commits.ownership.at(self.path)  # as it is now
         reason = Knowledge(log_dir, configuration).why_untouched(tp)
         # it may not be there to be seen
         if reason is None and (target := commits.inventory.moving_to(log)) is not None:

@@ -7,7 +7,8 @@ A file is unlinked only
     1. with `.lock` held: a broker that starts lists the directory, and takes it offline when a file vanishes between the
        listing and its look at it. While another process holds the lock the files wait; a broker removes them itself;
     2. if it is the file that was queued, by inode: a topic may have been deleted and created again meanwhile;
-    3. if no `.cleaned` or `.swap` lies beside it: of a swap that was interrupted the `.deleted` file may be the only copy
+    3. if the log directory is not damaged (`storage.whose`), which is looked at anew;
+    4. if no `.cleaned` or `.swap` lies beside it: of a swap that was interrupted the `.deleted` file may be the only copy
        (rule 5.19b).
 
 The directory of a deleted log (`-delete`) goes with all that is in it, after file.delete.delay.ms from when it was first
@@ -31,7 +32,7 @@ from cleanerd.format.names import DirKind, Suffix, parse_partition_dir
 from cleanerd.storage.delete import deleted_files, remove_files, unlink_all
 from cleanerd.storage.lock import LogDirLock
 from cleanerd.storage.partition_dir import PartitionDir
-from cleanerd.storage.scan import is_kafka_dir
+from cleanerd.storage.whose import Onlooker
 
 _FILES_AT_ONCE = 5_000
 """So many are unlinked before another process that waits for `.lock` has a chance."""
@@ -64,8 +65,9 @@ class _Waiting:
 class PendingDeletions:
     """The queue. Any thread may use it; the disk is never touched under its mutex."""
 
-    def __init__(self, files: Files, clock: Clock) -> None:
+    def __init__(self, files: Files, clock: Clock, onlooker: Onlooker | None = None) -> None:
         self._files = files
+        self._onlooker = onlooker or Onlooker(files)
         self._clock = clock
         self._mutex = threading.Lock()
         self._waiting: dict[str, _Waiting] = {}
@@ -91,7 +93,7 @@ class PendingDeletions:
 
     def adopt_logs(self, log_dir: str, delay_ms: Callable[[str], int]) -> None:
         """Queue the directories of deleted logs that are new; `delay_ms` is that of a topic. Raises OSError."""
-        listed = [] if is_kafka_dir(self._files, log_dir) else self._files.list_names(log_dir)
+        listed = [] if self._onlooker.look(log_dir).is_kafka else self._files.list_names(log_dir)
         found = {}
         for name, parsed in ((name, parse_partition_dir(name)) for name in listed):
             path = os.path.join(log_dir, name)
@@ -143,7 +145,8 @@ class PendingDeletions:
             while not is_gone:
                 with LogDirLock(log_dir):
                     now = self._identity(directory, 0)
-                    if is_kafka_dir(self._files, log_dir) or now is None or now.inode != waiting.inode:
+                    is_brokers = self._onlooker.look(log_dir, thorough=True).is_kafka
+                    if is_brokers or now is None or now.inode != waiting.inode:
                         break
                     count, size_bytes, is_gone = remove_files(
                         PartitionDir(self._files, directory), _FILES_AT_ONCE
@@ -167,6 +170,9 @@ class PendingDeletions:
             try:
                 with LogDirLock(os.path.dirname(directory)):
                     suffixes = {name.suffix for name in PartitionDir(self._files, directory).names()}
+                    if self._onlooker.look(os.path.dirname(directory)).damage is not None:
+                        self._postpone(some, now_ms)
+                        continue
                     if not suffixes & {Suffix.CLEANED, Suffix.SWAP}:
                         self._delete(some, now_ms, done)
             except LockHeld:

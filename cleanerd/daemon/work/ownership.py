@@ -30,6 +30,7 @@ from cleanerd.storage.lock import LogDirLock, may_lease, other_holder
 from cleanerd.storage.log_dir import LogDir, Owner, Recovered
 from cleanerd.storage.metadata_log import why_other_node
 from cleanerd.storage.no_log_dir import why_no_log_dir
+from cleanerd.storage.whose import Onlooker
 
 BROKER_START_S = 60.0
 """How long a directory is left alone for a broker that is expected, if it does not come."""
@@ -77,6 +78,7 @@ class Ownership:
     brokers: LiveBrokers
     config: Callable[[], CleanerdConfig]
     recovering: Callable[[], None]
+    onlooker: Onlooker
     taken: Callable[[str, LogDirLock], None]
 
     def __post_init__(self) -> None:
@@ -87,12 +89,18 @@ class Ownership:
         self._unrecovered: dict[str, set[str]] = {}  # log directories, with what was recovered there so far
 
     def at(self, path: str) -> LogDir:
-        """One of the directories as it is now. Raises OSError."""
-        return LogDir.at(self.files, path, self.clock, self.log_dirs)
+        """One of the directories as it is now. Raises OSError, and DirOffline for one that is damaged (`storage.whose`)."""
+        log_dir = self._at(path)
+        if log_dir.damage is not None:
+            raise DirOffline(log_dir.damage)
+        return log_dir
+
+    def _at(self, path: str) -> LogDir:
+        return LogDir.at(self.files, path, self.clock, self.log_dirs, self.onlooker.look(path))
 
     def owner(self, path: str) -> Owner:
         """Whose it is now, for those who look and touch nothing: one that fails is nobody's."""
-        log_dir, pid = guarded(functools.partial(self.at, path), path), self.owner_of(path)
+        log_dir, pid = guarded(functools.partial(self._at, path), path), self.owner_of(path)
         is_kafka = isinstance(log_dir, LogDir) and log_dir.is_kafka
         if pid is not None:
             return Owner.LIVE_BROKER if is_kafka else Owner.WRITER
@@ -179,7 +187,7 @@ class Ownership:
 
     def _let_restart(self, log_dir: str) -> None:
         """A broker has ended. Where its restart would not wait for our lock, it gets the time for one."""
-        found = guarded(functools.partial(self.at, log_dir), log_dir)
+        found = guarded(functools.partial(self._at, log_dir), log_dir)
         if isinstance(found, LogDir) and found.is_kafka and not may_lease(log_dir):
             self.yield_to_broker(log_dir)
 
@@ -194,15 +202,14 @@ class Ownership:
         try:
             if lock is not None:
                 lock.check()
-                return None
+                return self._damaged(log_dir)
         except LockHeld:  # the directory is another one: a disk was exchanged
             self._release(log_dir)
         except DirOffline as error:
             self._unrecovered[log_dir] = set()  # whatever was under way there has failed
             return error
         why = guarded(functools.partial(why_no_log_dir, self.files, log_dir), log_dir)
-        if why is None:
-            why = why_other_node(self.files, log_dir, self.config())
+        why = why or self._damaged(log_dir) or why_other_node(self.files, log_dir, self.config())
         if why is not None:
             return DirOffline(str(why))
         lock = LogDirLock(log_dir, names.CLEANERD_LOCK)
@@ -220,6 +227,16 @@ class Ownership:
         self._locks[log_dir] = lock
         self._unrecovered[log_dir] = set()
         return None
+
+    def _damaged(self, log_dir: str) -> DirOffline | None:
+        """Why nothing may be done to what can be reached."""
+        found = guarded(functools.partial(self.onlooker.look, log_dir, thorough=True), log_dir)
+        why = str(found) if isinstance(found, CleanerdError) else found.damage
+        if why is None:
+            return None
+        if log_dir in self._locks:
+            self._unrecovered[log_dir] = set()  # what is mended may be another copy
+        return DirOffline(why)
 
     def _release(self, log_dir: str) -> None:
         self._locks.pop(log_dir).__exit__(None, None, None)

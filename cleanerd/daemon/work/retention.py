@@ -35,7 +35,7 @@ from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.daemon.work.states import NotTaken, PartitionStates, Taken
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.errors import CleanerdError, LockHeld, LogUncleanable, SourceChanged, attempt
+from cleanerd.errors import CleanerdError, DirOffline, LockHeld, LogUncleanable, SourceChanged, attempt
 from cleanerd.format.names import DirKind, parse_partition_dir
 from cleanerd.policy.retention import Keeper
 from cleanerd.storage.delete import deleted_files
@@ -153,7 +153,10 @@ class RetentionPasses:
             config = configuration.topic(tp.topic)
 
             def step() -> Retained:
-                log_dir = LogDir.at(self.files, log.log_dir, self.clock)
+                try:
+                    log_dir = self.ownership.at(log.log_dir)
+                except DirOffline as error:  # it is damaged
+                    raise NotTaken(str(error)) from error
                 foreign = Knowledge(log_dir, configuration).why_untouched(tp)
                 if foreign is not None:
                     raise NotTaken(f"{log}: {foreign}")
@@ -233,7 +236,7 @@ class RetentionPasses:
 
     def _read(self, path: str) -> tuple[LogDir, Checkpoints]:
         """A log directory and its checkpoints. Raises CorruptFile, OSError."""
-        log_dir = LogDir.at(self.files, path, self.clock)
+        log_dir = self.ownership.at(path)
         return log_dir, log_dir.checkpoints()
 
     def _one(
