@@ -22,8 +22,20 @@ from tests.tools.spark.sessions import session_of
 
 pytest.importorskip("pyarrow", reason="needs the extra cleanerd[spark]")
 
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)  # fmt: skip
+
 from cleanerd.tools.spark.source import KafkaSegments, SegmentsReader
-from tests.tools.spark.test_write import schema
 
 TOPICS = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir() and not path.name.startswith("__"))
 KAFKA_SCHEMA = (
@@ -31,6 +43,19 @@ KAFKA_SCHEMA = (
     "headers:array<struct<key:string,value:binary>>>"
 )
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+TYPES: dict[str, DataType] = {
+    "binary": BinaryType(), "string": StringType(), "int": IntegerType(), "bigint": LongType(), "boolean": BooleanType(),
+    "timestamp": TimestampType(),
+    "array<struct<key:string,value:binary>>": ArrayType(
+        StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+    ),
+}  # fmt: skip
+
+
+def schema(ddl: str) -> StructType:
+    return StructType(
+        [StructField(name, TYPES[kind]) for name, kind in (part.split() for part in ddl.split(", "))]
+    )
 
 
 def reader_of(ddl: str = "", **options: str) -> SegmentsReader:
