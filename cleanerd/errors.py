@@ -132,7 +132,7 @@ def from_os_error(error: OSError, where: str) -> CleanerdError:
     `where`: the directory or file that the work is about, named when the error names no file: those of an open descriptor
     do not.
     """
-    message = f"{error.filename or where}: {error.strerror or error}"
+    message = in_words(error) if error.filename else f"{where}: {in_words(error)}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return NoSpace(message)
     if error.errno == errno.ENOENT and _lies_there(error.filename, where):
@@ -161,6 +161,29 @@ def naming(path: str) -> Iterator[None]:
         raise
 
 
+_PROCESSES = (
+    "no more processes or threads can be started: raise ulimit -u (LimitNPROC= and TasksMax= of a unit, the limit of a "
+    "container on pids)"
+)
+_REMEDIES = {
+    errno.EAGAIN: f"{os.strerror(errno.EAGAIN)}; perhaps {_PROCESSES}",
+    errno.EMFILE: "too many open files: raise ulimit -n (LimitNOFILE= of a unit, --ulimit nofile= of a container)",
+    errno.ENFILE: "the system has too many open files: raise fs.file-max",
+}
+
+
+def in_words(error: BaseException) -> str:
+    """An exception in a line: what was refused, and where one is known, the limit that refused it."""
+    if isinstance(error, OSError):
+        text = _REMEDIES.get(error.errno or 0) or error.strerror or str(error) or type(error).__name__
+        return f"{error.filename}: {text}" if error.filename is not None else text
+    if isinstance(error, MemoryError):
+        return "out of memory: raise the limit on this process (ulimit -v, MemoryMax= of a unit, that of a container)"
+    if isinstance(error, RuntimeError) and "start new thread" in str(error):
+        return _PROCESSES
+    return " ".join(f"{type(error).__name__}: {error}".removesuffix(": ").split())
+
+
 def guarded(step: Callable[[], _T], where: str) -> _T | CleanerdError:
     """Result of `step`, or what went wrong as a value: the failure boundary of one log. `where` is the file it is about.
 
@@ -174,8 +197,7 @@ def guarded(step: Callable[[], _T], where: str) -> _T | CleanerdError:
         return from_os_error(error, where)
     except Exception as error:  # noqa: BLE001  # a defect, or a file that asks for all memory, parks one log
         line = traceback.extract_tb(error.__traceback__)[-1]
-        what = f"{type(error).__name__}: {error}".removesuffix(": ")
-        failure = InternalError(f"{where}: internal error at {line.name}:{line.lineno}: {what}")
+        failure = InternalError(f"{where}: internal error at {line.name}:{line.lineno}: {in_words(error)}")
         failure.__cause__ = error
         return failure
 

@@ -19,6 +19,7 @@ from cleanerd.cli.options import ASSUME, CONFIGURATION, LOG_DIRS, NOW, SELECTION
 from cleanerd.cli.output import INTERRUPTED, prepare_streams, print_message, write
 from cleanerd.cli.parser import SHELLS, Command, Parser, add_commands
 from cleanerd.cli.tables import fitted
+from cleanerd.cli.unexpected import catch_unexpected, line_of
 from cleanerd.daemon.api.arguments import argument, option
 from cleanerd.env.host import leave_settings, search_host_last
 from cleanerd.errors import BadConfiguration, BadUsage, CleanerdError, Fatal
@@ -141,7 +142,9 @@ def main(argv: Sequence[str] | None = None, *, clean_once: "CleanOnce | None" = 
     """Run one command and return its exit code. `clean_once` stands in for the work of `clean`."""
     prepare_streams()
     search_host_last(sys.path, os.environ)
-    leave_settings(os.environ)
+    if argv is None:  # the process is ours
+        leave_settings(os.environ)
+        catch_unexpected(print_message)
     # else the interpreter looks for garbage in all that is imported before it ends: 0.2 s
     atexit.register(gc.freeze)
     try:
@@ -161,6 +164,9 @@ def main(argv: Sequence[str] | None = None, *, clean_once: "CleanOnce | None" = 
     except CleanerdError as error:
         print_message(str(error))
         return error.exit_code if isinstance(error, Fatal) else 1
+    except Exception as error:  # noqa: BLE001 - the outermost boundary
+        print_message(line_of(error))
+        return 1
 
 
 def _leave(*_: object) -> NoReturn:

@@ -13,7 +13,8 @@ from .trust import why_exposed, why_exposed_itself
 def cache_directory(environment: Mapping[str, str]) -> str:
     """systemd's cache directory, else that of the user. It may not exist yet, and it may not be writable.
 
-    A user without a home that can be written, as in containers, has one among the temporary files.
+    A user without a home that can be written, as in containers, has one among the temporary files; where there is no
+    directory for those either, none can be written.
     """
     given = environment.get("CACHE_DIRECTORY", "").split(":")[0]
     if given:
@@ -23,7 +24,15 @@ def cache_directory(environment: Mapping[str, str]) -> str:
     home = os.path.expanduser("~")
     if os.path.isabs(home) and os.access(home, os.W_OK | os.X_OK):
         return os.path.join(home, ".cache", "cleanerd")
-    return os.path.join(tempfile.gettempdir(), f"cleanerd-{os.geteuid()}")
+    return os.path.join(temporary_directory() or "/tmp", f"cleanerd-{os.geteuid()}")  # noqa: S108
+
+
+def temporary_directory() -> str | None:
+    """Where temporary files go: TMPDIR, /tmp, /var/tmp; None where none of them can be written."""
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError:
+        return None
 
 
 def write_whole(path: str, text: str, mode: int) -> None:

@@ -10,7 +10,10 @@ def usable_cores(own: str = "/proc/self/cgroup", mount: str = "/sys/fs/cgroup") 
 
     So is the CPU limit of a container, and CPUQuota= of a unit. `own`: the file that names the cgroup, below `mount`.
     """
-    cores = len(os.sched_getaffinity(0))
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except OSError:  # a sandbox that lets nobody ask
+        cores = os.cpu_count() or 1
     path = PurePosixPath(_cgroup(own).lstrip("/"))
     for cgroup in (path, *path.parents):
         with contextlib.suppress(OSError, ValueError), open(os.path.join(mount, cgroup, "cpu.max")) as file:

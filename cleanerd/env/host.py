@@ -28,6 +28,7 @@ _PASSED = frozenset(
         "NUMBA_CACHE_DIR",
         "NUMBA_CPU_FEATURES",
         "NUMBA_CPU_NAME",
+        "OPENBLAS_NUM_THREADS",
         "PATH",
         "PYTHONCOERCECLOCALE",
         "PYTHONDONTWRITEBYTECODE",
@@ -47,8 +48,10 @@ _PASSED = frozenset(
     }
 )
 _PASSED_PREFIXES = ("LC_",)
-_NUMBA = {"NUMBA_DISABLE_JIT": "0", "NUMBA_OPT": "3"}
-"""What a `.numba_config.yaml` in the current directory must not change: numba takes a variable before the file."""
+_OURS = {"NUMBA_DISABLE_JIT": "0", "NUMBA_OPT": "3", "OPENBLAS_NUM_THREADS": "1"}
+"""What a `.numba_config.yaml` in the current directory must not change: numba takes a variable before the file. No threads
+for linear algebra, of which we have none: where no more can be started, OpenBLAS sends the process a SIGINT.
+"""
 _NOT_THE_CURRENT_DIRECTORY = "PYTHONSAFEPATH"
 """Else `python -m` and `python -c` look for every module in the directory first in which cleanerd happens to run."""
 
@@ -83,7 +86,7 @@ def leave_settings(environment: MutableMapping[str, str]) -> None:
     """
     for name in [name for name in environment if name.startswith("NUMBA_") and name not in _PASSED]:
         del environment[name]
-    environment.update({_NOT_THE_CURRENT_DIRECTORY: "1", **_NUMBA})
+    environment.update({_NOT_THE_CURRENT_DIRECTORY: "1", **_OURS})
     if sys.warnoptions:
         sys.warnoptions.clear()
         warnings.resetwarnings()

@@ -2,9 +2,10 @@
 
 import fcntl
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+
+from cleanerd.env.cache import temporary_directory
 
 
 @contextmanager
@@ -42,8 +43,11 @@ def file_turn(fd: int) -> Iterator[None]:
 
 
 def _own_file(name: str) -> int | None:
-    try:  # there may be no directory for temporary files
-        path = os.path.join(tempfile.gettempdir(), name)
+    directory = temporary_directory()
+    if directory is None:
+        return None
+    path = os.path.join(directory, name)
+    try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     except OSError:
         return None

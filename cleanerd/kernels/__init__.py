@@ -7,6 +7,7 @@ verdicts) or the library that the test compares it with (SipHash, CRC). Names an
 
 import os
 
-from cleanerd.kernels.compiled import settle_cache
+from cleanerd.kernels.compiled import check_memory, settle_cache
 
+check_memory()
 settle_cache(os.environ)

@@ -7,7 +7,9 @@ version never runs the code of this one.
 
 import atexit
 import contextlib
+import ctypes
 import hashlib
+import mmap
 import os
 import shutil
 import sys
@@ -16,6 +18,7 @@ from collections.abc import MutableMapping
 from functools import cache
 
 from cleanerd.env.cache import cache_directory, why_untrusted
+from cleanerd.errors import Fatal
 from cleanerd.format import codecs, head, offset_index
 from cleanerd.policy import grouping, verdicts, winner
 
@@ -27,7 +30,8 @@ def settle_cache(environment: MutableMapping[str, str]) -> None:
     """Name a directory that can be written, by this user alone: what is loaded from there is executed.
 
     That is one in the directory that is named already, else in the cache directory; a temporary one, which goes away with
-    this process, if another user could have written there, or it is not writable at all. Processes started later inherit it,
+    this process, if another user could have written there, or it is not writable at all; none where that cannot be made
+    either: then each process compiles for itself. Processes started later inherit it,
     and take it again: where every user may write to the directory of temporary files, each engine would compile all kernels.
     Those of another version, of an engine that was installed below a running daemon, do not.
     """
@@ -36,14 +40,34 @@ def settle_cache(environment: MutableMapping[str, str]) -> None:
     if os.path.basename(directory) != version():
         directory = os.path.join(directory, version())
     wrong = why_untrusted(named or directory, is_vouched_for=named is not None)
+    is_writable = wrong is None and _is_writable(directory)
+    if named and wrong is None and not is_writable:
+        wrong = "it cannot be written"
     if wrong is not None:
         sys.stderr.write(f"cleanerd: compiled kernels are not taken from {directory}: {wrong}\n")
-    if wrong is not None or not (named or _is_writable(directory)):
-        temporary = tempfile.mkdtemp(prefix="cleanerd-numba-")
+    if not is_writable:
+        try:
+            temporary = tempfile.mkdtemp(prefix="cleanerd-numba-")
+        except OSError:
+            environment.pop(VARIABLE, None)
+            return
         atexit.register(shutil.rmtree, temporary, ignore_errors=True)
         directory = os.path.join(temporary, version())
         os.mkdir(directory, 0o700)
     environment[VARIABLE] = directory
+
+
+def check_memory() -> None:
+    """Raises Fatal where this process may not make memory executable: LLVM would end it without a word of what is wrong."""
+    page = mmap.mmap(-1, mmap.PAGESIZE)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mprotect(ctypes.c_void_p(address), mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC) != 0:
+        reason = os.strerror(ctypes.get_errno())
+        raise Fatal(
+            f"this process may not make memory executable ({reason}), which compiled kernels and Java need: no "
+            "MemoryDenyWriteExecute= in its unit, or allow it execmem (SELinux)"
+        )
 
 
 @cache

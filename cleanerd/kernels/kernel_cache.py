@@ -16,14 +16,14 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.caching import FunctionCache, IndexDataCacheFile, NullCache
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 from numba.core.serialize import dumps
 
 from cleanerd.env.turns import machine_turn
 
-from .compiled import version
+from .compiled import VARIABLE, version
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
@@ -48,6 +48,19 @@ class KernelCache(FunctionCache):
         codegen = cpu_target.target_context.codegen()
         kept = self._cache_file.keys()
         return [key[0] for key in kept if key == self._index_key(key[0], codegen)]
+
+
+class NotKept(NullCache):
+    """Where there is no directory for compiled code: each process compiles what it calls."""
+
+    def signatures(self) -> list[Any]:
+        """None."""
+        return []
+
+
+def cache_of(function: Callable[..., Any]) -> KernelCache | NotKept:
+    """Of the compiled code of one function."""
+    return KernelCache(function) if VARIABLE in os.environ else NotKept()
 
 
 class _Turn:

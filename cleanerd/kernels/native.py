@@ -16,7 +16,7 @@ from numba.core import cgutils
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-from .kernel_cache import KernelCache, compiling
+from .kernel_cache import cache_of, compiling
 
 JIT: dict[str, Any] = {
     "nogil": True,
@@ -39,7 +39,7 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
     def compiled(function):
         dispatcher = numba.njit(**options)(function)
-        dispatcher._cache = KernelCache(function)
+        dispatcher._cache = cache_of(function)
         dispatcher.compile = compiling()(dispatcher.compile)
         _KERNELS.append(dispatcher)
         return dispatcher

@@ -10,7 +10,7 @@ too, until its CRC is right: a header may claim any size, and a claim beyond the
 
 import os
 from collections.abc import Callable, Generator, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -121,7 +121,8 @@ def pieces_of(fd: int, source: Source, *, ahead: bool = False) -> Iterator[Piece
     while position < source.end:
         if advised is not None and advised < min(position + _AHEAD_BYTES, source.end):
             if within(source.cold, advised, advised + _AHEAD_BYTES):  # to ask for what is there takes time
-                os.posix_fadvise(fd, advised, _AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
+                with suppress(OSError):  # no more than advice
+                    os.posix_fadvise(fd, advised, _AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
             advised += _AHEAD_BYTES
         wanted = min(size, source.end - position)
         # Until its CRC is known to be right, a large batch is no more than what a header claims.

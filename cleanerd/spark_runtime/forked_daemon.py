@@ -14,6 +14,7 @@ import gc
 import importlib
 import json
 import os
+import resource
 import secrets
 import select
 import signal
@@ -22,8 +23,7 @@ import struct
 import sys
 import threading
 import time
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 ADDRESS = "CLEANERD_FORKED_DAEMON"
@@ -122,8 +122,8 @@ def _run(listening: socket.socket, alive: int, make_ready: Callable[[], None]) -
             _take_place(connection)
             _serve(connection)
         code = 0
-    except BaseException:  # noqa: BLE001 - there is no caller
-        traceback.print_exc()
+    except BaseException:  # noqa: BLE001, S110 - there is no caller, and Spark starts another one
+        pass
     finally:
         os._exit(code)
 
@@ -139,7 +139,7 @@ def _leave_driver(keep: tuple[int, ...]) -> None:
             signal.signal(number, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    for descriptor in map(int, os.listdir("/proc/self/fd")):
+    for descriptor in _descriptors():
         if descriptor >= _STREAMS and descriptor not in keep:
             with contextlib.suppress(OSError):  # that of the list itself
                 os.close(descriptor)
@@ -147,6 +147,13 @@ def _leave_driver(keep: tuple[int, ...]) -> None:
     os.dup2(devnull, 0)
     os.dup2(devnull, 1)
     os.close(devnull)
+
+
+def _descriptors() -> Iterable[int]:
+    try:
+        return map(int, os.listdir("/proc/self/fd"))
+    except OSError:  # /proc is not mounted
+        return range(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 def _asked(listening: socket.socket, alive: int) -> socket.socket | None:

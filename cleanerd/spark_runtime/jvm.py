@@ -21,13 +21,13 @@ from py4j.clientserver import ClientServer
 from pyspark import SparkConf, SparkContext
 
 from cleanerd.env.host import passed_on, user_name
-from cleanerd.errors import Fatal
+from cleanerd.errors import Fatal, in_words
 
 from .channel import driver_host
 from .class_archive import ClassArchive
 from .forked_daemon import ForkedDaemon
 from .pyspark_privates import CONNECTION_FILE, connect, forget_gateway, new_context
-from .scratch import SETTING, Scratch, scratch_roots
+from .scratch import SETTING, Scratch, scratch_roots, temporary_place
 from .session_log import SessionLog
 
 _T = TypeVar("_T")
@@ -70,7 +70,7 @@ class Jvm:
             del os.environ[name]
         self._scratch = _scratch_of(conf)
         self.conf = conf
-        self.log = SessionLog()
+        self.log = SessionLog(self._scratch.paths[0])
         self.daemon = daemon
         self.ended = threading.Event()
         self._archive = archive
@@ -187,10 +187,15 @@ def _seen(conf: SparkConf) -> list[str]:
 
 def _scratch_of(conf: SparkConf) -> Scratch:
     """A new one, that a JVM with this configuration writes to. Raises Fatal."""
+    settings = dict(conf.getAll())
     try:
-        scratch = Scratch(scratch_roots(dict(conf.getAll()), os.environ))
+        scratch = Scratch(scratch_roots(settings, os.environ))
     except OSError as error:
-        raise Fatal(f"Spark cannot write its scratch files ({SETTING}): {error}") from error
+        raise Fatal(
+            f"Spark cannot write its scratch files ({in_words(error)}): name a directory that it can write to in TMPDIR or "
+            f"cleanerd.spark.conf.{SETTING}"
+        ) from error
+    os.environ.update(temporary_place(settings, os.environ))
     conf.set(SETTING, ",".join(scratch.paths))
     conf.set(JVM_OPTIONS, f"{scratch.jvm_options()} {conf.get(JVM_OPTIONS, '')}".strip())
     return scratch
@@ -215,7 +220,11 @@ def _provide_files() -> None:
 def _kill_writers(log: SessionLog) -> None:
     """Kill all that write to it: a script and a launcher JVM run before the JVM itself."""
     wanted = os.fstat(log.fileno())
-    for name in filter(str.isdecimal, os.listdir("/proc")):
+    try:
+        names = os.listdir("/proc")
+    except OSError:  # not mounted: the process itself is killed by whoever has it
+        return
+    for name in filter(str.isdecimal, names):
         with contextlib.suppress(OSError):
             found = os.stat(f"/proc/{name}/fd/2")
             if (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino):

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 
-from cleanerd.env.cache import cache_directory
+from cleanerd.env.cache import cache_directory, temporary_directory
 
 SETTING = "spark.local.dir"
 """Spark's: where its scratch files lie, several places divided by commas."""
@@ -30,6 +30,17 @@ def scratch_roots(settings: Mapping[str, str], environment: Mapping[str, str]) -
     if environment.get("CACHE_DIRECTORY"):
         return [os.path.join(cache_directory(environment), "spark")]
     return [tempfile.gettempdir()]
+
+
+def temporary_place(settings: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """TMPDIR for a process whose sessions have these properties, where it finds no other directory for temporary files."""
+    if temporary_directory() is not None:
+        return {}
+    with contextlib.suppress(OSError):
+        root = scratch_roots(settings, environment)[0]
+        os.makedirs(root, exist_ok=True)
+        return {"TMPDIR": root}
+    return {}
 
 
 class Scratch:

@@ -33,11 +33,11 @@ _py4j_logger = logging.getLogger("py4j")
 
 
 class SessionLog(logging.Handler):
-    """The log of one session; it has no name, and goes when it is closed."""
+    """The log of one session, in its scratch directory; it has no name, and goes when it is closed."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: str) -> None:
         super().__init__(logging.WARNING)
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the session
+        self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115 - open as long as the session
         _py4j_logger.propagate = False
         _py4j_logger.addHandler(self)
         logging.getLogger().addFilter(_is_not_of_py4j)

@@ -246,7 +246,12 @@ def _try_lease(path: str, fd: int) -> bool:
     """Take the lease; False where there are none. Raises LockHeld, and closes `fd`, while another process has it open."""
     if os.path.basename(path) != names.LOCK:
         return False
-    fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # what the kernel sends by default would end the process
+    try:
+        fcntl.fcntl(
+            fd, fcntl.F_SETSIG, signal.SIGURG
+        )  # what the kernel sends by default would end the process
+    except OSError:  # a sandbox without signals of one's own choice
+        return False
     for _ in range(ATTEMPTS_MAX):
         try:
             fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -161,3 +162,57 @@ def test_a_daemon_that_is_interrupted_while_it_imports_ends(tmp_path: Path) -> N
     """Where Python ignores an exception, too: in a callback, as the import system has them."""
     ended = python("-c", _INTERRUPTED_IN_A_CALLBACK, tmp_path / "none")
     assert (ended.returncode, ended.stderr) == (130, "cleanerd: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ImportError("no name 'Sentinel'"), "internal error: ImportError: no name 'Sentinel'; CLEANERD_LOG_LEVEL=debug"),
+        (ValueError("two\nlines"), "internal error: ValueError: two lines; CLEANERD_LOG_LEVEL=debug shows where"),
+        (PermissionError(13, "Permission denied", "/x"), "/x: Permission denied"),
+        (OSError(24, "Too many open files"), "too many open files: raise ulimit -n (LimitNOFILE= of a unit, --ulimit"),
+        (RuntimeError("can't start new thread"), "internal error: no more processes or threads can be started: raise"),
+        (MemoryError(), "out of memory: raise the limit on this process"),
+    ],
+)  # fmt: skip
+def test_what_no_code_expected_is_a_line(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    """No traceback reaches a user who has not asked for it."""
+    monkeypatch.setattr("cleanerd.cli.config.load", Mock(side_effect=error))
+    ran = run("config", "show")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith(f"cleanerd: {said}")
+    assert ran.err.count("\n") == 1
+    monkeypatch.setenv("CLEANERD_LOG_LEVEL", "debug")
+    assert "Traceback" in run("config", "show").err
+
+
+def test_what_a_thread_or_a_destructor_raises_is_a_line() -> None:
+    script = """
+import threading
+from cleanerd.cli.output import print_message
+from cleanerd.cli.unexpected import catch_unexpected
+
+class Left:
+    def __del__(self):
+        raise ValueError("in a destructor")
+
+def fail():
+    raise ValueError("in a thread")
+
+catch_unexpected(print_message)
+thread = threading.Thread(target=fail)
+thread.start()
+thread.join()
+Left()
+raise ValueError("at last")
+"""
+    done = python("-c", script)
+    assert done.returncode == 1
+    assert [
+        line[: len("cleanerd: internal error: ValueError: in a")] for line in done.stderr.splitlines()
+    ] == [
+        "cleanerd: internal error: ValueError: in a",
+        "cleanerd: internal error: ValueError: at l",
+    ]

@@ -86,7 +86,8 @@ def test_what_the_host_sets_for_other_python_programs_changes_nothing(tmp_path: 
     (tmp_path / ".numba_config.yaml").write_text("disable_jit: 1\nopt: 9\n")
     (tmp_path / "queue.py").write_text("raise ImportError('of another application')\n")
     code = (
-        "from cleanerd.cli.main import main; main(['--version']); import subprocess, sys, warnings;"
+        "import subprocess, sys, warnings; sys.argv[1:] = ['--version'];"
+        "from cleanerd.cli.main import main; main();"
         "import cleanerd.kernels.scan, numba; warnings.warn('of a library');"
         "print(numba.config.DISABLE_JIT, int(numba.config.OPT), numba.config.DUMP_BYTECODE);"
         "subprocess.run([sys.executable, '-c', 'import queue'], check=True)"

@@ -5,12 +5,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 import cleanerd
 from cleanerd.kernels import compiled
 from cleanerd.kernels.compiled import VARIABLE, settle_cache, version
+from cleanerd.kernels.kernel_cache import NotKept
+from cleanerd.kernels.native import njit
 
 
 def settled(environment: dict[str, str]) -> str:
@@ -21,12 +24,46 @@ def settled(environment: dict[str, str]) -> str:
 
 
 def test_a_directory_that_is_named_already_holds_that_of_this_version(tmp_path: Path) -> None:
-    """Even if it cannot be used: numba complains. What is inherited from a daemon of another version is not its own."""
-    own = settled({VARIABLE: "/proc/named", "CACHE_DIRECTORY": str(tmp_path)})
-    assert own == f"/proc/named/{version()}"
+    """What is inherited from a daemon of another version is not its own."""
+    own = settled({VARIABLE: str(tmp_path / "named"), "CACHE_DIRECTORY": str(tmp_path)})
+    assert own == str(tmp_path / "named" / version())
     assert settled({VARIABLE: own}) == own
-    assert settled({VARIABLE: "/proc/named/0123456789abcdef"}) == f"/proc/named/0123456789abcdef/{version()}"
-    assert os.listdir(tmp_path) == []
+    other = str(tmp_path / "named" / "0123456789abcdef")
+    assert settled({VARIABLE: other}) == f"{other}/{version()}"
+    assert os.listdir(tmp_path) == ["named"]
+
+
+def test_one_that_cannot_be_used_is_named_and_another_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    assert not settled({VARIABLE: "/proc/named"}).startswith("/proc")
+    assert "/proc/named" in (said := capsys.readouterr().err)
+    assert "it cannot be written" in said
+
+
+def test_without_any_directory_that_can_be_written_each_process_compiles_for_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a container whose file systems are read-only (readOnlyRootFilesystem): what only reads needs none."""
+    monkeypatch.setattr("tempfile._get_default_tempdir", Mock(side_effect=FileNotFoundError("none")))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    environment = {VARIABLE: "/proc/named", "CACHE_DIRECTORY": "/proc/none"}
+    settle_cache(environment)
+    assert VARIABLE not in environment
+    monkeypatch.delenv(VARIABLE, raising=False)
+    kernel = njit()(lambda number: number + 1)
+    assert isinstance(kernel._cache, NotKept)
+    assert kernel(1) == 2
+    assert kernel._cache.signatures() == []
+
+
+def test_memory_that_may_not_be_executable_is_named() -> None:
+    """MemoryDenyWriteExecute= of systemd, execmem of SELinux: LLVM would end the process with SIGABRT."""
+    forbid = "import ctypes, sys; ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) and sys.exit(77)"  # PR_SET_MDWE, Linux 6.3
+    ran = subprocess.run(
+        [sys.executable, "-c", f"{forbid}\nimport cleanerd.kernels"], capture_output=True, text=True
+    )
+    if ran.returncode == 77:
+        pytest.skip("this kernel has no PR_SET_MDWE")
+    assert "Fatal: this process may not make memory executable" in ran.stderr
 
 
 def test_a_temporary_one_is_inherited_wherever_it_lies(

@@ -135,7 +135,9 @@ def test_a_jvm_is_given_no_place_where_its_sockets_cannot_be(tmp_path: Path, odd
 def test_a_root_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     root = tmp_path / "file"
     root.touch()
-    with pytest.raises(Fatal, match=rf"scratch files \(spark.local.dir\): .*{root}"):
+    with pytest.raises(
+        Fatal, match=rf"scratch files \({root}: File exists\): name a .* in TMPDIR or .*spark.local.dir"
+    ):
         LazySpark("local[1]", {"spark.local.dir": str(root)}).context()
 
 

@@ -87,7 +87,7 @@ def test_all_that_was_said_is_kept_for_this_user_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CACHE_DIRECTORY", str(tmp_path))
-    log = SessionLog()
+    log = SessionLog(str(tmp_path))
     with open(log.fileno(), "wb", closefd=False) as file:
         file.write(MAIN.encode())
     assert log.why_not_started(OSError("code 1")) == f"{reason_of(MAIN)} (log: {tmp_path}/spark.log)"
@@ -97,7 +97,7 @@ def test_all_that_was_said_is_kept_for_this_user_alone(
 
 
 def test_where_nothing_was_said_the_reason_is_what_was_raised(tmp_path: Path) -> None:
-    log = SessionLog()
+    log = SessionLog(str(tmp_path))
     assert log.why_not_started(OSError("the JVM ended with code 0")) == "the JVM ended with code 0"
     log.close()
 
@@ -107,7 +107,7 @@ import contextlib, socket, struct, sys, threading
 from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 from cleanerd.spark_runtime.session_log import SessionLog
 
-log = SessionLog() if sys.argv[1] == "kept" else None
+log = SessionLog("/tmp") if sys.argv[1] == "kept" else None
 listening = socket.create_server(("127.0.0.1", 0))
 
 def reset():

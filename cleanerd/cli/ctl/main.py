@@ -13,6 +13,7 @@ from cleanerd.cli.ctl import tables as ctl_tables
 from cleanerd.cli.ctl.parser import make_parser
 from cleanerd.cli.output import INTERRUPTED, is_table, prepare_streams, rendered, write
 from cleanerd.cli.tables import fitted
+from cleanerd.cli.unexpected import line_of
 from cleanerd.daemon.api.asking import ask
 from cleanerd.daemon.api.client import (
     BUSY,
@@ -57,6 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except CleanerdError as error:
         _say(str(error))
+        return FAILED
+    except Exception as error:  # noqa: BLE001 - the outermost boundary
+        _say(line_of(error))
         return FAILED
 
 

@@ -28,7 +28,7 @@ from cleanerd.daemon.engine.calls import (
 from cleanerd.env.clock import Clock
 from cleanerd.env.host import passed_on
 from cleanerd.errors import JobFailed
-from cleanerd.spark_runtime.scratch import sweep_those_of
+from cleanerd.spark_runtime.scratch import sweep_those_of, temporary_place
 from cleanerd.spark_runtime.spark_master import SparkPlace
 
 _POLL_S = 0.5
@@ -70,7 +70,7 @@ class _Child:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "cleanerd.daemon.engine.process", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
-                env=passed_on(os.environ),
+                env=passed_on(os.environ) | temporary_place(dict(place.conf), os.environ),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # a signal to the daemon's group is the daemon's to answer
             )

@@ -1,5 +1,6 @@
 """Work on many files in several processes. A file that kills its reader fails its own task alone."""
 
+import contextlib
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
@@ -60,8 +61,12 @@ def _in_processes(
     processes: int,
 ) -> Iterator[tuple[_Task, _Answer]]:
     """The answers, in the order in which tasks end."""
+    started = _started(function, processes)
+    if started is None:
+        yield from ((task, function(task)) for task in tasks)
+        return
     lost: list[_Task] = []
-    with _pool(function, processes) as pool:
+    with started as pool:
         running: dict[Future[_Answer], _Task] = {}
         for task in tasks:
             try:
@@ -79,6 +84,19 @@ def _in_processes(
                 yield task, pool.submit(function, task).result()
         except BrokenProcessPool:
             yield task, killed(task)
+
+
+def _started(function: Callable[[_Task], _Answer], processes: int) -> Executor | None:
+    """A pool that works; None without shared memory, a directory for its sockets, or leave for more processes."""
+    with contextlib.suppress(OSError, ImportError, EOFError, BrokenProcessPool):
+        pool = _pool(function, processes)
+        try:
+            pool.submit(int).result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        return pool
+    return None
 
 
 def _pool(function: Callable[[_Task], _Answer], processes: int) -> Executor:
