@@ -11,6 +11,7 @@ from dataclasses import asdict
 from cleanerd.broker_agent.brokers import BrokerReport, LiveBrokers
 from cleanerd.cli import output
 from cleanerd.cli.configuration import log_dirs
+from cleanerd.cli.privileges import become_owner
 from cleanerd.cli.tables import write_table
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
@@ -21,9 +22,10 @@ from cleanerd.env.files import RealFiles
 def check(arguments: Namespace) -> int:
     """Attach to each broker, greet it, leave; returns the exit code."""
     config = resolve(read_sources(arguments.config)).broker
-    asked = config.but(commit_live="auto")
+    asked, named = config.but(commit_live="auto"), log_dirs(arguments)
+    become_owner(named)
     with contextlib.closing(LiveBrokers(RealFiles(), SystemClock(), lambda: asked)) as brokers:
-        found = [brokers.report(log_dir) for log_dir in log_dirs(arguments)]
+        found = [brokers.report(log_dir) for log_dir in named]
     if output.is_table(arguments.output):
         columns = {
             "LOG DIR": [one.log_dir for one in found],

@@ -15,6 +15,7 @@ from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.cleaning.foreign import left_alone
 from cleanerd.cleaning.knowledge import node_setting
 from cleanerd.cli import output
+from cleanerd.cli.privileges import become_owner
 from cleanerd.config.load import Configuration, examine, resolve
 from cleanerd.config.model import CleanerdConfig, ClusterMetadata, TopicConfig
 from cleanerd.config.settings import Layer
@@ -45,9 +46,12 @@ class Loaded:
 def load(arguments: Namespace, *, is_daemon: bool = False) -> Loaded:
     """Resolve the options. Raises `BadConfiguration`, `BadUsage`, or what `find_metadata` raises.
 
-    A daemon asks brokers itself.
+    A daemon asks brokers itself. As root it becomes the owner of its log directories.
     """
     static = _static(arguments)
+    if is_daemon:
+        config = static.configuration.broker
+        become_owner(static.log_dirs, (config.state_dir, os.path.dirname(config.control_socket)))
     return _with_cluster(static, static.log_dirs, None, is_daemon=is_daemon)
 
 
@@ -57,9 +61,10 @@ def load_each(
     """`load`, for each node whose log directories these are. One node's trouble is not that of others.
 
     Yields what is loaded, or directories and why nothing is known of them. `named`: the topics that a one-shot was given;
-    none for all. Raises as `load` where there is one node.
+    none for all. As root this becomes the owner of the log directories. Raises as `load` where there is one node.
     """
     static = _static(arguments)
+    become_owner(static.log_dirs)
     nodes = by_node(RealFiles(), static.log_dirs)
     for log_dirs in nodes:
         load_one = partial(_with_cluster, static, log_dirs, named)

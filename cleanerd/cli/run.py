@@ -3,7 +3,6 @@
 from argparse import Namespace
 
 from cleanerd.cli.configuration import load
-from cleanerd.daemon.process import Daemon
 from cleanerd.env.files import RealFiles
 from cleanerd.storage.metadata_log import find_metadata
 
@@ -11,6 +10,8 @@ from cleanerd.storage.metadata_log import find_metadata
 def run(arguments: Namespace) -> int:
     """Exit code of the daemon. Raises BadConfiguration, BadUsage, Fatal."""
     loaded = load(arguments, is_daemon=True)
+    from cleanerd.daemon.process import Daemon  # noqa: PLC0415 - settles where kernels are kept: for whom root has become
+
     metadata_log_dir = loaded.configuration.broker.metadata_log_dir
     return Daemon(
         loaded.configuration,

@@ -115,7 +115,7 @@ def why_open(name: str, found: os.stat_result, *, is_sticky_enough: bool = False
 def why_exposed(path: str, *, above: bool = True) -> str | None:
     """Why somebody else could have put what is at a path there, or its directories up to the root; None if nobody could.
 
-    `above`: False where whoever named the path answers for those above. Raises OSError.
+    `above`: False where whoever named the path answers for those above.
     """
     path = place = os.path.realpath(path)
     wrong = why_exposed_itself(path)
@@ -125,11 +125,13 @@ def why_exposed(path: str, *, above: bool = True) -> str | None:
 
 
 def why_exposed_itself(path: str, *, is_sticky_enough: bool = False) -> str | None:
-    """The same of a path alone, None also where there is nothing. A link is not followed. Raises OSError."""
+    """The same of a path alone, None also where there is nothing. A link is not followed."""
     try:
         return why_open(path, os.lstat(path), is_sticky_enough=is_sticky_enough)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        return f"{path}: {error.strerror}"
 
 
 def _is_private(gid: int) -> bool:

@@ -1,0 +1,131 @@
+"""As root, become the user whose log directories these are, before anything is made there and before a JVM starts.
+
+What cleanerd does in a directory is then no more than its owner could do himself, whatever lies there; and new files belong
+to whom they should. The configuration has been read by then: it may be root's alone. Directories of root are cleaned as
+root, and so are others if their owner cannot reach them, or cleanerd: then it stands on `env/trust.py` alone.
+"""
+
+import os
+import pwd
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+import cleanerd
+from cleanerd.cli.output import print_message
+from cleanerd.env.files import RealFiles
+from cleanerd.env.trust import open_directory
+from cleanerd.errors import BadUsage, Fatal, guarded
+from cleanerd.storage.no_log_dir import why_no_log_dir
+
+
+def become_owner(log_dirs: Sequence[str], made_for_him: Iterable[str] = ()) -> None:
+    """Give up root for good, if this is root and the directories belong to somebody else.
+
+    `made_for_him`: directories that he needs and may not be able to make. Raises BadUsage for directories of several users,
+    or one behind a link that somebody else could exchange; Fatal where the system refuses.
+    """
+    if os.geteuid() != 0:
+        return
+    owners = _owners(log_dirs)
+    if len({(found.st_uid) for found in owners.values()}) > 1:
+        whose = ", ".join(f"{path}: {_name(found.st_uid)}" for path, found in owners.items())
+        raise BadUsage(
+            f"the log directories belong to different users ({whose}). As root cleanerd becomes their owner: name those of "
+            "one user at a time with --log-dir, or give all of them the same owner"
+        )
+    owner = next(iter(owners.values()), None)
+    if owner is None or owner.st_uid == 0:
+        return
+    _become(owner.st_uid, owner.st_gid, [*owners], made_for_him)
+
+
+def _owners(log_dirs: Sequence[str]) -> Mapping[str, os.stat_result]:
+    """By path; a mount point whose disk is missing is root's, and no matter."""
+    found = {}
+    for path in log_dirs:
+        try:
+            with open_directory(path) as fd:
+                found[path] = os.fstat(fd)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            continue  # whoever uses it says so
+        except OSError as error:
+            raise BadUsage(f"{path}: {error.strerror}") from error
+    real = {
+        path: one
+        for path, one in found.items()
+        if guarded(partial(why_no_log_dir, RealFiles(), path), path) is None
+    }
+    return real or found
+
+
+def _make(directory: str, uid: int, gid: int) -> None:
+    """Where it is not there yet; what cannot be made is reported by whoever needs it."""
+    parent, name = os.path.split(os.path.abspath(directory))
+    try:
+        with open_directory(parent) as place:
+            os.mkdir(name, 0o750, dir_fd=place)
+            made = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
+            try:
+                os.fchown(made, uid, gid)
+            finally:
+                os.close(made)
+    except OSError:
+        return
+
+
+def _become(uid: int, gid: int, log_dirs: Sequence[str], made_for_him: Iterable[str]) -> None:
+    """The user and his groups; the directory's group comes first, as in the broker that made the directory."""
+    try:
+        user = pwd.getpwuid(uid)
+    except KeyError:  # a container's
+        groups, home = [gid], "/"
+    else:
+        groups, home = os.getgrouplist(user.pw_name, user.pw_gid), user.pw_dir
+    mine = os.getgroups(), os.getresgid()
+    try:
+        os.setgroups(groups)
+        os.setresgid(*[gid if gid in groups else groups[0]] * 3)
+        os.seteuid(uid)
+        needed = (sys.executable, os.__file__, cleanerd.__file__, *log_dirs)
+        unreadable = next(filter(_is_unreadable, needed), None)
+        os.seteuid(0)
+        if unreadable is None:
+            for directory in made_for_him:
+                _make(directory, uid, os.getegid())
+            os.setresuid(uid, uid, uid)
+        else:
+            os.setresgid(*mine[1])
+            os.setgroups(mine[0])
+    except OSError as error:
+        raise Fatal(
+            f"root cannot become {_name(uid)}, who owns the log directories ({error.strerror}): start cleanerd as that user"
+        ) from error
+    if unreadable is None:
+        print_message(f"the log directories belong to {_name(uid)}: cleanerd goes on as that user")
+        _settle(home)
+    else:
+        print_message(
+            f"the log directories belong to {_name(uid)}, who cannot read {unreadable}: cleanerd goes on as root"
+        )
+
+
+def _is_unreadable(path: str) -> bool:
+    return not os.access(path, os.R_OK, effective_ids=True)
+
+
+def _settle(home: str) -> None:
+    """What was root's in the environment of this process."""
+    os.environ["HOME"] = home
+    for name in ("TMPDIR", "XDG_CACHE_HOME", "CACHE_DIRECTORY", "NUMBA_CACHE_DIR"):
+        if name in os.environ and not os.access(os.environ[name], os.W_OK | os.X_OK):
+            del os.environ[name]
+    if not os.access(".", os.R_OK | os.X_OK):
+        os.chdir("/")
+
+
+def _name(uid: int) -> str:
+    try:
+        return f"user {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"user {uid}"
