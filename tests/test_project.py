@@ -50,7 +50,6 @@ def test_wheel_brings_along_what_an_installation_needs(wheel: zipfile.ZipFile) -
         "cleanerd/py.typed",
         "cleanerd/spark_runtime/log4j2.properties",
         "cleanerd/daemon/page/templates/style.css",
-        "cleanerd/tools/cli/templates/inspect.html",
         f"cleanerd-{cleanerd.__version__}.dist-info/licenses/LICENSE",
     } <= set(names)
     assert not [name for name in names if name.startswith("tests/")]

@@ -6,12 +6,11 @@ each log, `assumed` where something was (`--assume`), and `peak_extra_bytes`, `p
 """
 
 import codecs
-import contextlib
 import io
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cleanerd import API_VERSION
@@ -107,15 +106,6 @@ def write(text: str) -> bool:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing to write when Python ends
         raise CleanerdError(f"standard output cannot be written: {error.strerror}") from None
     return True
-
-
-@contextlib.contextmanager
-def written_to(path: str) -> Iterator[None]:
-    """The block writes a file; its failures become `CleanerdError`."""
-    try:
-        yield
-    except OSError as error:
-        raise CleanerdError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def print_message(text: str) -> None:

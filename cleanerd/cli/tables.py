@@ -21,11 +21,11 @@ _STYLES = {
     **dict.fromkeys(("cleaning", "running", "staged", "queued", "superseded_by_broker", "info"), "cyan"),
 }
 _NUMERIC = frozenset((
-    "ABORTED", "AFTER", "BATCHES", "BATCHES OF", "BEFORE", "BY GROUP", "BYTE", "BYTES/BATCH", "CLEANABLE", "CLEANINGS",
-    "DELETED", "DIRTY", "DONE", "ETA", "FAILURES", "FREE", "FREES", "KEYS", "LARGEST", "LARGEST AT OFFSET", "LOG START",
-    "MB/S", "MEAN SIZE", "NEWEST", "NO KEY", "PEAK EXTRA", "READ", "READS", "RECORD", "RECORDS", "RECORDS/BATCH",
-    "RECORDS/S", "REMOVES", "SAVES", "SECONDS", "SEGMENTS", "SHARE", "SIZE", "STAGED", "STORED", "SUPERSEDED",
-    "SUPERSEDED SINCE", "TAKES", "TO", "TOMBSTONES", "TOOK", "TOPIC'S CODEC SAVES",
+    "ABORTED", "AFTER", "BATCHES", "BEFORE", "BY GROUP", "BYTE", "BYTES", "CLEANABLE", "CLEANINGS", "DELETED", "DIRTY",
+    "DONE", "ETA", "FAILURES", "FREE", "FREES", "KEYS", "LOG START", "MB/S", "MEAN SIZE", "NO KEY", "OF THAT ACTIVE",
+    "ON DISK", "PEAK EXTRA", "READ", "READS", "RECORDS", "RECORDS/BATCH", "RECORDS/S", "SECONDS",
+    "SEGMENTS", "SHARE", "SIZE", "STAGED",
+    "SUPERSEDED", "TAKES", "TO", "TOMBSTONES", "TOOK", "TOPIC'S CODEC SAVES", "LARGEST",
 ))  # fmt: skip
 _is_fitted = contextvars.ContextVar("is_fitted", default=True)
 

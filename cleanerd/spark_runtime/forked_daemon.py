@@ -83,10 +83,8 @@ class ForkedDaemon:
             threading.Event().wait(_POLL_S)
 
 
-def hand_over(address: str, stdout: int = 1) -> bool:
+def hand_over(address: str) -> bool:
     """Let the one that listens at `address` take this process's place; returns when it has ended.
-
-    `stdout`: the descriptor that is its standard output there.
 
     False at once if there is none that answers.
     """
@@ -102,10 +100,10 @@ def hand_over(address: str, stdout: int = 1) -> bool:
     mask = os.umask(0)
     os.umask(mask)
     about = json.dumps([sys.argv, dict(os.environ), mask]).encode()
-    socket.send_fds(connection, [_LENGTH.pack(len(about))], [0, stdout, 2])
+    socket.send_fds(connection, [_LENGTH.pack(len(about))], range(_STREAMS))
     connection.sendall(about)
     devnull = os.open(os.devnull, os.O_RDWR)
-    for stream in {*range(_STREAMS), stdout}:  # what the JVM sends, and its end, is for the other process
+    for stream in range(_STREAMS):  # what the JVM sends, and its end, is for the other process
         os.dup2(devnull, stream)
     connection.recv(1)
     return True

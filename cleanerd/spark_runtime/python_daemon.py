@@ -7,7 +7,6 @@ that had nothing to do for a minute. Where the driver has forked one that is rea
 import gc
 import importlib
 import os
-import sys
 
 from cleanerd.spark_runtime.forked_daemon import ADDRESS, TASKS, hand_over
 
@@ -27,7 +26,5 @@ def _serve() -> None:
 
 
 if __name__ == "__main__":
-    stdout = int(os.environ.pop("CLEANERD_STDOUT", "1"))  # of python.sh
-    if ADDRESS not in os.environ or not hand_over(os.environ[ADDRESS], stdout):
-        sys.stdout = open(stdout, "w", closefd=False)  # noqa: SIM115 - PySpark writes its address there
+    if ADDRESS not in os.environ or not hand_over(os.environ[ADDRESS]):
         _serve()

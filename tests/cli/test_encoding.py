@@ -24,7 +24,6 @@ DIRECTORY = f"--log-dir={GOLDEN}"
 COMMANDS = {
     "clean": [DIRECTORY],
     "verify": [DIRECTORY, "--topic=plain"],
-    "inspect": [DIRECTORY, "--topic=plain", "--details"],
     "config show": [DIRECTORY, "--origin"],
     "salvage": [str(GOLDEN / "plain-0")],
 }

@@ -25,17 +25,10 @@ from cleanerd.format.producer_snapshot import ProducerEntry, parse_producer_snap
 from cleanerd.format.record import decode_unsigned_varint, decode_varint
 from cleanerd.format.time_index import parse_time_index
 from cleanerd.format.txn_index import AbortedTxn, parse_txn_index, render_txn_index
-from cleanerd.tools.insight.coordinator_records import (
-    CONSUMER_OFFSETS,
-    TRANSACTION_STATE,
-    parse_coordinator_key,
-    parse_coordinator_record,
-)
 from tests.fuzz.mutate import batches_mutated, mutated
 from tests.fuzz.targets import Target
 from tests.kernels.random_log import RandomLog
 from tests.storage.metadata import SAMPLE_CONFIG, SAMPLE_TOPIC, remove
-from tests.tools.insight.test_coordinator_records import OLD, WRITTEN
 
 _PRODUCER = ProducerEntry(5, 1, 9, 100, 3, 1_700_000_000_000, 0, 90)
 _TXN = AbortedTxn(5, 10, 20, 21)
@@ -75,25 +68,6 @@ def _decompress(data: bytes) -> None:
         assert len(found) <= max(_EXPANDED_MAX_BYTES, len(data))
 
 
-def _coordinator(data: bytes) -> None:
-    topic = TRANSACTION_STATE if data[:1] == b"t" else CONSUMER_OFFSETS
-    end = 3 + int.from_bytes(data[1:3])
-    parse_coordinator_key(topic, data[3:end])
-    parse_coordinator_record(topic, data[3:end], data[end:])
-
-
-def _coordinator_records() -> tuple[bytes, ...]:
-    old = "0001000762696c6c696e67000174" + "00" * 4
-    found = [(topic, key, value) for topic, key, value, *_ in WRITTEN]
-    found += [(CONSUMER_OFFSETS, old, value) for _, value, _ in OLD]
-    return tuple(
-        (b"t" if topic == TRANSACTION_STATE else b"c")
-        + struct.pack(">H", len(bytes.fromhex(key)))
-        + bytes.fromhex(key + value.replace(" ", ""))
-        for topic, key, value in found
-    )
-
-
 def _names(data: bytes) -> None:
     name = data.decode("utf-8", "surrogateescape")
     parse_segment_file(name)
@@ -126,7 +100,6 @@ TARGETS = {
     "head": _made(peek_batch, batches),
     "legacy entry": _made(decode_entry, _legacy, batches_mutated),
     "compressed": _made(_decompress, _compressed),
-    "coordinator record": _made(_coordinator, _coordinator_records),
     "varint": _parser(_varints, b"\x00", b"\xff\xff\xff\xff\x0f", b"\x80\x01"),
     "control key": _parser(parse_control_key, b"\0\0\0\1", b"\0\0\0\0"),
     "end txn value": _parser(parse_end_txn_value, b"\0\0\0\0\0\7"),

@@ -49,7 +49,6 @@ from cleanerd.storage.recover import recover
 from cleanerd.storage.scan import scan_partition
 from cleanerd.storage.staged import read_manifests
 from cleanerd.tools.client.reader import read_records
-from cleanerd.tools.insight.inspect import inspect_partition
 from cleanerd.tools.insight.records import open_log, read_columns
 from cleanerd.tools.insight.salvage import salvage
 from cleanerd.tools.insight.verify import verify
@@ -181,7 +180,6 @@ READERS: tuple[Callable[[Path], object], ...] = (
     _read,
     _verify,
     _consume,
-    lambda log_dir: inspect_partition(str(log_dir / str(TP)), now_ms=NOW_MS),
     lambda log_dir: find_metadata(FILES, [str(log_dir)], str(log_dir)),
     _salvage,
     _settle,  # the last one: it changes something

@@ -181,10 +181,12 @@ NOISE = "import sys; print('tracing is on', flush=True); import threading\n"
 def test_what_the_host_prints_in_a_worker_is_no_part_of_the_conversation(tmp_path: Path) -> None:
     """PySpark's JVM takes the first bytes of its child's standard output for an address (SPARK-23240)."""
     (tmp_path / "sitecustomize.py").write_text(NOISE)
-    code = "import os; os.write(int(os.environ['CLEANERD_STDOUT']), b'address')"
+    (tmp_path / "asked.py").write_text("import os, sys; os.write(1, ' '.join(sys.argv[1:]).encode())")
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "CLEANERD_PYTHON": sys.executable}
-    ran = subprocess.run([PYTHON, "-c", code], env=environment, capture_output=True, check=True)
-    assert ran.stdout == b"address"
+    ran = subprocess.run(
+        [PYTHON, "-m", "asked", "an", "address"], env=environment, capture_output=True, check=True
+    )
+    assert ran.stdout == b"an address"
     assert b"tracing is on" in ran.stderr
 
 

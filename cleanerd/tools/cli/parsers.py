@@ -27,7 +27,7 @@ COMMANDS = (
     Command(
         "inspect",
         "cleanerd.tools.cli.inspect:run",
-        "show what is in logs and why they are so large: keys, superseded records, hot keys, ages, codecs",
+        "show why logs are so large: superseded records by age and key, keys in several partitions, codecs",
         (
             "cleanerd inspect --config /etc/kafka/server.properties",
             "cleanerd inspect --log-dir /data/kafka-logs --topic orders --partition 3",
@@ -36,24 +36,7 @@ COMMANDS = (
         arguments=(
             *LOG_DIRS,
             *SELECTION,
-            option("--details", "show the details of each log, also of several"),
-            option(
-                "--keys-max",
-                "sample keys above this number; default: 1048576",
-                metavar="N",
-                type=number,
-            ),
-            option(
-                "--prefix-bytes",
-                "length of key prefixes; default: up to the first of - . / : _ | #",
-                metavar="N",
-                type=number,
-                default=0,
-            ),
             NOW,
-            _PROCESSES,
-            option("--html", "also write one self-contained HTML file with plots", metavar="FILE"),
-            option("--parquet", "also write one row per log; needs cleanerd[spark]", metavar="FILE"),
             output("csv"),
         ),
     ),

@@ -15,3 +15,27 @@ def register(spark: Any) -> None:
     from cleanerd.tools.spark.source import KafkaSegments  # noqa: PLC0415 - needs pyarrow
 
     spark.dataSource.register(KafkaSegments)
+
+
+_OF_DATA_FRAMES = (
+    "org.apache.spark.sql.functions",
+    "org.apache.spark.sql.classic.*",
+    "org.apache.spark.sql.api.python.*",
+)
+"""What PySpark knows by its short name, beside what a session of cleanerd needs."""
+
+
+def session_of(context: Any) -> Any:
+    """A `SparkSession` in a context of cleanerd's, which knows the data source. Raises `ImportError` without the extra.
+
+    PySpark takes it for the current one, which else may be one whose JVM is gone.
+    """
+    from py4j.java_gateway import java_import  # noqa: PLC0415
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    SparkSession._instantiatedSession = None
+    for name in _OF_DATA_FRAMES:
+        java_import(context._jvm, name)
+    session = SparkSession(context)
+    register(session)
+    return session
