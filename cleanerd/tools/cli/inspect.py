@@ -54,15 +54,16 @@ def _inspect(chosen: dict[str, list[str]], now_ms: int) -> "Inspection":
     try:
         import cleanerd.tools.spark.source  # noqa: F401, PLC0415 - needs an extra
         from cleanerd.spark_runtime.lazy_spark import LazySpark  # noqa: PLC0415 - takes a second
-        from cleanerd.tools.spark.inspect import Inspection, inspect  # noqa: PLC0415
+        from cleanerd.tools.spark.inspect import Inspection, disk_bytes, inspect  # noqa: PLC0415
     except ImportError as error:
         raise CleanerdError(f"inspect needs pyarrow: pip install 'cleanerd[spark]' ({error})") from None
-    if not any(chosen.values()):
+    filled = {log_dir: [path for path in paths if disk_bytes(path)] for log_dir, paths in chosen.items()}
+    if not any(filled.values()):
         return Inspection()
     cores = usable_cores()
     spark = LazySpark(f"local[{cores}]", {"spark.sql.shuffle.partitions": str(4 * cores)})
     try:
-        return spark.run(lambda context: inspect(context, chosen, now_ms))
+        return spark.run(lambda context: inspect(context, filled, now_ms))
     finally:
         spark.stop()
 
