@@ -1,5 +1,6 @@
 """`cleanerctl mute` and `unmute` against a real broker whose own cleaner works."""
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -146,9 +147,10 @@ def test_a_muted_log_that_cleanerd_does_not_clean_goes_back_to_the_brokers_clean
         KafkaBroker(
             tmp_path / "broker", [logs / "of-it"], {"log.cleaner.min.cleanable.ratio": "0.0"}
         ) as broker,
-        running(tmp_path / "daemon", logs / "of-it", **settings) as daemon,
+        contextlib.ExitStack() as stack,
     ):
         create_topics(broker.admin(), TOPICS)
+        daemon = stack.enter_context(running(tmp_path / "daemon", logs / "of-it", **settings))
         wait_until(lambda: {"quiet", "loud"} <= {log["topic"] for log in daemon.ask("logs")["logs"]}, 60)
         daemon.ask("mute", "quiet")
         cause(daemon, logs)

@@ -9,6 +9,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from structlog.testing import capture_logs
 
 from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.broker_agent.swap import Swapped
@@ -17,6 +18,7 @@ from cleanerd.daemon.api.verbs import clean
 from cleanerd.daemon.engine.calls import ExamineCall
 from cleanerd.daemon.engine.client import Engine
 from cleanerd.daemon.reports.explain import _cleaned_next_by, explain
+from cleanerd.daemon.reports.views import log_dir_view
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.files import FileStat, RealFiles
@@ -267,6 +269,35 @@ def test_what_is_ever_thrown_away_is_within_its_bound() -> None:
         ):
             wasted, staged, since = wasted + staged, total // 2, 0
     assert 0 < wasted <= total
+
+
+def test_what_is_left_to_the_brokers_cleaner_is_said_with_what_would_change_it(world: World) -> None:
+    """At the start and in `status`; one line of log, and another when it becomes another thing."""
+    bring_closed_segments(world, "one-0")
+
+    def said() -> tuple[int, int, str]:
+        view = log_dir_view(world.parts, str(world.a))
+        return view.cleans, view.leaves_to_broker, str(view.share)
+
+    scan(world)
+    cleans, leaves, text = said()
+    assert (cleans, leaves) == (0, 3)
+    assert text.startswith(
+        "cleans 0 logs; leaves 3 logs to the broker's own cleaner, once that is seen at work"
+    )
+    assert (
+        "results wait until the running broker stops (cleanerd.commit.live is off). To change that: " in text
+    )
+    assert text.endswith("cleanerd.commit.live=auto has the broker swap results in")
+    write_cleaner_checkpoint(world.a, {"three-0": 1})
+    assert "once" not in said()[2]
+    world.configure(cleanerd_min_cleanable_dirty_ratio="0.1", cleanerd_commit_live="auto")
+    world.parts.obstacles.ignored.clear()
+    assert said() == (3, 0, "cleans 3 logs; the running broker swaps results in at once")
+    with capture_logs() as lines:
+        world.restart()
+    (line,) = (one for one in lines if one["event"] == "work_shared" and one["log_dir"] == str(world.a))
+    assert line["share"].startswith("cleans 0 logs")
 
 
 def test_explain_says_who_cleans_a_log_next(world: World) -> None:

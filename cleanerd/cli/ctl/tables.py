@@ -329,7 +329,9 @@ def _status(status: Row) -> str:
         ]
     )
     jobs = "\n" + table(status["running"], _JOBS) if status["running"] else ""
-    return head + "\n" + table(status["log_dirs"], _LOG_DIRS) + jobs
+    shares = [_wrapped(f"{one['path']}: ", one["share"], 4) for one in status["log_dirs"] if one.get("share")]
+    shown = "".join(f"{line}\n" for lines in shares for line in lines)
+    return head + "\n" + table(status["log_dirs"], _LOG_DIRS) + ("\n" + shown if shown else "") + jobs
 
 
 def _forecast(found: Row) -> str:

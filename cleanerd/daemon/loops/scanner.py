@@ -15,6 +15,7 @@ from cleanerd.daemon.inventory.watch import LogDirWatcher
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.store import MOVING
 from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.work.share import share
 from cleanerd.daemon.work.states import NOT_COMPACTED
 from cleanerd.daemon.workers import Bell, Worker
 from cleanerd.errors import CleanerdError, attempt, guarded
@@ -42,6 +43,7 @@ class Scanner:
         self._rested_s = -math.inf  # until then what changes is left for one look at all of it
         self._reported_offline: frozenset[str] = frozenset()
         self._bell = Bell()
+        self._shares: dict[str, object] = {}  # as they were told, by log directory
         self._new_since_s: dict[LogId, float] = {}  # logs that may be of a topic that is just being created
         self._moving = dict(parts.store.all(MOVING, _partitions))  # as the history knows it
         for log_dir, moving in self._moving.items():
@@ -72,6 +74,7 @@ class Scanner:
             delay_ms = lambda topic: parts.configuration().topic(topic).file_delete_delay_ms  # noqa: E731
             attempt(partial(parts.deletions.adopt_logs, log_dir, delay_ms), log_dir)
         parts.metrics.scanned(parts.log_dirs, parts.obstacles.offline)
+        self._tell_shares()
         self.watcher.follow()
 
     def _remember_moves(self, were_offline: Set[str] = frozenset()) -> None:
@@ -97,6 +100,16 @@ class Scanner:
             for tp in partitions.intersection(futures([name])):
                 log = LogId(log_dir, tp)
                 _log.warning("move_unseen", **log.fields(), path=f"{log_dir}/{name}")
+
+    def _tell_shares(self) -> None:
+        """What is done in each log directory: once, and whenever that becomes another thing."""
+        for log_dir in self._online():
+            found = share(self._parts.conditions, log_dir)
+            if self._shares.get(log_dir) != found.kind:
+                self._shares[log_dir] = found.kind
+                _log.info(
+                    "work_shared", log_dir=log_dir, cleans=found.cleans, leaves=found.leaves, share=found.text
+                )
 
     def refresh(self) -> None:
         """Look only at what was touched."""

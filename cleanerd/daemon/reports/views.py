@@ -14,6 +14,7 @@ from cleanerd.daemon.values.models import HoldView, LogDirView, LogView, MuteVie
 from cleanerd.daemon.work.condition import Condition
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.daemon.work.mutes import Mute
+from cleanerd.daemon.work.share import share
 from cleanerd.env.space import space_of
 from cleanerd.policy.cleanable import CleanableRange, non_active_from
 
@@ -112,7 +113,7 @@ def log_dir_view(parts: Parts, log_dir: str) -> LogDirView:
             staged = parts.commits.staged_bytes(log_dir)
         except OSError as error:
             reason = str(error)
-    way = parts.ownership.way(log_dir)
+    way, found = parts.ownership.way(log_dir), share(parts.conditions, log_dir)
     return LogDirView(
         path=log_dir,
         online=reason is None,
@@ -123,6 +124,9 @@ def log_dir_view(parts: Parts, log_dir: str) -> LogDirView:
         broker_is_live=way.committed_by != "lock",
         committed_by=way.committed_by,
         swap_reason=way.reason,
+        cleans=found.cleans,
+        leaves_to_broker=found.leaves,
+        share=found.text if reason is None else None,
     )
 
 

@@ -145,6 +145,10 @@ _row("leftovers_not_read", "warning", ("directory", "reason"),
 _row("ignored", "warning", (*_LOG, "reason"),
      "A log is left alone: it does not belong to the cluster, or it lies in two log directories.",
      "Remove the directory if it is a stray; of two copies keep one.")
+_row("work_shared", "info", ("log_dir", "cleans", "leaves", "share"),
+     "What cleanerd does in a log directory: how many compacted logs it cleans, how many it leaves to the broker's cleaner, "
+     "when results take effect, and the settings that would change that. One line for each directory at the start, and when "
+     "it becomes another thing.")
 _row("lease_given_back", "warning", (*_LOG, "reason"),
      "A muted log has been due for five minutes, or when the daemon started, and cleanerd has not cleaned it: the broker's "
      "cleaner is no longer kept from it.",

@@ -40,6 +40,10 @@ class BrokersCleaner:
         seen = self._first_seen.get(log_dir)
         return seen is not None and log_dir not in self._is_off and self._checkpoint(log_dir) != seen[1]
 
+    def is_off(self, log_dir: str) -> bool:
+        """Whether the broker that owns the log directory has said that its cleaner is off."""
+        return log_dir in self._is_off
+
     def _checkpoint(self, log_dir: str) -> FileStat | None:
         try:
             return self._files.stat(os.path.join(log_dir, CLEANER_OFFSET_CHECKPOINT))

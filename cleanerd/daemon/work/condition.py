@@ -73,6 +73,13 @@ class Conditions:
         """Whether the cleaner of the broker that owns the log directory is at work, and not kept from the log."""
         return self.brokers_cleaner.is_at_work(log.log_dir) and not self.is_leased(log)
 
+    def left_to_broker(self, log: LogId) -> bool:
+        """Whether a live broker's cleaner, once it is seen at work, has a log for some time before cleanerd takes it."""
+        broker, config = self.configuration().broker, self.configuration().topic(log.topic_partition.topic)
+        is_off = self.brokers_cleaner.is_off(log.log_dir) or self.is_leased(log)
+        is_first = config.broker_min_cleanable_dirty_ratio <= config.min_cleanable_dirty_ratio < 1
+        return is_first and not is_off and broker.broker_cleaner_grace_ms > 0
+
     def of(self, log: LogId) -> Condition:
         """The condition of a log as it is now."""
         return self._of(log, self.ownership.owner_of)
