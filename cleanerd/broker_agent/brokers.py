@@ -16,7 +16,7 @@ from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.scan import Checkpoints
 
 from .live_logs import LiveLog, describe, live_checkpoints
-from .session import Session
+from .session import NotLoaded, Session
 from .swap import Swap, Swapped
 
 TESTED_RELEASES = ("2.8", "3.3", "3.5", "3.7", "3.9", "4.0", "4.1", "4.2", "4.3", "4.4")
@@ -30,7 +30,7 @@ _RETRY_S = 60.0
 @dataclass(frozen=True, slots=True)
 class BrokerReport:
     """The broker of a log directory, and what it has answered (`Session.hello`). `reason`: why it cannot be asked to swap,
-    None if it can.
+    None if it can. Not `is_asked`: nothing is known to be in the way, but the agent was not loaded.
     """
 
     log_dir: str
@@ -40,15 +40,20 @@ class BrokerReport:
     capabilities: Sequence[str] = ()
     broker_log_dirs: Sequence[str] = ()
     reason: str | None = None
+    is_asked: bool = True
 
 
 class LiveBrokers:
     """Thread-safe."""
 
-    def __init__(self, files: Files, clock: Clock, config: Callable[[], CleanerdConfig]) -> None:
+    def __init__(
+        self, files: Files, clock: Clock, config: Callable[[], CleanerdConfig], *, loads: bool = True
+    ) -> None:
+        """Not `loads`: a broker is asked only if it has brought the agent along."""
         self._files = files
         self._clock = clock
         self._config = config
+        self._loads = loads
         self._mutex = threading.Lock()
         self._sessions: dict[int | str, Session] = {}  # by pid; by log directory where that cannot be seen
         self._refused: dict[tuple[str, int], tuple[float, str]] = {}  # until when, and why
@@ -108,7 +113,8 @@ class LiveBrokers:
         try:
             session = self.session(log_dir)
         except (NoWayIn, DirOffline) as error:
-            return BrokerReport(log_dir, reason=str(error))
+            is_asked = not isinstance(error, NotLoaded)
+            return BrokerReport(log_dir, reason=str(error), is_asked=is_asked)
         hello = session.hello
         return BrokerReport(
             log_dir, session.pid, hello["node_id"], hello["release"], hello["capabilities"], hello["log_dirs"]
@@ -154,7 +160,7 @@ class LiveBrokers:
             left = self._sessions.pop(gone, None)
             if left is not None:
                 left.close()
-        session = Session(pid, log_dir, self._files, self._clock)
+        session = Session(pid, log_dir, self._files, self._clock, loads=self._loads)
         self._check_release(session)
         self._sessions[pid or log_dir] = session
         return session

@@ -29,8 +29,8 @@ from cleanerd.errors import NoWayIn
 from cleanerd.format import names
 from cleanerd.storage.replace import replace_file
 
-from .attach import find_jvm, load_agent
-from .jar import agent_jar
+from .attach import Jvm, find_jvm, load_agent
+from .jar import AgentJar, agent_jar
 
 VERSION = 1
 REQUEST_MAX_BYTES = 4 << 20
@@ -44,6 +44,10 @@ _SAME_PATH = "mount the log directories at the same path in both"
 _PIPES = re.compile(r"\.cleanerd-agent-[0-9a-f]{16}\.(requests|answers)")
 
 
+class NotLoaded(NoWayIn):
+    """The agent would have to be loaded into the broker, which was not asked for."""
+
+
 class Session:
     """Opened by the constructor, which returns when the agent has answered; thread-safe.
 
@@ -52,8 +56,10 @@ class Session:
     does each request when the broker has ended or does not answer in time: after that the session is closed.
     """
 
-    def __init__(self, pid: int, log_dir: str, files: Files, clock: Clock) -> None:
-        """`pid`: of the process that has the directory's `.lock`, 0 for one that cannot be seen from here."""
+    def __init__(self, pid: int, log_dir: str, files: Files, clock: Clock, *, loads: bool = True) -> None:
+        """`pid`: of the process that has the directory's `.lock`, 0 for one that cannot be seen from here. Not `loads`: only
+        an agent that the broker has brought along is asked; else NotLoaded, where nothing is seen to be in the way.
+        """
         self.pid = pid
         self._who = f"the broker, process {pid}," if pid else "the broker"
         self._clock = clock
@@ -62,7 +68,13 @@ class Session:
         log_dir = os.path.realpath(log_dir)
         try:
             if not self._connect(log_dir):
-                self._attach(log_dir, files)
+                jvm, jar = find_jvm(self.pid), agent_jar()
+                _check_seen(self.pid, log_dir)
+                if not loads:
+                    raise NotLoaded(
+                        f"nothing is seen to be in the way; the agent was not loaded into process {pid}"
+                    )
+                self._attach(jvm, jar, log_dir, files)
         except BaseException:
             self.close()
             raise
@@ -131,9 +143,7 @@ class Session:
         if self.hello.get("outcome") != "hello":
             raise NoWayIn(str(self.hello.get("reason")))
 
-    def _attach(self, log_dir: str, files: Files) -> None:
-        jvm, jar = find_jvm(self.pid), agent_jar()
-        _check_seen(self.pid, log_dir)
+    def _attach(self, jvm: Jvm, jar: AgentJar, log_dir: str, files: Files) -> None:
         token = os.urandom(8).hex()
         pipes = [f"{log_dir}/.cleanerd-agent-{token}.{side}" for side in ("requests", "answers")]
         try:

@@ -1,7 +1,8 @@
 """`cleanerd broker check`: whether the running broker of each log directory can be asked to swap segments.
 
-Exit 0 if every one of them can; 1 if one cannot, or a directory has none, each with its reason; 2 or 78 if the command line
-or the configuration is wrong.
+Nothing is loaded into a broker that has not brought the agent along, unless cleanerd.commit.live is auto or `--load` is
+given. Exit 0 if every one of them can; 1 if one cannot or was not asked, or a directory has none, each with its reason; 2 or
+78 if the command line or the configuration is wrong.
 """
 
 import contextlib
@@ -20,16 +21,17 @@ from cleanerd.env.files import RealFiles
 
 
 def check(arguments: Namespace) -> int:
-    """Attach to each broker, greet it, leave; returns the exit code."""
+    """Ask each broker, as far as that is wanted, and leave; returns the exit code."""
     config = resolve(read_sources(arguments.config)).broker
     asked, named = config.but(commit_live="auto"), log_dirs(arguments)
+    loads = arguments.load or config.commit_live == "auto"
     become_owner(named)
-    with contextlib.closing(LiveBrokers(RealFiles(), SystemClock(), lambda: asked)) as brokers:
+    with contextlib.closing(LiveBrokers(RealFiles(), SystemClock(), lambda: asked, loads=loads)) as brokers:
         found = [brokers.report(log_dir) for log_dir in named]
     if output.is_table(arguments.output):
         columns = {
             "LOG DIR": [one.log_dir for one in found],
-            "SWAPS": ["no" if one.reason else "yes" for one in found],
+            "SWAPS": [_swaps(one) for one in found],
             "BROKER": [_broker(one) for one in found],
             "REQUESTS": [", ".join(one.capabilities) for one in found],
             "ITS LOG DIRS": [", ".join(one.broker_log_dirs) for one in found],
@@ -41,7 +43,17 @@ def check(arguments: Namespace) -> int:
         output.write_document(arguments.output, commit_live=config.commit_live, log_dirs=rows)
     if config.commit_live == "off":
         output.print_message("cleanerd.commit.live is off: results wait until a broker stops")
+    if not all(one.is_asked for one in found):
+        output.print_message(
+            "`cleanerd broker check --load` loads the agent, which stays in the broker until it stops"
+        )
     return 1 if any(one.reason for one in found) else 0
+
+
+def _swaps(one: BrokerReport) -> str:
+    if not one.is_asked:
+        return "not asked"
+    return "no" if one.reason else "yes"
 
 
 def _broker(one: BrokerReport) -> str:

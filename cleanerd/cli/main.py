@@ -66,12 +66,19 @@ _TOOLS = "cleanerd.tools.cli.parsers"
 _BROKER_CHECK = Command(
     "check",
     "cleanerd.cli.broker:check",
-    "attach to the broker of each log directory, and change nothing; exit 1 if one cannot swap segments",
+    "ask the broker of each log directory whether it can swap segments; exit 1 unless all can",
     (
         "cleanerd broker check --config /etc/kafka/server.properties",
-        "cleanerd broker check --log-dir /data/kafka-logs -o json",
+        "cleanerd broker check --log-dir /data/kafka-logs --load -o json",
     ),
-    arguments=(*LOG_DIRS, output()),
+    arguments=(
+        *LOG_DIRS,
+        option(
+            "--load",
+            "load the agent into brokers that have not brought it along",
+        ),
+        output(),
+    ),
 )
 _CONFIG_VERBS = (
     Command(

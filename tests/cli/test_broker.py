@@ -37,7 +37,7 @@ def test_a_jvm_that_cannot_be_asked(run: Run, tmp_path: Path, options: tuple[str
     """What forbids it, and what would help (tests/broker_agent/test_attach.py has each way)."""
     build_agent()
     with jvm(compiled(tmp_path), *options, lock=tmp_path / names.LOCK):
-        ran = run("broker", "check", "--log-dir", str(tmp_path), "-o", "json")
+        ran = run("broker", "check", "--log-dir", str(tmp_path), "--load", "-o", "json")
     (row,) = json.loads(ran.out)["log_dirs"]
     assert (ran.code, reason in row["reason"]) == (1, True), row
 
@@ -52,8 +52,14 @@ def test_a_broker_that_can_swap(
     link = tmp_path / "link"
     with Swapping(tmp_path) as world:
         link.symlink_to(world.log_dir)
-        ran = run("broker", "check", "--log-dir", str(link), "-o", "json")
-        shown = run("broker", "check", "--log-dir", str(world.log_dir))
+        unasked = run("broker", "check", "--log-dir", str(link), "-o", "json")
+        (row,) = json.loads(unasked.out)["log_dirs"]
+        assert (unasked.code, row["is_asked"]) == (1, False)
+        assert "the agent was not loaded" in row["reason"]
+        assert "--load" in unasked.err
+        assert not (world.log_dir / ".cleanerd-agent.jar").exists()
+        ran = run("broker", "check", "--log-dir", str(link), "--load", "-o", "json")
+        shown = run("broker", "check", "--log-dir", str(world.log_dir), "--load")
         (row,) = json.loads(ran.out)["log_dirs"]
         assert (ran.code, row) == (
             0,
@@ -65,6 +71,7 @@ def test_a_broker_that_can_swap(
                 "capabilities": ["describe", "lease", "request_queue", "roll", "swap"],
                 "broker_log_dirs": [str(world.log_dir)],
                 "reason": None,
+                "is_asked": True,
             },
         )
         assert f"Kafka {version}, node {row['node_id']}, process {row['pid']}" in shown.out

@@ -314,6 +314,11 @@ def a_broker_swaps_and_another_one_cannot_be_asked(world: World) -> None:
         world.parts.metrics.asked_to_swap(str(world.a), answer)
 
 
+@moves(table.LEASES_GIVEN_BACK)
+def a_muted_log_was_due_before_the_daemon_started(world: World) -> None:
+    world.parts.lease_duty.to_lease([world.log("one")])
+
+
 def test_every_metric_moves_in_some_test() -> None:
     moved = {metric for metrics in SCENARIOS.values() for metric in metrics} | set(MOVED_BY_STORY)
     assert {metric.name for metric in METRICS} == {metric.name for metric in moved | CANNOT_MOVE.keys()}
