@@ -277,7 +277,7 @@ def test_what_is_left_to_the_brokers_cleaner_is_said_with_what_would_change_it(w
 
     def said() -> tuple[int, int, str]:
         view = log_dir_view(world.parts, str(world.a))
-        return view.cleans, view.leaves_to_broker, str(view.share)
+        return view.cleans, view.leaves, str(view.share)
 
     scan(world)
     cleans, leaves, text = said()

@@ -125,7 +125,7 @@ def log_dir_view(parts: Parts, log_dir: str) -> LogDirView:
         committed_by=way.committed_by,
         swap_reason=way.reason,
         cleans=found.cleans,
-        leaves_to_broker=found.leaves,
+        leaves=found.leaves,
         share=found.text if reason is None else None,
     )
 

@@ -202,7 +202,7 @@ class ReloadView(View):
 class LogDirView(View):
     """A log directory. `broker_is_live`: another process that looks like a broker holds its lock. `committed_by`: lock
     when it is free; swap by its live broker; restart of that broker, for this `swap_reason`. `cleans` and
-    `leaves_to_broker`: compacted logs, of those that are not ignored; `share`: the same in words, and what would change it.
+    `leaves`: compacted logs, of those that are not ignored; `share`: the same in words, and what would change it.
     """
 
     path: str
@@ -215,7 +215,7 @@ class LogDirView(View):
     committed_by: Literal["lock", "swap", "restart"] = "lock"
     swap_reason: str | None = None
     cleans: int = 0
-    leaves_to_broker: int = 0
+    leaves: int = 0
     share: str | None = None
 
 
