@@ -15,6 +15,7 @@ Every message names the file, the position and what was expected and found, as f
 
 import errno
 import os
+import pickle
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -87,12 +88,17 @@ class CorruptFile(LogUncleanable):
         super().__init__(f"{path}: at byte {position}: expected {expected}, found {found}")
         self.path = path
         self.position = position
-        self.expected = expected
-        self.found = found
+        self.expected = as_fact(expected)
+        self.found = as_fact(found)
 
     def __reduce__(self) -> tuple[type["CorruptFile"], tuple[str, int, object, object]]:
         """Crosses process borders (Spark tasks) with its facts."""
         return (CorruptFile, (self.path, self.position, self.expected, self.found))
+
+
+def as_fact(value: object) -> object:
+    """What an error tells, as a number or in words: an exception of a library cannot always cross a process border."""
+    return value if value is None or type(value) in (str, int) else str(value)
 
 
 class InternalError(LogUncleanable):
@@ -200,6 +206,21 @@ def guarded(step: Callable[[], _T], where: str) -> _T | CleanerdError:
         failure = InternalError(f"{where}: internal error at {line.name}:{line.lineno}: {in_words(error)}")
         failure.__cause__ = error
         return failure
+
+
+_KINDS = (Aborted, SourceChanged, NoSpace, Retryable, DirOffline, Fatal, LogUncleanable)
+"""Those that are made of a text alone, nearest first."""
+
+
+def portable(value: _T) -> _T | CleanerdError:
+    """`value` for another process: an error that cannot be pickled, and read back, goes as its text, of the nearest kind."""
+    if not isinstance(value, CleanerdError):
+        return value
+    try:
+        pickle.loads(pickle.dumps(value))  # noqa: S301 - our own
+    except Exception:  # noqa: BLE001 - any of a foreign class
+        return next(kind for kind in (*_KINDS, CleanerdError) if isinstance(value, kind))(str(value))
+    return value
 
 
 def attempt(step: Callable[[], _T], where: str) -> _T | CleanerdError:

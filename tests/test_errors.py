@@ -7,7 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.errors import CleanerdError, LogUncleanable, SourceChanged, guarded
+from cleanerd.errors import (
+    Aborted,
+    BadUsage,
+    CleanerdError,
+    CorruptFile,
+    Fatal,
+    LogUncleanable,
+    NoSpace,
+    Retryable,
+    SourceChanged,
+    guarded,
+    portable,
+)
 from cleanerd.format.errors import FormatError
 
 
@@ -48,3 +60,49 @@ def test_a_format_error_keeps_position_expected_and_found() -> None:
     error = pickle.loads(pickle.dumps(FormatError(7, "a", "b")))
     assert (error.position, error.expected, error.found) == (7, "a", "b")
     assert str(error) == "at byte 7: expected a, found b"
+
+
+class Foreign(Exception):
+    """As of a compiled library: no name leads to its class."""
+
+    __qualname__ = "nowhere.Foreign"
+
+
+def test_what_a_library_raised_crosses_a_process_border_as_its_text() -> None:
+    """Architecture 4: the error of a task is its answer, with file and byte."""
+    errors = (
+        FormatError(3, "a member", Foreign("bad block")),
+        CorruptFile("a.log", 3, "records", Foreign("bad block")),
+    )
+    for error in errors:
+        again = pickle.loads(pickle.dumps(error))
+        assert str(again) == str(error)
+        assert again.found == "bad block"
+    assert CorruptFile("a.log", 3, "magic 2", 9).found == 9
+
+
+@pytest.mark.parametrize(
+    ("kind", "arrives_as"),
+    [
+        (SourceChanged, SourceChanged),
+        (NoSpace, NoSpace),
+        (Retryable, Retryable),
+        (Aborted, Aborted),
+        (BadUsage, Fatal),
+        (LogUncleanable, LogUncleanable),
+    ],
+)
+def test_an_error_that_cannot_be_pickled_keeps_its_kind_and_its_text(
+    kind: type[CleanerdError], arrives_as: type[CleanerdError]
+) -> None:
+    """Whoever handles it asks for the kind."""
+
+    class Odd(kind):  # type: ignore[misc, valid-type]
+        """Of no module."""
+
+    error = portable(Odd("a.log: is odd"))
+    assert type(error) is arrives_as
+    assert str(pickle.loads(pickle.dumps(error))) == "a.log: is odd"
+    same = kind("as it is")
+    assert portable(same) is same
+    assert portable([1]) == [1]

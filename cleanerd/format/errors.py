@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cleanerd.errors import CorruptFile
+from cleanerd.errors import CorruptFile, as_fact
 
 
 class FormatError(ValueError):
@@ -16,8 +16,8 @@ class FormatError(ValueError):
     def __init__(self, position: int, expected: object, found: object) -> None:
         super().__init__(f"at byte {position}: expected {expected}, found {found}")
         self.position = position
-        self.expected = expected
-        self.found = found
+        self.expected = as_fact(expected)
+        self.found = as_fact(found)
 
     def __reduce__(self) -> tuple[type["FormatError"], tuple[int, object, object]]:
         """Crosses process borders (Spark tasks) with its facts."""

@@ -73,7 +73,7 @@ class _Message:
 
 
 def decode_entry(data: bytes | memoryview, position: int = 0) -> LegacyEntry:
-    """Read one whole entry; every CRC in it is checked.
+    """Read one whole entry. Its CRC is checked, and not those of the messages in a wrapper, as by the JVM.
 
     Raises: `FormatError` for a torn entry, a wrong CRC, impossible lengths or offsets, or a damaged wrapper.
     """
@@ -95,7 +95,7 @@ def decode_entry(data: bytes | memoryview, position: int = 0) -> LegacyEntry:
     )
 
 
-def _parse_message(data: bytes | memoryview, position: int) -> _Message:
+def _parse_message(data: bytes | memoryview, position: int, *, is_inner: bool = False) -> _Message:
     if position + _ENTRY.size > len(data):
         raise FormatError(
             position, f"an entry of {_ENTRY.size} bytes or more", f"{len(data) - position} bytes"
@@ -112,7 +112,7 @@ def _parse_message(data: bytes | memoryview, position: int) -> _Message:
         raise FormatError(position, f"an entry of {end - position} bytes", f"{len(data) - position} bytes")
     message = memoryview(data)[:end]
     found_crc = zlib.crc32(message[position + head.MAGIC_AT :])
-    if found_crc != crc:
+    if found_crc != crc and not is_inner:
         raise FormatError(position + head.LEGACY_CRC_AT, f"CRC {crc:#010x}", f"{found_crc:#010x}")
     timestamp_ms = (
         _TIMESTAMP.unpack_from(message, position + head.LEGACY_TIMESTAMP_AT)[0] if magic else NO_TIMESTAMP
@@ -156,10 +156,11 @@ def _unwrap(wrapper: _Message, codec: Codec, position: int) -> tuple[Record, ...
 
 
 def _parse_inner(data: bytes) -> list[_Message]:
+    """All messages. A last one that is cut off is none, as for the JVM."""
     messages: list[_Message] = []
     position = 0
-    while position < len(data):
-        message = _parse_message(data, position)
+    while not _is_cut_off(data, position):
+        message = _parse_message(data, position, is_inner=True)
         if codec_of(message.attributes, position + head.LEGACY_FLAGS_AT) != Codec.NONE:
             raise FormatError(position, "an uncompressed inner message", "a compressed one")
         messages.append(message)
@@ -167,6 +168,14 @@ def _parse_inner(data: bytes) -> list[_Message]:
     if not messages:
         raise FormatError(0, "at least one inner message", "none")
     return messages
+
+
+def _is_cut_off(data: bytes, position: int) -> bool:
+    """Whether no whole message begins here."""
+    if position + head.LOG_OVERHEAD > len(data):
+        return True
+    (size,) = _LENGTH.unpack_from(data, position + head.LENGTH_AT)
+    return int(size) >= MIN_MESSAGE_BYTES[0] and position + head.LOG_OVERHEAD + size > len(data)
 
 
 def _inner_shift(wrapper: _Message, last_inner: int, position: int) -> int:

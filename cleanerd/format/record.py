@@ -168,10 +168,8 @@ def _decode_headers(data: bytes, start: int) -> tuple[Headers, int]:
 
 
 def _decode_bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
-    """A nullable field; a slice that runs past the end comes out short and is caught by the body length."""
+    """A field, null with any negative length; a slice that runs past the end comes out short: the body length shows that."""
     size, start = decode_varint(data, position)
     if size < 0:
-        if size < -1:
-            raise FormatError(position, "a length of -1 or more", size)
         return None, start
     return data[start : start + size], start + size

@@ -72,9 +72,9 @@ def _skip_headers(buffer, position, end):
     if at < 0 or count < 0:
         return np.int64(-1)
     for _ in range(count):
-        for lowest in range(2):  # a key is never null (0), a value may be (-1)
+        for is_value in range(2):  # a key is never null
             length, at = read_varint(buffer, at, end, _MAX_VARINT)
-            if at < 0 or length < -lowest or at + max(length, 0) > end:
+            if at < 0 or (length < 0 and not is_value) or at + max(length, 0) > end:
                 return np.int64(-1)
             at += max(length, 0)
     return at
@@ -95,12 +95,12 @@ def _walk_v2_record(buffer, position, limit, batch, row):
         return np.int64(-1)
     row.tail_start = at
     key_length, at = read_varint(buffer, at, end, _MAX_VARINT)
-    if at < 0 or key_length < -1 or at + max(key_length, 0) > end:
+    if at < 0 or at + max(key_length, 0) > end:
         return np.int64(-1)
-    row.key_length = key_length
+    row.key_length = max(key_length, -1)  # any negative one stands for null, as for the JVM
     row.key_start = at
     value_length, at = read_varint(buffer, at + max(key_length, 0), end, _MAX_VARINT)
-    if at < 0 or value_length < -1 or at + max(value_length, 0) > end:
+    if at < 0 or at + max(value_length, 0) > end:
         return np.int64(-1)
     at += max(value_length, 0)
     has_no_headers = at == end - 1 and u8(buffer, at) == 0
@@ -134,9 +134,18 @@ def _walk_v2(buffer, batch, index, records, filled):
         previous = row.offset
         filled += 1
         position = end
-    if position != limit:
+    if position != limit and batch.count > 0:  # the JVM does not look at what a batch without records has
         return filled, _BAD_COUNT, position
     return filled, _OK, position
+
+
+@njit(**JIT)
+def _is_cut_off(buffer, position, limit):
+    """Whether no whole message begins here. The JVM takes a wrapper to end there."""
+    if limit - position < LOG_OVERHEAD:
+        return True
+    size = be32(buffer, position + LENGTH_AT)
+    return size >= LENGTH_MIN and position + LOG_OVERHEAD + size > limit
 
 
 @njit(**JIT)
@@ -185,6 +194,8 @@ def _walk_legacy(buffer, batch, index, previous, records, filled):
     position = batch.payload_start
     first = filled
     while position < batch.payload_end:
+        if batch.expanded and _is_cut_off(buffer, np.int64(position), np.int64(batch.payload_end)):
+            break
         if filled >= len(records):
             return filled, _BAD_COUNT, position
         row = records[filled]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from cleanerd.errors import CleanerdError, guarded
+from cleanerd.errors import CleanerdError, guarded, portable
 from cleanerd.kernels.newest import look_up
 from cleanerd.kernels.tables import KeySet
 from cleanerd.policy.winner import FINGERPRINT_BYTES
@@ -266,6 +266,6 @@ class RewriteTask:
 
 
 def in_task(step: Callable[[], _T], where: str) -> _T | CleanerdError:
-    """`errors.guarded`, inside a Spark task."""
+    """`errors.guarded`, inside a Spark task; the answer can be sent."""
     gc.freeze()  # a Spark worker collects garbage after every task: spare it the modules, 30 ms a task
-    return guarded(step, where)
+    return portable(guarded(step, where))

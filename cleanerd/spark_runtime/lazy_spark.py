@@ -75,9 +75,20 @@ class SparkFailed(JobFailed):
     """
 
     def __init__(self, cause: object, reasons: Sequence[str] = ()) -> None:
-        lines = [line.strip() for line in _text(cause).splitlines() if line.strip()]
-        messages = [line for line in lines if not line.startswith(("at ", "File ", "^"))]
-        super().__init__("Spark gave up on the job: " + "; ".join([*reasons, *messages[:3]]))
+        text = _text(cause)
+        raised = raised_in_task(text)
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        messages = [line for line in lines if not line.startswith(("at ", "File ", "^"))][:3]
+        super().__init__(
+            "Spark gave up on the job: " + "; ".join([*reasons, *([raised] if raised else messages)])
+        )
+
+
+def raised_in_task(text: str) -> str | None:
+    """What a Python worker raised, of the text of a failed job: the first line behind the frames of its traceback."""
+    _, is_there, following = text.partition("Traceback (most recent call last):\n")
+    unindented = (line for line in following.splitlines() if line and not line[0].isspace())
+    return next(unindented, None) if is_there else None
 
 
 def _text(cause: object) -> str:

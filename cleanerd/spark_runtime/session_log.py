@@ -27,7 +27,11 @@ _REASON = re.compile(
 _FRAME = re.compile(r"\s+at |\s*\.\.\. \d+ more")
 _THROWN = re.compile(r"(?:Exception in thread \".*?\" )?((?:[a-z_]\w*\.)+[A-Z][\w$]*(?::.*)?)$")
 _CAUSED = "Caused by: "
-_NOISE = ("WARNING: Using incubator", "Using Spark's default log4j", "NOTE: Picked up ", "Picked up ")
+_NOISE = re.compile(
+    r"WARNING: |Using Spark's default log4j|(NOTE: )?Picked up |Setting default log level|To adjust logging level|"
+    r"(OpenJDK|Java HotSpot).* warning: |(\S+ )?\S+ WARN |\[[\d.]+m?s\]\[warning\]|[_/\\\s.,'`-]+(version \S+)?$"
+)
+"""What a JVM and Spark say of themselves, their banner too, and no reason of anything."""
 _PY4J = os.path.join(os.path.dirname(py4j.__file__), "")
 _py4j_logger = logging.getLogger("py4j")
 
@@ -81,7 +85,7 @@ class SessionLog(logging.Handler):
 
 def reason_of(text: str) -> str:
     """What a JVM wrote, in a line: the first exception and its innermost cause, else the last lines; empty without any."""
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith(_NOISE)]
+    lines = [line for line in text.splitlines() if line.strip() and not _NOISE.match(line)]
     frame = next((number for number, line in enumerate(lines) if _FRAME.match(line)), None)
     if not frame:
         return "; ".join(line.strip() for line in lines[-_LINES_MAX:])

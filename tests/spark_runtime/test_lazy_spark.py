@@ -17,7 +17,7 @@ import pytest
 
 from cleanerd.errors import Fatal
 from cleanerd.spark_runtime import jvm, lazy_spark
-from cleanerd.spark_runtime.lazy_spark import LazySpark, SparkFailed
+from cleanerd.spark_runtime.lazy_spark import LazySpark, SparkFailed, raised_in_task
 from tests.daemon.processes import wait_until
 from tests.spark_runtime.sessions import count, jvm_of, session
 
@@ -280,3 +280,28 @@ def test_keeping_workers_holds_no_more_and_more(alone: None, monkeypatch: pytest
         before = me.num_fds()
         threading.Event().wait(4)
         assert me.num_fds() <= before + 3, "one that is at it may have some for the moment"
+
+
+IN_A_WORKER = """\
+An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
+: org.apache.spark.api.python.PythonException: An exception was thrown: Traceback (most recent call last):
+  File "worker.py", line 2230, in main
+    process()
+_pickle.PicklingError: Can't pickle <class 'error'>: attribute lookup failed
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "worker.py", line 2231, in main
+RuntimeError: what followed
+
+\tat org.apache.spark.api.python.BasePythonRunner.read(PythonRunner.scala:1)
+"""
+
+
+def test_the_reason_of_a_failed_job_is_what_its_task_raised() -> None:
+    """Not that there was a traceback."""
+    reason = "_pickle.PicklingError: Can't pickle <class 'error'>: attribute lookup failed"
+    assert raised_in_task(IN_A_WORKER) == reason
+    assert str(SparkFailed(IN_A_WORKER)) == f"Spark gave up on the job: {reason}"
+    assert str(SparkFailed("lost")) == "Spark gave up on the job: lost"

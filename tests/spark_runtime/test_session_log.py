@@ -51,6 +51,19 @@ Picked up JAVA_TOOL_OPTIONS: -Dx=1
 Error occurred during initialization of VM
 Could not reserve enough space for 104857600000KB object heap
 """
+BANNER = """\
+WARNING: Using incubator modules: jdk.incubator.vector
+Setting default log level to "WARN".
+To adjust logging level use sc.setLogLevel(newLevel). For SparkR, use setLogLevel(newLevel).
+OpenJDK 64-Bit Server VM warning: Sharing is only supported for boot loader classes
+26/11/28 09:41:36 WARN NativeCodeLoader: Unable to load native-hadoop library for your platform...
+[0.012s][warning][cds] The shared archive file has a bad magic number
+      ____              __
+     / __/__  ___ _____/ /__
+    _\\ \\/ _ \\/ _ `/ __/  '_/
+   /___/ .__/\\_,_/_/ /_/\\_\\   version 4.1.1
+      /_/
+"""
 
 
 @pytest.mark.parametrize(
@@ -73,10 +86,20 @@ Could not reserve enough space for 104857600000KB object heap
             "Error occurred during initialization of VM; "
             "Could not reserve enough space for 104857600000KB object heap",
         ),
+        (BANNER, ""),
         ("\tat nothing.Before(It.java:1)\n", "at nothing.Before(It.java:1)"),
         ("", ""),
     ],
-    ids=["no name", "too many files", "in main", "from py4j", "no memory", "no exception", "nothing"],
+    ids=[
+        "no name",
+        "too many files",
+        "in main",
+        "from py4j",
+        "no memory",
+        "a banner",
+        "no exception",
+        "nothing",
+    ],
 )
 def test_the_reason_is_the_exception_and_its_innermost_cause(text: str, reason: str) -> None:
     """Not the end of a stack, nor what followed from the first failure."""

@@ -33,7 +33,7 @@ from cleanerd.daemon.engine.calls import (
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.env.pace import Pace, unpaced
-from cleanerd.errors import InternalError, JobFailed, attempt
+from cleanerd.errors import InternalError, JobFailed, attempt, portable
 from cleanerd.format.names import TopicPartition
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.spark_master import SparkPlace
@@ -110,7 +110,7 @@ class EngineProcess:
         value = attempt(lambda: self._do(call), call.task.log_dir)
         if isinstance(value, InternalError) and len(call.task.partitions) > 1:
             value = JobFailed(str(value))
-        self.send(EngineReply(call.id, value))
+        self.send(EngineReply(call.id, portable(value)))
 
     def _do(self, call: EngineCall) -> object:
         task = call.task

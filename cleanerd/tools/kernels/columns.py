@@ -38,7 +38,7 @@ def _values(raw, expanded, batches, records, values, header_starts, header_count
             at += 4
             header_starts[i] = record.end
         values[i].start = at
-        values[i].length = length
+        values[i].length = max(length, -1)
         values[i].batch = record.batch
         header_counts[i] = count
         headers += count
@@ -59,7 +59,7 @@ def _headers(raw, expanded, batches, records, header_starts, header_counts, keys
             keys[filled].batch = record.batch
             length, at = read_varint(buffer, at + length, record.end, 5)
             values[filled].start = at
-            values[filled].length = length
+            values[filled].length = max(length, -1)
             values[filled].batch = record.batch
             at += max(length, 0)
             filled += 1
