@@ -21,8 +21,8 @@ import pytest
 VARIABLE = "CLEANERD_TEST_ROTATION"
 _TESTS = Path(__file__).parent
 _IN_EVERY_GATE = (
-    "format/*", "policy/*", "kernels/*", "storage/*", "simulation/*", "pipeline/*", "broker/test_differential.py",
-    "broker/test_live_broker.py",
+    "config/*", "format/*", "policy/*", "kernels/*", "storage/*", "simulation/*", "pipeline/*",
+    "broker/test_differential.py", "broker/test_live_broker.py",
 )  # fmt: skip
 _LONG = ("broker", "soak")
 """The markers of what is skipped unless it is asked for."""

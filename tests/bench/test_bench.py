@@ -53,6 +53,7 @@ def run_rounds(tmp_path: Path, *wrong: str) -> dict[str, list[Round]]:
         return measured_rounds(sides, floor, built, 3)
 
 
+@pytest.mark.soak
 def test_sides_that_leave_the_same_are_measured_in_turns(tmp_path: Path) -> None:
     rounds = run_rounds(tmp_path)
     assert {name: len(of) for name, of in rounds.items()} == {"Kafka": 3, OURS: 3, FLOOR: 3}

@@ -15,6 +15,8 @@ from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import Ran, assert_settled, clean
 from tests.cleaning.test_old_formats import Told
 
+pytestmark = pytest.mark.soak
+
 TYPES = {"uncompressed" if codec is Codec.NONE else codec.name.lower(): codec for codec in Codec}
 BATCHES, ROWS, SEGMENT_BYTES = 300, 12, 100_000
 

@@ -27,6 +27,8 @@ from tests.storage.metadata import (
     topic,
 )
 
+pytestmark = pytest.mark.soak
+
 POLICY = "cleanup.policy"
 
 

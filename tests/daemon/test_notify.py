@@ -183,6 +183,7 @@ def test_status_line_says_what_needs_somebody(world: World) -> None:
     assert text.endswith("; 1 log directories offline; the last reload was rejected, see the log")
 
 
+@pytest.mark.soak
 def test_a_real_daemon_from_start_to_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ready once and not too early, reloads framed, stopping announced, the watchdog fed meanwhile."""
     log_dir = write_logs(tmp_path / "logs", "first")

@@ -16,6 +16,8 @@ from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import SEGMENT_BYTES, assert_settled, contents, newest, segment, write_logs
 from tests.daemon.processes import DaemonProcess, cmdline, descendants, environment, running
 
+pytestmark = pytest.mark.soak
+
 IDLE_RSS_BYTES_MAX = 120 << 20
 
 

@@ -33,7 +33,11 @@ class Value(NamedTuple):
     size_bytes: int = 1
 
 
-@pytest.fixture(scope="module", params=["local[2]", "local[2,2]"], ids=["Local", "Cluster"])
+@pytest.fixture(
+    scope="module",
+    params=["local[2]", pytest.param("local[2,2]", marks=pytest.mark.soak)],
+    ids=["Local", "Cluster"],
+)
 def executor(request: pytest.FixtureRequest, spark: LazySpark) -> Iterator[Executor]:
     if request.param == spark.master:
         yield spark.executor()

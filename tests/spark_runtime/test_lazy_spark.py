@@ -21,6 +21,8 @@ from cleanerd.spark_runtime.lazy_spark import LazySpark, SparkFailed, raised_in_
 from tests.daemon.processes import wait_until
 from tests.spark_runtime.sessions import count, jvm_of, session
 
+pytestmark = pytest.mark.soak
+
 LOOPBACK = {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
 SEND = """
 import os, socket, sys

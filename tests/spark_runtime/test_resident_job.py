@@ -196,6 +196,7 @@ def test_steps_share_one_job_and_its_processes(spark: LazySpark) -> None:
     assert len(workers) <= 2
 
 
+@pytest.mark.soak
 def test_one_that_waits_is_let_go_for_another_spark_job(spark: LazySpark) -> None:
     """It would hold all cores; so is one that does not have as many tasks as a cleaning can use."""
     spark.residents.end()
@@ -225,6 +226,7 @@ def test_two_cleanings_at_a_time_have_jobs_of_their_own(spark: LazySpark) -> Non
     assert second.is_free
 
 
+@pytest.mark.soak
 def test_workers_outlive_the_job(spark: LazySpark) -> None:
     """Spark ends those that leave rows unread: what they have loaded would be lost."""
     found: list[set[int]] = []
@@ -254,6 +256,7 @@ def test_a_task_that_raises_fails_the_step(spark: LazySpark) -> None:
     spark.residents.give_back(other)
 
 
+@pytest.mark.soak
 def test_a_worker_that_is_killed_fails_the_step(spark: LazySpark) -> None:
     """By the kernel, for want of memory."""
 
@@ -268,6 +271,7 @@ def test_a_worker_that_is_killed_fails_the_step(spark: LazySpark) -> None:
     assert count(spark) == 2
 
 
+@pytest.mark.soak
 def test_on_a_cluster_others_do_what_a_killed_worker_had_taken(spark: LazySpark, tmp_path: Path) -> None:
     def die(task: Task) -> int:
         if task.number == 3 and not (tmp_path / "died").exists():
@@ -284,6 +288,7 @@ def test_on_a_cluster_others_do_what_a_killed_worker_had_taken(spark: LazySpark,
         own.residents.give_back(job)
 
 
+@pytest.mark.soak
 def test_on_a_cluster_one_that_waits_is_let_go_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cores are for others, and executors that have nothing to do may be given back."""
     monkeypatch.setattr(resident_job, "_IDLE_S", 0.01)
@@ -294,6 +299,7 @@ def test_on_a_cluster_one_that_waits_is_let_go_after_a_while(monkeypatch: pytest
         assert job.ended.result(_LIMIT_S) is None
 
 
+@pytest.mark.soak
 def test_too_much_for_all_processes_is_left_to_a_broadcast(
     spark: LazySpark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
