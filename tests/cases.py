@@ -173,10 +173,6 @@ CASES: dict[str, tuple[str, ...]] = {
         "cleaning/test_retain.py::test_5_8_the_daemon_deletes_later",
         "daemon/test_deletions.py::test_5_8_nothing_goes_before_its_time",
     ),
-    "C121": (
-        "tools/client/test_delete_log.py::test_5_23_renamed_whole_and_forgotten",
-        "daemon/test_deletions.py::test_a_5_deleted_log_goes_after_its_delay",
-    ),
     "C124": (
         "cleaning/test_retain.py::test_c124_high_watermark_and_epochs",
         "policy/test_retention.py::test_c124_c136_leader_epochs_are_trimmed_from_the_start",
@@ -314,6 +310,7 @@ NOT_APPLICABLE: dict[str, str] = {
     "C114": "no segment is filled from another one: only a split needs that (C108)",
     "C116": "loading a log is its broker's; an index without a .log belongs to no segment, and nobody reads it",
     "C117": "loading a log is its broker's, and so are its stray snapshots",
+    "C121": "a deleted topic is its broker's: cleanerd deletes no directory",
     "C122": "recovering a segment is its broker's; what was recovered or not is not cleaned (spec disk G)",
     "C123": "a cleaning takes the aborted transactions of the whole log at once (4.22): there is no query by range",
     "D06": "the set of keys is as large as the round needs: it is never full, and a round always reaches its bound",

@@ -58,7 +58,6 @@ _ELSEWHERE = {
 """Modules that write only where nobody else may, and where that is."""
 _DIRECTORIES = {
     # a name that is not there is made, or a directory deleted: rmtree goes by descriptors, and through no link
-    "cleanerd/tools/client/delete_log.py": {"rmtree"},
     "cleanerd/tools/client/writer.py": {"makedirs"},
     "cleanerd/tools/insight/salvage.py": {"makedirs", "rmdir"},
 }

@@ -149,7 +149,6 @@ class TopicPartition:
         return f"{self.topic}-{self.partition}"
 
 
-_DIR_NAME_MAX = 255
 _SUFFIXED_DIR = re.compile(r"(.+)\.([0-9a-f]{32})(-delete|-future|-stray)")
 _PARTITION_DIR = re.compile(r"(?!\.{1,2}-)([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})")
 """Names that Kafka accepts for a topic; `.` and `..` are none. No more digits than an int32 has: int() refuses thousands."""
@@ -165,12 +164,3 @@ def parse_partition_dir(name: str) -> tuple[TopicPartition, DirKind] | None:
     if match is None or int(match[2]) > 2**31 - 1:
         return None
     return TopicPartition(match[1], int(match[2])), kind
-
-
-def deleted_dir_name(topic_partition: TopicPartition, unique: str) -> str:
-    """Name of a partition directory that is to be deleted; `unique` is 32 hex digits (rule 5.23, spec disk A5).
-
-    The topic is cut so that the name has 255 characters at most.
-    """
-    end = f"-{topic_partition.partition}.{unique}{DirKind.DELETE.value}"
-    return f"{topic_partition.topic[: _DIR_NAME_MAX - len(end)]}{end}"

@@ -23,8 +23,6 @@ broker drops when it loads the log (rules 5.19, 10.5).
 The log start offset needs no entry in a checkpoint: the first segment implies it, and what step 1 synced does not come back.
 """
 
-import contextlib
-import os
 from collections.abc import Iterable, Sequence
 
 from cleanerd.env.files import Files
@@ -75,25 +73,6 @@ def unlink_all(files: Files, paths: Iterable[str]) -> dict[str, OSError]:
         except OSError as error:
             failed[path] = error
     return failed
-
-
-def remove_files(partition: PartitionDir, limit: int) -> tuple[int, int, bool]:
-    """Unlink up to `limit` files of a deleted log's directory, and the directory after the last one.
-
-    Returns (files, bytes, whether the directory is gone). Raises OSError, also for a directory inside, which is not ours.
-    """
-    names = partition.list_names()
-    size_bytes = 0
-    for name in names[:limit]:
-        path = partition.path_of(name)
-        with contextlib.suppress(FileNotFoundError):  # a link to nothing has no size
-            size_bytes += partition.files.stat(path).size_bytes
-        partition.files.unlink(path)
-    if len(names) > limit:
-        return limit, size_bytes, False
-    partition.files.rmdir(partition.path)
-    partition.files.fsync_dir(os.path.dirname(partition.path))
-    return len(names), size_bytes, True
 
 
 def _up_to(partition: PartitionDir, last: int, suffix: Suffix, kinds: set[FileKind]) -> list[SegmentFileName]:

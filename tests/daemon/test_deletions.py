@@ -2,22 +2,19 @@
 
 import errno
 import os
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from cleanerd.cleaning.retain import retain
-from cleanerd.daemon.work import deletions
 from cleanerd.daemon.work.deletions import RETRY_MS, Deleted, PendingDeletions
 from cleanerd.env.clock import FixedNow
 from cleanerd.env.files import RealFiles
 from cleanerd.format import names
-from cleanerd.storage.delete import unlink_all
 from cleanerd.storage.lock import LogDirLock
 from cleanerd.storage.log_dir import LogDir
-from tests.cleaning.logs import META_PROPERTIES, lock_of_another
+from tests.cleaning.logs import lock_of_another
 from tests.cleaning.retained import EXPIRED, NOW_MS, bases, snapshot_of, stop_broker, write_log
 
 DELAY_MS = 60_000
@@ -63,9 +60,8 @@ def deleted_file(directory: Path, base: int = 0, kind: str = ".log", content: by
 
 
 def next_due_ms(pending: PendingDeletions) -> int | None:
-    """When the next file or log is due, None when none waits."""
-    waiting = (*pending._waiting.values(), *pending._deleted_logs.values())
-    return min((one.due_ms for one in waiting), default=None)
+    """When the next file is due, None when none waits."""
+    return min((one.due_ms for one in pending._waiting.values()), default=None)
 
 
 def left(directory: Path) -> list[str]:
@@ -239,131 +235,18 @@ def test_c138_files_of_expired_segments_go_after_the_delay(
     assert len(left(directory)) == 4
 
 
-DELETED = f"gone-3.{'0af1' * 8}-delete"
-
-
-def deleted_log(log_dir: Path, name: str = DELETED, files: int = 3) -> Path:
-    """The directory of a log that its writer deleted."""
-    directory = log_dir / name
-    directory.mkdir()
-    for number in range(files):
-        (directory / f"file {number}").write_bytes(b"12345")
-    return directory
-
-
-def adopt(pending: PendingDeletions, log_dir: Path) -> None:
-    pending.adopt_logs(str(log_dir), {"gone": 10}.__getitem__)
-
-
-def test_a_5_deleted_log_goes_after_its_delay(
-    pending: PendingDeletions, tmp_path: Path, partition: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """C121. Whole, in as many takings of the lock as it needs, and nothing but it."""
-    monkeypatch.setattr(deletions, "_FILES_AT_ONCE", 2)
-    (partition / "kept").touch()
-    directory = deleted_log(tmp_path, files=5)
-    adopt(pending, tmp_path)
-    adopt(pending, tmp_path)
-    assert next_due_ms(pending) == NOW_MS + 10
-    assert pending.run_due(NOW_MS + 9) == Deleted()
-    assert pending.run_due(NOW_MS + 10) == Deleted(files=5, bytes=25)
-    assert not directory.exists()
-    assert (partition / "kept").exists()
-    assert next_due_ms(pending) is None
-
-
-def test_a_5_a_deleted_log_that_vanishes_while_files_are_deleted_is_no_failure(
-    pending: PendingDeletions, tmp_path: Path, partition: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Somebody else removed it, and a scan has noticed."""
-    pending.add([deleted_file(partition)], NOW_MS)
-    directory = deleted_log(tmp_path)
-    adopt(pending, tmp_path)
-    delete = unlink_all
-
-    def vanishing(*arguments: object) -> object:
-        shutil.rmtree(directory)
-        adopt(pending, tmp_path)
-        return delete(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(deletions, "unlink_all", vanishing)
-    assert pending.run_due(NOW_MS + 10).failures == {}
-    assert next_due_ms(pending) is None
-
-
-def test_a_5_a_brokers_deleted_log_is_left_to_it(pending: PendingDeletions, tmp_path: Path) -> None:
-    """Also when the directory became a broker's after it was queued."""
-    directory = deleted_log(tmp_path)
-    adopt(pending, tmp_path)
-    (tmp_path / names.META_PROPERTIES).write_text(META_PROPERTIES)
-    assert pending.run_due(NOW_MS + 10) == Deleted()
-    adopt(pending, tmp_path)
-    assert next_due_ms(pending) is None
-    assert len(list(directory.iterdir())) == 3
-
-
 @pytest.mark.parametrize("sign", [names.REPLICATION_CHECKPOINT, f"kept-0/{names.PARTITION_METADATA}"])
 def test_nothing_is_deleted_in_a_damaged_directory(
     pending: PendingDeletions, tmp_path: Path, partition: Path, sign: str
 ) -> None:
     """Also when it became one after that was queued (the table of architecture 2)."""
-    directory = deleted_log(tmp_path)
-    adopt(pending, tmp_path)
     pending.add([deleted_file(partition)], NOW_MS)
     (tmp_path / sign).parent.mkdir(exist_ok=True)
     (tmp_path / sign).write_text("0\n0\n")
     pending._onlooker.look(str(tmp_path), thorough=True)
     assert pending.run_due(NOW_MS + 10) == Deleted()
-    adopt(pending, tmp_path)
     assert pending.run_due(NOW_MS + 10**6) == Deleted()
-    assert len(list(directory.iterdir())) == 3
+    assert len(left(partition)) == 1
     (tmp_path / sign).unlink()
     pending._onlooker.look(str(tmp_path), thorough=True)
     assert pending.run_due(NOW_MS + 10**7).files == 1, "nobody's again: no meta.properties was ever there"
-
-
-def test_a_5_a_deleted_log_waits_for_the_lock(pending: PendingDeletions, tmp_path: Path) -> None:
-    directory = deleted_log(tmp_path)
-    adopt(pending, tmp_path)
-    with lock_of_another(tmp_path / names.LOCK):
-        assert pending.run_due(NOW_MS + 10) == Deleted()
-    assert len(list(directory.iterdir())) == 3
-    assert pending.run_due(NOW_MS + 10) == Deleted(files=3, bytes=15)
-
-
-@pytest.mark.parametrize(
-    "name", ["gone-3-delete", DELETED.replace("delete", "stray"), DELETED.upper(), "gone-3"]
-)
-def test_a_5_only_directories_with_the_whole_name_go(
-    pending: PendingDeletions, tmp_path: Path, name: str
-) -> None:
-    deleted_log(tmp_path, name)
-    (tmp_path / DELETED).symlink_to(tmp_path / name)
-    adopt(pending, tmp_path)
-    assert next_due_ms(pending) is None
-
-
-def test_a_5_a_directory_inside_was_made_by_nobody_of_ours(pending: PendingDeletions, tmp_path: Path) -> None:
-    """It is told, and tried again later; another log's deletion goes on."""
-    directory = deleted_log(tmp_path)
-    (directory / "z" / "inside").mkdir(parents=True)
-    other = deleted_log(tmp_path, DELETED.replace("gone-3", "gone-4"))
-    adopt(pending, tmp_path)
-    done = pending.run_due(NOW_MS + 10)
-    assert (list(done.failures), done.files) == ([str(directory)], 3)
-    assert not other.exists()
-    assert (directory / "z" / "inside").exists()
-    assert next_due_ms(pending) == NOW_MS + 10 + RETRY_MS
-
-
-def test_a_5_another_directory_of_that_name_has_its_own_delay(
-    pending: PendingDeletions, tmp_path: Path
-) -> None:
-    shutil.rmtree(deleted_log(tmp_path))
-    (tmp_path / "taken").mkdir()  # so that the inode is another one
-    deleted_log(tmp_path)
-    adopt(pending, tmp_path)
-    os.rename(tmp_path / DELETED, tmp_path / "away")
-    directory = deleted_log(tmp_path)
-    assert pending.run_due(NOW_MS + 10) == Deleted()
-    assert directory.exists()

@@ -312,15 +312,15 @@ def horizon_days(running: Running) -> int:
 
 
 def deleted_after(running: Running) -> int:
-    """How long the directory of a deleted log stays, in minutes."""
-    running.parts.deletions._deleted_logs.clear()
-    gone = running.log_dir / f"gone-0.{'0' * 32}-delete"
-    gone.mkdir()
-    running.scan()
-    due_ms = next_due_ms(running.parts.deletions)
-    gone.rmdir()
+    """How long a segment stays that retention has taken, in minutes."""
+    parts, path = running.parts, running.log_dir / "t-0" / "00000000000000000000.index.deleted"
+    path.touch()
+    parts.retention._dispose(parts.configuration().topic("t"), (str(path),))
+    due_ms = next_due_ms(parts.deletions)
+    path.unlink()
+    parts.deletions._waiting.clear()
     assert due_ms is not None
-    return round((due_ms - running.parts.clock.now_ms()) / 60_000)
+    return round((due_ms - parts.clock.now_ms()) / 60_000)
 
 
 def breaches(running: Running) -> tuple[str, ...]:

@@ -70,9 +70,6 @@ class Scanner:
                 self._forget(log)
         self.judge([log for log in list(parts.obstacles.ignored) if log.log_dir in usable])
         self._remember_moves(were_offline)
-        for log_dir in usable:
-            delay_ms = lambda topic: parts.configuration().topic(topic).file_delete_delay_ms  # noqa: E731
-            attempt(partial(parts.deletions.adopt_logs, log_dir, delay_ms), log_dir)
         parts.metrics.scanned(parts.log_dirs, parts.obstacles.offline)
         self._tell_shares()
         self.watcher.follow()

@@ -11,10 +11,6 @@ A file is unlinked only
     4. if no `.cleaned` or `.swap` lies beside it: of a swap that was interrupted the `.deleted` file may be the only copy
        (rule 5.19b).
 
-The directory of a deleted log (`-delete`) goes with all that is in it, after file.delete.delay.ms from when it was first
-seen, as Kafka removes it after a start (spec disk A5). That is for log directories of cooperating writers: a broker removes
-its own.
-
 Rule 5.9 (a log promoted from `-future` meanwhile) does not arise: only a broker that runs promotes one, and that has removed
 what was `.deleted` when it loaded the log.
 """
@@ -22,14 +18,14 @@ what was `.deleted` when it loaded the log.
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import DirOffline, LockHeld
-from cleanerd.format.names import DirKind, Suffix, parse_partition_dir
-from cleanerd.storage.delete import deleted_files, remove_files, unlink_all
+from cleanerd.format.names import Suffix
+from cleanerd.storage.delete import deleted_files, unlink_all
 from cleanerd.storage.lock import LogDirLock
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.whose import Onlooker
@@ -71,7 +67,6 @@ class PendingDeletions:
         self._clock = clock
         self._mutex = threading.Lock()
         self._waiting: dict[str, _Waiting] = {}
-        self._deleted_logs: dict[str, _Waiting] = {}
 
     def add(self, paths: Iterable[str], due_ms: int) -> None:
         """Delete these `.deleted` files from `due_ms` (wall clock) on. One that waits already keeps the earlier time."""
@@ -90,23 +85,6 @@ class PendingDeletions:
         Requires: no other process owns the log directory. Raises OSError.
         """
         self.add(deleted_files(PartitionDir(self._files, directory)), self._clock.now_ms())
-
-    def adopt_logs(self, log_dir: str, delay_ms: Callable[[str], int]) -> None:
-        """Queue the directories of deleted logs that are new; `delay_ms` is that of a topic. Raises OSError."""
-        listed = [] if self._onlooker.look(log_dir).is_kafka else self._files.list_names(log_dir)
-        found = {}
-        for name, parsed in ((name, parse_partition_dir(name)) for name in listed):
-            path = os.path.join(log_dir, name)
-            if parsed is not None and parsed[1] is DirKind.DELETE and not os.path.islink(path):
-                waiting = self._identity(path, self._clock.now_ms() + delay_ms(parsed[0].topic))
-                if waiting is not None:
-                    found[path] = waiting
-        with self._mutex:
-            for path in [path for path in self._deleted_logs if os.path.dirname(path) == log_dir]:
-                known = self._deleted_logs.pop(path)
-                if path in found and found[path].inode == known.inode:
-                    found[path] = known
-            self._deleted_logs.update(found)
 
     def run_due(self, now_ms: int) -> Deleted:
         """Delete what is due and may be deleted; every file is attempted even if others fail (5.8).
@@ -130,38 +108,7 @@ class PendingDeletions:
                 self._forget(path)
         for directory, paths in by_directory.items():
             self._delete_in(directory, paths, now_ms, done)
-        with self._mutex:
-            logs = {path: waiting for path, waiting in self._deleted_logs.items() if waiting.is_due(now_ms)}
-        for path, waiting in logs.items():
-            self._delete_log(path, waiting, now_ms, done)
         return done
-
-    def _delete_log(self, directory: str, waiting: _Waiting, now_ms: int, done: Deleted) -> None:
-        """A deleted log, a number of files at a time."""
-        log_dir, is_gone = os.path.dirname(directory), False
-        parsed = parse_partition_dir(os.path.basename(directory))
-        assert parsed is not None and parsed[1] is DirKind.DELETE, "no log that is in use"  # noqa: PT018
-        try:
-            while not is_gone:
-                with LogDirLock(log_dir):
-                    now = self._identity(directory, 0)
-                    is_brokers = self._onlooker.look(log_dir, thorough=True).is_kafka
-                    if is_brokers or now is None or now.inode != waiting.inode:
-                        break
-                    count, size_bytes, is_gone = remove_files(
-                        PartitionDir(self._files, directory), _FILES_AT_ONCE
-                    )
-                done.files += count
-                done.bytes += size_bytes
-        except LockHeld:
-            return
-        except (OSError, DirOffline) as error:
-            with self._mutex:
-                self._deleted_logs[directory] = replace(waiting, due_ms=now_ms + RETRY_MS, since_ms=now_ms)
-            done.failures[directory] = error
-            return
-        with self._mutex:
-            self._deleted_logs.pop(directory, None)
 
     def _delete_in(self, directory: str, paths: list[str], now_ms: int, done: Deleted) -> None:
         """The lock is taken for some files of one partition at a time: a process that waits for it must not wait for all."""

@@ -51,7 +51,6 @@ from cleanerd.tools.client.active_segment import (
     check_batch,
     scan_segment,
 )
-from cleanerd.tools.client.control import DaemonControl, stopped
 from cleanerd.tools.client.truncate import (
     Truncation,
     finish_truncation,
@@ -70,7 +69,7 @@ class WriterOptions:
 
     `repair` cuts off the active segment at the first byte that belongs to no whole and undamaged batch. `fsync` makes every
     append and roll durable before it returns. The `.lock` is waited for `lock_wait_s` seconds at most.
-    `control` stops the cleaner when closed segments are to be truncated; None asks nobody. Producers that are idle by
+    Producers that are idle by
     `clock` for `producer_expiration_ms` (`producer.id.expiration.ms` of a broker, which has a day) leave the state when a
     snapshot of it is written; None: never.
     """
@@ -78,7 +77,6 @@ class WriterOptions:
     repair: bool = False
     fsync: bool = False
     lock_wait_s: float = LOCK_WAIT_S
-    control: DaemonControl | None = None
     producer_expiration_ms: int | None = None
     clock: Clock = field(default_factory=SystemClock)
     files: Files = field(default_factory=RealFiles)
@@ -192,13 +190,13 @@ class LogWriter:
         A batch that reaches `offset` goes as a whole. At the log end or above nothing happens. What a cleaning has
         removed does not come back, also where a record that is truncated was the reason (`truncate`).
 
-        Raises: ValueError below the first segment; `LockHeld`, `Retryable` from `control`, `LogUncleanable` for
+        Raises: ValueError below the first segment; `LockHeld`, `LogUncleanable` for
         an interrupted commit that cannot be resolved, `CorruptFile` for damage below `offset`: the log is unchanged then.
         After an `OSError` it ends at `offset` or above.
         """
         if offset >= self.log_end_offset:
             return
-        with self._truncating(is_cleaner_involved=offset < self._segment.base_offset):
+        with self._truncating():
             self._cut(offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
@@ -207,7 +205,7 @@ class LogWriter:
 
         Raises: as `truncate`.
         """
-        with self._truncating(is_cleaner_involved=True):
+        with self._truncating():
             first = live_bases(self.directory)[0]
             self._cut(max(first, min(offset, self.log_end_offset)))
             lower_checkpoints(self._files, self._log_dir, self._topic_partition, offset, offset)
@@ -237,10 +235,9 @@ class LogWriter:
         return LogDirLock(self._log_dir, wait_s=self._options.lock_wait_s, wait=threading.Event().wait)
 
     @contextmanager
-    def _truncating(self, *, is_cleaner_involved: bool) -> Iterator[None]:
+    def _truncating(self) -> Iterator[None]:
         """The steps of `truncate` that come before and after the block."""
-        control = self._options.control if is_cleaner_involved else None
-        with stopped(control, self._topic_partition), self._lock():
+        with self._lock():
             assert self._is_usable, "the writer is closed, or failed before"
             prepare_truncation(self._files, self._log_dir, self._topic_partition)
             yield

@@ -2,15 +2,11 @@
 
 import os
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-from cleanerd.errors import Retryable
 from cleanerd.format.batch import iterate_batches, parse_header
 from cleanerd.format.codecs import Codec
 from cleanerd.format.legacy import decode_entry
-from cleanerd.format.names import GENERATION, TopicPartition, parse_segment_file
-from cleanerd.tools.client.control import DaemonControl
+from cleanerd.format.names import GENERATION, parse_segment_file
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter, WriterOptions
 
@@ -28,24 +24,6 @@ def open_writer(
         start_offset=start_offset,
         options=WriterOptions(**options),
     )
-
-
-class Recording(DaemonControl):
-    """A cleaner that stops when it is asked to, or refuses."""
-
-    def __init__(self, *, refuses: bool = False) -> None:
-        self.calls: list[str] = []
-        self._refuses = refuses
-
-    @contextmanager
-    def stopped(self, topic_partition: TopicPartition) -> Iterator[None]:
-        self.calls.append(f"stopped {topic_partition}")
-        if self._refuses:
-            raise Retryable(f"{topic_partition} is still being cleaned")
-        try:
-            yield
-        finally:
-            self.calls.append(f"resumed {topic_partition}")
 
 
 def contents(log_dir) -> dict[str, bytes]:

@@ -8,7 +8,7 @@ import pytest
 
 from cleanerd.cleaning.retain import revalidate_snapshot
 from cleanerd.env.files import RealFiles
-from cleanerd.errors import CorruptFile, LockHeld, LogUncleanable, Retryable, SourceChanged
+from cleanerd.errors import CorruptFile, LockHeld, LogUncleanable, SourceChanged
 from cleanerd.format import names
 from cleanerd.format.batch import encode_empty_batch, parse_header
 from cleanerd.format.names import TopicPartition
@@ -23,7 +23,7 @@ from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter, WriterOptions
 from tests.sim.disk import SwitchedOff
 from tests.tools.client.killed import KilledFiles, killed_at_every_operation
-from tests.tools.client.logs import Recording, busy, check_indexes, contents, open_writer
+from tests.tools.client.logs import busy, check_indexes, contents, open_writer
 
 FILES = RealFiles()
 TP = TopicPartition("t", 0)
@@ -129,9 +129,6 @@ REFUSALS: dict[str, tuple[type[Exception], Callable[[Path, list[int]], str], Wri
         CorruptFile, lambda log_dir, _: damage_checkpoint(log_dir, f"t-0/{names.LEADER_EPOCH_CHECKPOINT}"),
         WriterOptions(),
     ),
-    "cleaner that does not stop": (
-        Retryable, lambda *_: "still being cleaned", WriterOptions(control=Recording(refuses=True))
-    ),
 }  # fmt: skip
 
 
@@ -149,16 +146,13 @@ def test_what_is_refused_is_named_and_nothing_is_lost(tmp_path: Path, reason: st
 
 
 def test_lock_of_another_keeps_the_log_as_it_is(tmp_path: Path) -> None:
-    """2.7: and the cleaner is resumed."""
     fill(tmp_path)
-    control = Recording()
-    with open_writer(tmp_path, control=control, lock_wait_s=0) as writer:
+    with open_writer(tmp_path, lock_wait_s=0) as writer:
         before = contents(tmp_path)
         for change in (writer.truncate, writer.truncate_fully_and_start_at):
             with LogDirLock(str(tmp_path)), pytest.raises(LockHeld):
                 change(1)
         assert contents(tmp_path) == before
-        assert control.calls == ["stopped t-0", "resumed t-0"] * 2
         Producer(writer).put(b"k", b"v")
 
 
@@ -278,23 +272,6 @@ def test_truncated_fully_and_killed_anywhere(tmp_path: Path, start: int) -> None
 
 
 # -- the cleaner ---------------------------------------------------------------------------------------------
-
-
-def test_2_7_the_cleaner_is_stopped_below_the_active_base_only(tmp_path: Path) -> None:
-    _, bases = fill(tmp_path)
-    control = Recording()
-    with open_writer(tmp_path, segment_bytes=SEGMENT_BYTES, control=control) as writer:
-        before = contents(tmp_path)
-        writer.truncate(writer.log_end_offset)
-        writer.truncate(writer.log_end_offset + 5)
-        assert contents(tmp_path) == before
-        writer.truncate(writer.log_end_offset - 1)
-        writer.truncate(bases[-1])
-        assert control.calls == []
-        writer.truncate(bases[-1] - 1)
-        assert control.calls == ["stopped t-0", "resumed t-0"]
-        writer.truncate_fully_and_start_at(0)
-        assert control.calls[2:] == ["stopped t-0", "resumed t-0"]
 
 
 def test_retention_planned_before_a_truncation_takes_nothing(tmp_path: Path) -> None:
