@@ -18,6 +18,7 @@ deletion of a deleted topic      `storage.whose`
 
 from dataclasses import dataclass, replace
 
+from cleanerd.cleaning.causes import Cause
 from cleanerd.config.keys import TOPIC_KEYS
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import ClusterMetadata, TopicConfig
@@ -33,6 +34,24 @@ from cleanerd.storage.whose import partition_sign, why_of_broker
 
 SET_BY_OPERATOR = (Layer.COMMAND_LINE, Layer.TOPIC_FILE)
 _LIMITS = ("retention.ms", "retention.bytes")
+_SET_LIMITS = "set retention.ms or retention.bytes of the topic in topics.d or with --topic-set"
+_NO_LIMIT = Cause(
+    "no limit of time or size is configured, and Kafka's defaults delete nothing here", _SET_LIMITS
+)
+_LEFT_TO_BROKER = Cause(
+    "deletion by time and size is left to its broker, which is down: the cluster may have changed the limits since",
+    f"start the broker; or {_SET_LIMITS}",
+)
+_LEFT_TO_CONFIGURATION = Cause(
+    "deletion by time and size is left to its broker, which is down: the limits are in the configuration of the broker, "
+    "which cleanerd was not given",
+    f"start the broker; or {_SET_LIMITS}",
+)
+_DEFAULT_POLICY = Cause(
+    "deletion by time and size is left to its broker, which is down: that its cleanup.policy is delete is a default of "
+    "Kafka's, and the broker may have another one",
+    f"start the broker; or set cleanup.policy as well, and {_SET_LIMITS}",
+)
 _ELSEWHERE = ("confluent.tier.enable", "diskless.enable", "inkless.enable")
 """Settings of topics with which other brokers keep records outside of their log directories."""
 _CONSUMER_OFFSETS = "__consumer_offsets"
@@ -94,26 +113,33 @@ class Knowledge:
         )
 
     def limits(self, topic: str) -> TopicConfig:
-        """The settings of a topic, for what expires while its broker is down: without the limits that do not hold then.
+        """The settings of a topic, for what expires while no broker runs: without the limits that do not hold then."""
+        left = [TOPIC_KEYS[name].field for name in _LIMITS if self._why_no_limit(topic, name)]
+        return self.configuration.topic(topic).but(**dict.fromkeys(left, -1))
 
-        No limit that other nodes may be changing meanwhile holds. Nor does a default of Kafka's where its broker may have
-        another one in a file that was not given to us. The broker deletes by its limits itself as soon as it is back. What
-        is written for cleanerd (`topics.d`, command line) holds.
+    def why_kept(self, topic: str) -> Cause:
+        """Why a limit of a topic does not hold, where `limits` leaves one out."""
+        return next(filter(None, (self._why_no_limit(topic, name) for name in _LIMITS)))
+
+    def _why_no_limit(self, topic: str, name: str) -> Cause | None:
+        """Why nothing is deleted by a limit of a topic; None: it holds.
+
+        A default of Kafka's is nobody's word. Beside a stopped broker the cluster may be changing the rest: what holds is
+        written for cleanerd and names the topic. The metadata log of the only voter is final, though, and what was given of
+        its broker's configuration holds with it. The broker deletes by its limits itself as soon as it is back.
         """
-        configuration, config = self.configuration, self.configuration.topic(topic)
+        configuration, origin = self.configuration, self.configuration.topic_origin(topic, name)
+        if not self.log_dir.is_kafka:
+            return _NO_LIMIT if origin.layer is Layer.DEFAULT else None
+        if configuration.topic_origin(topic, "cleanup.policy").layer is Layer.DEFAULT:
+            return _DEFAULT_POLICY
+        if name in configuration.own_texts(topic) and origin.layer in SET_BY_OPERATOR:
+            return None
         metadata = configuration.metadata
-        if metadata is None or topic not in metadata.topic_ids:
-            return config
-        is_final = self._is_final(metadata)
-        if is_final and not configuration.is_without_broker:
-            return config
-        layers = {name: configuration.topic_origin(topic, name).layer for name in _LIMITS}
-        left = [
-            name
-            for name, layer in layers.items()
-            if (layer is Layer.DEFAULT if is_final else layer not in SET_BY_OPERATOR)
-        ]
-        return config.but(**{TOPIC_KEYS[name].field: -1 for name in left})
+        is_final = metadata is not None and topic in metadata.topic_ids and self._is_final(metadata)
+        if not is_final:
+            return _LEFT_TO_BROKER
+        return _LEFT_TO_CONFIGURATION if origin.layer is Layer.DEFAULT else None
 
     def why_tombstones_stay(self, tp: TopicPartition, followed: FollowedReplicas) -> Stay | None:
         """Why tombstones and markers of a log that have expired must stay; None: they may go. Raises OSError.

@@ -174,11 +174,6 @@ class Configuration:
                 self._resolved[shared] = known
         return known.but(cleanup_policy=()) if topic in self.unusable else known
 
-    @property
-    def is_without_broker(self) -> bool:
-        """Whether nobody gave the configuration of a broker: neither its file nor its environment."""
-        return self._sources.is_without_broker
-
     def topic_origin(self, topic: str, key: str) -> Origin:
         """Where the value of a key comes from that a topic has."""
         own = self._topics.get(topic, Layers())

@@ -67,11 +67,6 @@ class Sources:
     unread: Mapping[str, Text] = field(default_factory=dict)
     """By key, what variables say that are settings to other images, and are not read."""
 
-    @property
-    def is_without_broker(self) -> bool:
-        """Whether nobody gave the configuration of a broker: neither its file nor its environment."""
-        return all(name.startswith(OWN_PREFIX) for name in (*self.config_file, *self.environment))
-
 
 def read_sources(
     config_file: str | None = None,

@@ -180,7 +180,7 @@ def read_metadata(files: Files, directory: str, node_id: int | None = None) -> C
             directory,
             node_id,
             release,
-            has_other_voters=voters is not None and voters != {node_id},
+            has_other_voters=voters is None or node_id is None or voters != {node_id},
         )
     raise SourceChanged(f"{directory}: files vanished during each of {ATTEMPTS_MAX} readings")
 

@@ -1,6 +1,6 @@
 """What is known of a log, and what is removed without it: nothing (the table of architecture 2)."""
 
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from uuid import UUID
 
@@ -8,61 +8,116 @@ import pytest
 
 from cleanerd.cleaning.knowledge import Knowledge
 from cleanerd.config.load import Configuration, resolve
-from cleanerd.config.model import ClusterMetadata, TopicConfig
+from cleanerd.config.model import ClusterMetadata
 from cleanerd.config.sources import read_sources
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
+from cleanerd.format import names
 from cleanerd.storage.log_dir import LogDir
-from tests.config.test_load import HOUR_MS, configured
+from tests.cleaning.logs import META_PROPERTIES
+from tests.config.test_load import configured
+
+DELETE = {"cleanup.policy": "delete"}
+IDS = {"own": UUID(int=1), "none": UUID(int=2), "named": UUID(int=3)}
+NAMED = {"named": {"retention.ms": "9"}}
 
 
 class Beside:
     """A log directory and what holds there."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, of_broker: bool = True) -> None:
+        path.mkdir()
+        if of_broker:
+            (path / names.META_PROPERTIES).write_text(META_PROPERTIES)
         self._log_dir = LogDir.at(RealFiles(), str(path), SystemClock())
 
-    def limits(self, configuration: Configuration, topic: str) -> TopicConfig:
-        return Knowledge(self._log_dir, configuration).limits(topic)
+    def knowledge(self, configuration: Configuration) -> Knowledge:
+        return Knowledge(self._log_dir, configuration)
 
     def retention_ms(self, configuration: Configuration, *topics: str) -> list[int]:
-        return [self.limits(configuration, topic).retention_ms for topic in topics]
+        return [self.knowledge(configuration).limits(topic).retention_ms for topic in topics]
 
 
 @pytest.fixture
 def beside(tmp_path: Path) -> Beside:
-    return Beside(tmp_path)
+    """A stopped broker."""
+    return Beside(tmp_path / "logs")
 
 
-def test_nothing_expires_by_what_other_nodes_may_be_changing(beside: Beside) -> None:
-    """They may give a topic more time while this node is down; who wants it says so in a layer above."""
-    ids = {"own": UUID(int=1), "none": UUID(int=2), "named": UUID(int=3)}
-    records = {"own": {"retention.ms": "5", "cleanup.policy": "compact,delete"}}
-    metadata = ClusterMetadata(ids, records, {"": {"log.retention.ms": "7"}}, "/m", 1, has_other_voters=True)
-    found = configured(topics={"named": {"retention.ms": "9"}}, metadata=metadata)
-    assert beside.retention_ms(found, *ids, "of_no_cluster") == [-1, -1, 9, 7]
-    assert beside.limits(found, "own") == found.topic("own").but(retention_ms=-1, retention_bytes=-1)
-    by_hand = configured({"log.retention.ms": "8"}, metadata=metadata)
-    assert beside.retention_ms(by_hand, "own", "none") == [-1, 8]
-    alone = configured(metadata=replace(metadata, has_other_voters=False))
-    assert beside.retention_ms(alone, "own", "none") == [5, 7]
-    for voters, expected in (("1@a:9093", [5, 7]), ("1@a:9093,2@b:9093", [-1, -1]), ("2@b:9093", [-1, -1])):
-        written = configured({"controller.quorum.voters": voters}, metadata=alone.metadata)
-        assert beside.retention_ms(written, "own", "none") == expected, (
-            "the node has not been started with them yet, and they may be at work"
-        )
+@pytest.fixture
+def nobodys(tmp_path: Path) -> Beside:
+    """A directory that no broker ever owned."""
+    return Beside(tmp_path / "nobodys", of_broker=False)
 
 
-def test_nothing_expires_by_a_default_that_its_broker_may_have_changed(
+def cluster(*, others: bool, broker: Mapping[str, str] | None = None) -> ClusterMetadata:
+    """Of topics with a policy; one has a limit, too."""
+    records = {topic: dict(DELETE) for topic in IDS}
+    records["own"]["retention.ms"] = "5"
+    return ClusterMetadata(IDS, records, {"": dict(broker or {})}, "/m", 1, has_other_voters=others)
+
+
+def test_beside_a_stopped_broker_only_a_limit_that_names_the_topic_holds(beside: Beside) -> None:
+    """Whatever else is configured the other nodes may be changing while this one is down (rule A.3)."""
+    metadata = cluster(others=True, broker={"log.retention.ms": "7"})
+    found = configured(topics=NAMED, metadata=metadata)
+    assert beside.retention_ms(found, *IDS, "of_no_cluster") == [-1, -1, 9, -1]
+    limits = beside.knowledge(found).limits("own")
+    assert limits == found.topic("own").but(retention_ms=-1, retention_bytes=-1)
+    by_hand = configured({"log.retention.ms": "8", "log.cleanup.policy": "delete"}, NAMED, metadata)
+    assert beside.retention_ms(by_hand, *IDS, "of_no_cluster") == [-1, -1, 9, -1]
+    assert "the cluster may have changed the limits since" in beside.knowledge(by_hand).why_kept("own").text
+
+
+def test_the_metadata_log_of_the_only_voter_is_final(beside: Beside) -> None:
+    """With what was given of its broker's configuration; no default of Kafka's is."""
+    alone = configured(topics=NAMED, metadata=cluster(others=False))
+    assert beside.retention_ms(alone, *IDS) == [5, -1, 9]
+    assert "which cleanerd was not given" in beside.knowledge(alone).why_kept("none").text
+    for broker, values in (({"log.retention.ms": "7"}, {}), ({}, {"log.retention.ms": "7"})):
+        told = configured(values, NAMED, cluster(others=False, broker=broker))
+        assert beside.retention_ms(told, *IDS) == [5, 7, 9]
+    assert beside.retention_ms(told, "of_no_cluster") == [-1]
+
+
+@pytest.mark.parametrize(("voters", "own_ms"), [("1@a:9093", 5), ("1@a:9093,2@b:9093", -1), ("2@b:9093", -1)])
+def test_voters_that_the_node_has_not_been_started_with_yet_may_be_at_work(
+    beside: Beside, voters: str, own_ms: int
+) -> None:
+    written = configured({"controller.quorum.voters": voters}, metadata=cluster(others=False))
+    assert beside.retention_ms(written, "own") == [own_ms]
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_the_default_policy_deletes_nothing_beside_a_stopped_broker(beside: Beside, is_alone: bool) -> None:
+    """Its broker may have another one in a file that was not given to us (rule A.2)."""
+    records = {"own": {"retention.ms": "5"}}
+    metadata = ClusterMetadata(IDS, records, {}, "/m", 1, has_other_voters=not is_alone)
+    found = configured({"log.retention.ms": "7"}, NAMED, metadata)
+    assert beside.retention_ms(found, *IDS) == [-1, -1, -1]
+    assert "the broker may have another one" in beside.knowledge(found).why_kept("own").text
+    told = configured({"log.retention.ms": "7"}, {"named": NAMED["named"] | DELETE}, metadata)
+    assert beside.retention_ms(told, "named") == [9]
+
+
+def test_beside_a_broker_that_does_not_answer_only_a_limit_that_names_the_topic_holds(
     tmp_path: Path, beside: Beside
 ) -> None:
-    """In its server.properties, which is not in the metadata log."""
-    ids, records = {"own": UUID(int=1), "none": UUID(int=2)}, {"own": {"retention.ms": "5"}}
-    metadata = ClusterMetadata(ids, records, {}, "/m", 1)
-    found = configured({"cleanerd.retry.max": "5"}, metadata=metadata)
-    assert beside.retention_ms(found, *ids) == [5, -1]
-    assert found.topic("none").retention_ms == 168 * HOUR_MS
+    """Nor does the file of a ZooKeeper broker, nor what it last answered."""
     config = tmp_path / "server.properties"
-    config.write_text("log.dirs=/d\n")
-    found = resolve(read_sources(str(config)), metadata)
-    assert beside.retention_ms(found, "none") == [168 * HOUR_MS]
+    config.write_text("log.dirs=/d\nlog.retention.ms=7\nlog.cleanup.policy=delete\n")
+    topics = [("named", key, value) for key, value in (NAMED["named"] | DELETE).items()]
+    sources = read_sources(str(config), (), topics)
+    records = {topic: {**DELETE, "retention.ms": "5"} for topic in ("own", "none")}
+    answer = ClusterMetadata(dict.fromkeys(IDS), records, {}, is_whole=False)
+    for metadata in (None, answer):
+        assert beside.retention_ms(resolve(sources, metadata), *IDS) == [-1, -1, 9]
+
+
+def test_in_a_directory_of_no_broker_a_limit_deletes_and_a_default_does_not(nobodys: Beside) -> None:
+    """Whatever the policy comes from: there is nobody whose it could be but the operator."""
+    assert nobodys.retention_ms(configured(topics=NAMED), *IDS) == [-1, -1, 9]
+    assert nobodys.retention_ms(configured({"log.retention.ms": "7"}, NAMED), *IDS) == [7, 7, 9]
+    found = configured({"log.cleanup.policy": "compact,delete"}, NAMED)
+    assert nobodys.retention_ms(found, *IDS) == [-1, -1, 9]
+    assert "Kafka's defaults delete nothing here" in nobodys.knowledge(found).why_kept("own").text

@@ -39,7 +39,6 @@ from cleanerd.env.clock import SystemClock
 from cleanerd.errors import NoWayIn
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
-from cleanerd.storage.log_dir import LogDir
 from cleanerd.tools.client.producer import Producer, ProducerRecord
 from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import leave_to_nobody, lock_of_another, write_logs
@@ -333,9 +332,11 @@ def codec_of(name: str) -> dict[str, str]:
 
 def deletes_after_ms(running: Running) -> int:
     """The limit of a topic of a cluster in which this node was the only voter when it ran last."""
-    metadata = ClusterMetadata({"t": None}, {"t": {"retention.ms": "5"}}, {}, "/m", 1)
+    metadata = ClusterMetadata(
+        {"t": None}, {"t": {"cleanup.policy": "delete", "retention.ms": "5"}}, {}, "/m", 1
+    )
     configuration = running.parts.configuration().with_metadata(metadata)
-    log_dir = LogDir.at(running.parts.files, running.parts.log_dirs[0], running.parts.clock)
+    log_dir = replace(running.parts.ownership.at(running.parts.log_dirs[0]), is_kafka=True)
     return Knowledge(log_dir, configuration).limits("t").retention_ms
 
 
@@ -377,7 +378,7 @@ EFFECTS: dict[str, Effect] = {
     "compression.lz4.level": Effect(bytes_of("*.log"), "1", given=codec_of("lz4")),
     "compression.zstd.level": Effect(bytes_of("*.log"), "19", given=codec_of("zstd")),
     "log.cleaner.delete.retention.ms": Effect(horizon_days, str(3 * DAY_MS), 1, 3),
-    "log.retention.ms": Effect(breaches, "-1", ("retention.ms",), (), {"log.cleanup.policy": "delete"}),
+    "log.retention.ms": Effect(breaches, "1", (), ("retention.ms",), {"log.cleanup.policy": "delete"}),
     "log.retention.bytes": Effect(
         breaches, "1", (), ("retention.bytes",), {"log.cleanup.policy": "delete", "log.retention.ms": "-1"}
     ),

@@ -10,7 +10,7 @@ from cleanerd.format import names
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.damage import wrong_crc
-from tests.cleaning.logs import lock_of_another, write_logs
+from tests.cleaning.logs import leave_to_nobody, lock_of_another, write_logs
 from tests.daemon.processes import DaemonProcess, running, wait_until
 
 POLICIES = {"good": "compact", "torn": "compact", "held": "compact", "kept": "delete"}
@@ -85,9 +85,10 @@ def test_a_log_that_is_not_compacted_has_no_dirty_section(daemon: DaemonProcess)
     decision, facts = explained(daemon, "kept-0")
     assert decision == "not cleaned: cleanup.policy is delete, without compact: retention only"
     assert not {"dirty ratio", "first dirty offset", "what to do"} & set(facts)
-    assert facts["retention time"] == f"retention.ms is {10**15}, not breached"
-    stays = "segment 0 stays: neither limit is breached; retention.ms takes it never"
-    assert facts["oldest segment"] == stays
+    assert facts["retention time"] == f"retention.ms is {10**15}, which does not hold here, not breached"
+    stays = "segment 0 stays: deletion by time and size is left to its broker, which is down: "
+    assert facts["oldest segment"].startswith(stays)
+    assert "; start the broker; or set retention.ms" in facts["oldest segment"]
     assert daemon.log("kept-0")["reason"] == "not compacted: retention only"
 
 
@@ -180,6 +181,7 @@ def test_a_log_that_is_tried_again_says_when(tmp_path: Path) -> None:
 def test_retention_is_previewed_explained_and_run(tmp_path: Path) -> None:
     """What the preview and `explain` say would go is what goes, and what stays says why (6.2-6.5)."""
     logs = write_logs(tmp_path / "logs", "old", "both", "held")
+    leave_to_nobody(logs)
     brokers = write_logs(tmp_path / "brokers", "live")
     topics = {"old": "delete", "both": "compact,delete", "held": "delete", "live": "delete"}
     before = {path.name for path in (logs / "old-0").glob("*.log")}

@@ -112,8 +112,10 @@ def retention_facts(parts: Parts, log: LogId) -> list[Fact]:
     config = found.config
     goes = [Fact(name="log start", value=_below(found), rule="6.3")]
     if config.delete:
-        size = _limit("retention.bytes", config.retention_bytes) + _breached(found, Breach.SIZE)
-        time = _limit("retention.ms", config.retention_ms) + _breached(found, Breach.TIME)
+        said = parts.configuration().topic(log.topic_partition.topic)
+        size = _limit("retention.bytes", config.retention_bytes, said.retention_bytes)
+        size += _breached(found, Breach.SIZE)
+        time = _limit("retention.ms", config.retention_ms, said.retention_ms) + _breached(found, Breach.TIME)
         goes += [
             Fact(name="retention size", value=size, rule="6.4"),
             Fact(name="retention time", value=time, rule="6.5"),
@@ -126,7 +128,10 @@ def retention_facts(parts: Parts, log: LogId) -> list[Fact]:
     return goes
 
 
-def _limit(key: str, value: int) -> str:
+def _limit(key: str, value: int, said: int) -> str:
+    """`said`: what is configured, which need not hold here."""
+    if value != said:
+        return f"{key} is {said}, which does not hold here"
     return f"{key} is {'unlimited' if value < 0 else value}"
 
 

@@ -18,7 +18,6 @@ from functools import cache, partial
 
 import structlog
 
-from cleanerd.cleaning.causes import Cause
 from cleanerd.cleaning.delete_records import DeletionForbidden, delete_records
 from cleanerd.cleaning.knowledge import Knowledge
 from cleanerd.cleaning.retain import Preview, Retained, preview, retain_log
@@ -49,12 +48,6 @@ _STOP_S = 30.0
 """How long a deletion of records waits for the cleaning of its log to stop."""
 
 _BROKERS = (Owner.LIVE_BROKER, Owner.BROKER_COMING)
-
-_LEFT_TO_BROKER = Cause(
-    "deletion by time and size is left to its broker, which is down: the cluster may have changed the limits since, or "
-    "they are in the broker's configuration, which cleanerd was not given",
-    "start the broker; or set retention.ms or retention.bytes in topics.d",
-)
 
 _log = structlog.get_logger("cleanerd")
 
@@ -180,13 +173,16 @@ class RetentionPasses:
 
         def look() -> Preview:
             log_dir, checkpoints = self._read(log.log_dir)
-            config = known if is_live else Knowledge(log_dir, configuration).limits(topic)
+            knowledge = Knowledge(log_dir, configuration)
+            config = known if is_live else knowledge.limits(topic)
             snapshot = log_dir.scan(log.topic_partition, checkpoints)
             if snapshot is None:
                 raise LogUncleanable(f"{log.directory}: no segment")
             found = preview(self.files, snapshot, config, now_ms)
             is_by_limits = found.kept is not None and found.kept.keeper is Keeper.LIMITS
-            return replace(found, cause=_LEFT_TO_BROKER) if config != known and is_by_limits else found
+            return (
+                replace(found, cause=knowledge.why_kept(topic)) if config != known and is_by_limits else found
+            )
 
         found = attempt(look, log.directory)
         if isinstance(found, CleanerdError):
