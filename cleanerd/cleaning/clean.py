@@ -14,7 +14,7 @@ from cleanerd.cleaning.choose import Candidate, PaceOf
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.plan import CleaningPlan, merge_neighbours, plan_cleaning
 from cleanerd.cleaning.result import CleaningOutcome, CleanRequest, LogResult, Progress
-from cleanerd.cleaning.room import ForeseenSpace, Reservations, Room, no_space
+from cleanerd.cleaning.room import Reservations, Room, no_space
 from cleanerd.cleaning.stage import stage_log
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.env.clock import Clock
@@ -29,7 +29,7 @@ from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.messages import GO_ON, Moved, Phase, ReportAnswer
 from cleanerd.storage.changed import changed_while_read, is_other_segment
 from cleanerd.storage.partition_dir import PartitionDir
-from cleanerd.storage.staged import discard_staged, staged_bytes
+from cleanerd.storage.staged import discard_staged
 
 _STAGING_THREADS = 4
 
@@ -44,7 +44,6 @@ class _Log:
     staged: int = 0  # groups
     error: CleanerdError | None = None
     groups_left: int = 0  # there was no room for
-    rounds: int | None = None  # in which all of them will be cleaned, when that is not known to be one
 
     @property
     def candidate(self) -> Candidate:
@@ -170,41 +169,12 @@ class Cleaner:
     def _release(self, candidates: Sequence[Candidate]) -> None:
         self._reservations.release(candidate.snapshot.directory for candidate in candidates)
 
-    def count(
-        self, candidates: Sequence[Candidate], space: ForeseenSpace, *, is_owned: bool = False
-    ) -> list[LogResult]:
-        """What `stage`, and a commit unless `is_owned`, would come to; writes nothing. Raises what `stage` does.
-
-        A log that would have no room has failed. What the others would take is taken from `space`.
-        """
+    def count(self, candidates: Sequence[Candidate], *, is_owned: bool = False) -> list[LogResult]:
+        """What `write` would come to; writes nothing. Raises what `write` does."""
         job = self.plan(candidates, is_owned=is_owned, drops_staged=False)
         job.watch.resume()
         self._run(job, None, None, write=False)
-        self._foresee(job.logs, space, is_owned=is_owned)
         return job.results + [self._outcome(log, "planned", job.watch) for log in job.logs]
-
-    def _foresee(self, logs: list[_Log], space: ForeseenSpace, *, is_owned: bool) -> None:
-        """Refuse logs that would have no room: those of a job are all written before the first is committed."""
-        if is_owned:  # what waits of them would be dropped first
-            for log in logs:
-                directory = log.candidate.snapshot.directory
-                space.take(directory, -staged_bytes(PartitionDir(self._files, directory)))
-        granted, taken = 0, 0
-        for log in [log for log in logs if log.is_alive and log.rewritten is not None]:
-            assert log.rewritten is not None
-            directory, extra = log.candidate.snapshot.directory, Room.counted(log.plan, log.rewritten)
-            room = space.room_bytes(directory) - log.plan.work.least_free_bytes - granted
-            if extra.peak_bytes > max(room, 0):
-                log.rounds = None if log.plan.waits else extra.rounds(room)
-                if log.rounds is None:
-                    log.error = no_space(
-                        log.plan, extra.peak_bytes, extra.first_bytes(by_group=not log.plan.waits), room
-                    )
-                    continue
-            granted += min(extra.peak_bytes, max(room, 0))
-            taken += extra.taken(is_committed=not log.plan.waits)
-        for log in logs[:1]:
-            space.take(log.candidate.snapshot.directory, taken)
 
     def _plan_one(self, candidate: Candidate, *, is_owned: bool, drops_staged: bool) -> CleaningPlan:
         config, snapshot = self._request.config, candidate.snapshot
@@ -412,7 +382,7 @@ def _result(log: _Log, rewritten: RewrittenLog, outcome: CleaningOutcome, watch:
     parts = [part for found in rewritten.parts.values() for part in found]
     replaced = sum(segment.size_bytes for group in changed for segment in group.sources)
     counts = {v.reason: sum(int(part.removed[v]) for part in parts) for v in REMOVED_VERDICTS}
-    records_read, extra = log.indexed.records_read, Room.counted(plan, rewritten)
+    records_read = log.indexed.records_read
     return replace(
         log.candidate.result(outcome, None).measured(watch),
         bytes_read=sum(summary.bytes for summary in log.indexed.summaries),
@@ -422,8 +392,7 @@ def _result(log: _Log, rewritten: RewrittenLog, outcome: CleaningOutcome, watch:
         removed={reason: count for reason, count in counts.items() if count},
         segments_after=len(snapshot.segments) - sum(len(group.sources) - 1 for group in changed),
         reason=_partial(log),
-        peak_extra_bytes=extra.peak_bytes,
-        peak_group_bytes=extra.largest_group_bytes,
+        peak_extra_bytes=Room.counted(plan, rewritten).peak_bytes,
         groups_left=log.groups_left,
         topic_codec_saves_bytes=sum(p.topic_codec_saves_bytes for p in parts)
         if plan.work.topic_codec
@@ -434,8 +403,6 @@ def _result(log: _Log, rewritten: RewrittenLog, outcome: CleaningOutcome, watch:
 
 
 def _partial(log: _Log) -> str | None:
-    if log.rounds is not None:
-        return f"in {log.rounds} rounds: there is no room for all groups at once beside the old segments"
     if not log.groups_left or log.indexed is None:
         return None
     done = len(log.indexed.changed_groups)

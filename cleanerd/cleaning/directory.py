@@ -20,7 +20,6 @@ from cleanerd.cleaning.knowledge import Knowledge
 from cleanerd.cleaning.result import NO_LOG, CleaningOutcome, CleanRequest, LogResult, Progress
 from cleanerd.cleaning.retain import Retained, retain_log
 from cleanerd.cleaning.roll import roll
-from cleanerd.cleaning.room import ForeseenSpace
 from cleanerd.cleaning.slices import OF_A_JOB, SliceSize, Weighed
 from cleanerd.cleaning.wanted import ConfiguredNow, check_expired, check_wanted
 from cleanerd.errors import CleanerdError, JobFailed, LockHeld, LogUncleanable, NoSpace, attempt, guarded
@@ -37,7 +36,7 @@ _T = TypeVar("_T")
 class Run:
     """What one call of `clean_once` carries from directory to directory of one node.
 
-    `space` and `results`, the newest of each log, are those of all nodes.
+    `results`, the newest of each log, are those of all nodes.
     """
 
     request: CleanRequest
@@ -45,7 +44,6 @@ class Run:
     progress: Progress
     brokers: LiveBrokers
     configured: ConfiguredNow
-    space: ForeseenSpace
     results: dict[tuple[str, int, str], LogResult]
 
     def add(self, result: LogResult) -> None:
@@ -257,7 +255,7 @@ class Directory(CommitHost):
         self._leave_held()
         self._leave_alone()
         is_owned = self._log_dir.owner.has_lock
-        count = partial(self._cleaner.count, space=self._run.space, is_owned=is_owned)
+        count = partial(self._cleaner.count, is_owned=is_owned)
         for job in jobs_of(self._candidates({} if is_owned else self._foresee_commits())):
             for result in self.failed_if_full(job) or one_by_one(count, job, job_failed):
                 self._add(result)
@@ -265,21 +263,17 @@ class Directory(CommitHost):
 
     def _foresee_commits(self) -> dict[TopicPartition, list[StagedGroup]]:
         """What `_commit_waiting` would commit; what no longer fits would be dropped."""
-        waiting, space = {}, self._run.space
+        waiting = {}
         around = self.committer.look_around(self._found)
         for tp in self._found:
             partition = self._log_dir.partition(tp)
             answer = attempt(partial(self.committer.waiting_groups, tp, around), partition.path)
-            if isinstance(answer, CleanerdError):
-                dropped_bytes = attempt(partial(staged_bytes, partition), partition.path)
-                space.take(partition.path, -dropped_bytes if isinstance(dropped_bytes, int) else 0)
-            elif groups := answer[0]:
+            if not isinstance(answer, CleanerdError) and (groups := answer[0]):
                 waiting[tp] = groups
                 before, segments = log_size(partition)
                 replaced = sum(source.size_bytes for group in groups for source in group.sources)
                 after = before - replaced + sum(group.sizes[FileKind.LOG] for group in groups)
                 merged = sum(len(group.sources) - 1 for group in groups)
-                space.take(partition.path, -replaced)
                 end, now = groups[-1].round_end, (after, segments - merged)
                 self._replace(self._waited("planned", tp, end, (before, segments), now))
         return waiting

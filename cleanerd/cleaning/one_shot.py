@@ -22,7 +22,6 @@ from cleanerd.cleaning.directory import Directory, Run, job_failed, jobs_of
 from cleanerd.cleaning.knowledge import Knowledge, node_setting
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.result import NO_LOG, CleanRequest, LogResult, Progress
-from cleanerd.cleaning.room import ForeseenSpace
 from cleanerd.cleaning.wanted import ConfiguredNow
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files, RealFiles
@@ -53,7 +52,7 @@ def clean_once(
     """
     files = files or RealFiles()
     cleaner = Cleaner(requests[0], progress, clock, files, session)
-    space, results = ForeseenSpace(), dict[tuple[str, int, str], LogResult]()
+    results = dict[tuple[str, int, str], LogResult]()
     followed = FollowedReplicas(files)
     with contextlib.ExitStack() as stack:
 
@@ -68,7 +67,7 @@ def clean_once(
                     return Knowledge(log_dir, configuration).why_tombstones_stay(tp, followed)
 
                 request = replace(request, why_tombstones_stay=why_tombstones_stay)
-            return Run(request, cleaner, progress, brokers, configured, space, results)
+            return Run(request, cleaner, progress, brokers, configured, results)
 
         directories = [found for request in requests for found in _directories(run_of(request), files, clock)]
         if requests[0].dry_run:

@@ -77,9 +77,8 @@ class LogResult:
     `removed` counts records by reason. `error` is the class of what went wrong; with `is_retryable` the same work may
     succeed later by itself. `next_horizon_ms`: of a log that was looked at for expired delete horizons, when it is worth
     another look; None as long as no cleaning stamps new ones.
-    `peak_extra_bytes` is the disk space that new files need while the old ones are still there, `peak_group_bytes` that
-    of the group that needs most: with less than the former, but no less than the latter, a cleaning commits group by
-    group. `groups_left`: of groups that there was no room for beside those that are staged. `basis` is what the
+    `peak_extra_bytes` is the disk space that new files need while the old ones are still there. `groups_left`: of groups
+    that there was no room for beside those that are staged. `basis` is what the
     checkpoint needs to move. `damaged_indexes`: file, byte, what was expected and found; the log was read without them.
     `phase_seconds` by the names in `phases`: part of `seconds`, but for `examine`.
     `topic_codec_saves_bytes`: about so much do rewritten batches save with the codec of compression.type, or would they with
@@ -107,7 +106,6 @@ class LogResult:
     seconds: float = 0.0
     phase_seconds: Mapping[str, float] = field(default_factory=dict)
     peak_extra_bytes: int = 0
-    peak_group_bytes: int = 0
     groups_left: int = 0
     topic_codec_saves_bytes: int | None = None
     error: str | None = None

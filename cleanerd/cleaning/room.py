@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from cleanerd.cleaning.plan import CleaningPlan
 from cleanerd.env.files import Files
-from cleanerd.env.space import Space, space_for, space_of
+from cleanerd.env.space import Space, space_for
 from cleanerd.errors import NoSpace
 from cleanerd.format import offset_index, time_index, txn_index
 from cleanerd.format.head import HEADER_SIZE
@@ -105,11 +105,6 @@ class Room:
         """Peak of all groups together."""
         return self.peak_of(self._groups)
 
-    @property
-    def largest_group_bytes(self) -> int:
-        """The same of the group that takes most, one at a time."""
-        return max((self.peak_of([number]) for number in self._groups), default=0)
-
     def first_bytes(self, *, by_group: bool) -> int:
         """Without which nothing can be done: what all of them take, or, `by_group`, the first one."""
         return self.peak_of(sorted(self._groups)[:1]) if by_group else self.peak_bytes
@@ -129,38 +124,11 @@ class Room:
         freed = sum(group.replaced_bytes for group in groups) if is_committed else 0
         return sum(group.staged_bytes for group in groups) - freed
 
-    def rounds(self, room_bytes: int) -> int | None:
-        """How many cleanings it takes when each does as many groups as there is room for; None: for some there is none."""
-        left, rounds = sorted(self._groups), 0
-        while left:
-            done = self.fitting(left, room_bytes)
-            if not done:
-                return None
-            room_bytes -= self.taken(is_committed=True, numbers=done)
-            left, rounds = left[len(done) :], rounds + 1
-        return rounds
-
     def fitting(self, numbers: Sequence[int], room_bytes: int) -> Sequence[int]:
         """The first of them, as many as there is room for; none for none."""
         counts = range(len(numbers) + 1)
         found = bisect_right(counts, room_bytes, key=lambda count: self.peak_of(numbers[:count]))
         return numbers[: max(found - 1, 0)]
-
-
-class ForeseenSpace:
-    """The free space that a run would find: less what it would have written by then."""
-
-    def __init__(self) -> None:
-        self._taken: dict[int, int] = {}  # by device
-
-    def room_bytes(self, directory: str) -> int:
-        """What would be free now. Raises OSError."""
-        return space_of(directory).free_bytes - self._taken.get(os.stat(directory).st_dev, 0)
-
-    def take(self, directory: str, size_bytes: int) -> None:
-        """So much more would have been written by now, or freed where that is less than nothing. Raises OSError."""
-        device = os.stat(directory).st_dev
-        self._taken[device] = self._taken.get(device, 0) + size_bytes
 
 
 class Reservations:

@@ -174,7 +174,6 @@ def _write_table(results: Sequence[LogResult]) -> None:
             "BEFORE": [size(result.bytes_before) for result in results],
             "AFTER": [size(result.bytes_after) for result in results],
             "PEAK EXTRA": [size(result.peak_extra_bytes) if is_plan else "" for result in results],
-            "BY GROUP": [size(result.peak_group_bytes) if is_plan else "" for result in results],
             "TOPIC'S CODEC SAVES": [
                 _about(result.topic_codec_saves_bytes) if is_plan else "" for result in results
             ],

@@ -1,7 +1,7 @@
 """Where output goes: documents for programs and tables for people to stdout, all else to stderr.
 
 The JSON document of `clean` is `{"apiVersion": "cleanerd/v1", "results": [...]}` with `RESULT_FIELDS` for
-each log, `assumed` where something was (`--assume`), and `peak_extra_bytes`, `peak_group_bytes` and
+each log, `assumed` where something was (`--assume`), and `peak_extra_bytes` and
 `topic_codec_saves_bytes` for those of a dry run. What is not known or does not apply is null.
 """
 
@@ -60,7 +60,6 @@ def result_fields(result: "LogResult") -> dict[str, object]:
         values[name] = round(getattr(result, name), 3)
     if result.outcome == "planned":
         values["peak_extra_bytes"] = result.peak_extra_bytes
-        values["peak_group_bytes"] = result.peak_group_bytes
         values["topic_codec_saves_bytes"] = result.topic_codec_saves_bytes
     return values
 

@@ -1,4 +1,4 @@
-"""A dry run says what a run would do: what it removes, what it takes of the disk, and whether there is room for that."""
+"""A dry run says what a run would do: what it removes, and what it takes of the disk."""
 
 import os
 from collections.abc import Iterator
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd import units
 from cleanerd.env.space import space_of
 from cleanerd.format import names
 from cleanerd.spark_runtime.lazy_spark import LazySpark
@@ -88,24 +87,6 @@ def test_peak_extra_is_what_a_run_takes(
     assert outlook(ran) == outlook(plan)
     assert plan["peak_extra_bytes"] == pytest.approx(peak_bytes, rel=0.1, abs=16 * 4096)
     assert plan["peak_extra_bytes"] >= peak_bytes
-
-
-def test_without_room_a_dry_run_fails_as_the_run_does(spark: LazySpark, disk: Path) -> None:
-    """The next log has what the one before it has left."""
-    log_dir = disk / "logs"
-    write_records(log_dir, 6_000, value_bytes=900, segment_bytes=4_000_000)
-    options = ["--topic-set=t:segment.bytes=4000000"]
-    needed = int(dry(spark, log_dir, *options).results["logs", "t"]["peak_extra_bytes"])
-    filler, free = disk / "filler", space_of(str(disk)).free_bytes
-    least = space_of(str(disk)).total_bytes // 100
-    filler.write_bytes(bytes(free - least - needed // 2))
-    plan = dry(spark, log_dir, *options)
-    assert f"needs {units.size(needed)} beside the old segments" in plan.reason("t")
-    assert plan.reason("t").endswith(f"for it, above the {units.size(least)} that stay free")
-    ran = clean(spark, log_dir, options=options)
-    assert (ran.code, plan.code) == (1, 1)
-    assert ran.reason("t").partition(";")[0] == plan.reason("t").partition(";")[0]
-    assert plan.results["logs", "t"]["bytes_before"] > 0
 
 
 def test_what_is_staged_is_foreseen_as_committed(spark: LazySpark, tmp_path: Path) -> None:
