@@ -146,6 +146,11 @@ class Configuration:
         """Topics that have values of their own."""
         return frozenset(topic for topic, texts in self._topics.items() if texts)
 
+    @property
+    def topic_files(self) -> frozenset[str]:
+        """Paths of the topic files that were read, also of those that set nothing."""
+        return frozenset(self._sources.topic_paths)
+
     def own_texts(self, topic: str) -> dict[str, str]:
         """Values that were written for just this topic, by key."""
         return dict(self._topics.get(topic, {}))

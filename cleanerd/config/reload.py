@@ -6,7 +6,8 @@ by name. `resolve` checks each value for itself; here are the checks that need t
 * keys of scope `STATIC` keep their value until a restart (7.21);
 * a number of cleaner threads that was set at most doubles, and at least halves (7.19, D20). Values out
   of the metadata log are not asked: the cluster accepted each of them, and several may come at once;
-* a metadata log that was there must be there. Without it every topic would fall back to the policy delete.
+* a metadata log that was there must be there. Without it every topic would fall back to the policy delete;
+* so must the topic files: a directory that is not mounted for a moment is not the wish to have its topics deleted.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -129,6 +130,13 @@ def _threads(changes: Iterable[Change]) -> Iterator[str]:
 def _vanished(old: Configuration, new: Configuration) -> Iterator[str]:
     if old.metadata and old.has_metadata_log and not new.has_metadata_log:
         yield f"{old.metadata.directory}: expected the cluster's metadata log, found none"
+    gone = sorted(old.topic_files - new.topic_files)
+    if gone:
+        more = f" and {len(gone) - 1} more" if gone[1:] else ""
+        yield (
+            f"{gone[0]}{more}: expected the topic file, which was there before, found none: what it says holds on; "
+            "to end that, leave an empty file there, or restart cleanerd"
+        )
 
 
 def _topics(

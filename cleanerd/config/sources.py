@@ -55,7 +55,10 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """All layers but the metadata log: texts by key, or by topic and key; what cannot be read, and what looks mistyped."""
+    """All layers but the metadata log: texts by key, or by topic and key; what cannot be read, and what looks mistyped.
+
+    `topic_paths`: the topic files, also those that set nothing.
+    """
 
     command_line: Texts
     environment: Texts
@@ -64,6 +67,7 @@ class Sources:
     topic_files: Mapping[str, Texts]
     problems: tuple[str, ...]
     warnings: tuple[str, ...] = ()
+    topic_paths: tuple[str, ...] = ()
     unread: Mapping[str, Text] = field(default_factory=dict)
     """By key, what variables say that are settings to other images, and are not read."""
 
@@ -80,16 +84,23 @@ def read_sources(
     command_line, environment = _command_line(assignments, problems), _environment(problems)
     if _PROVIDERS in written or environment_variable(_PROVIDERS) in os.environ:
         problems.extend(_provider_references({**written, **environment}, command_line))
+    topic_files = _topic_files(config_file, problems) if config_file else {}
     return Sources(
         command_line=command_line,
         environment=environment,
         config_file=_config_file(written, problems, warnings),
         command_line_topics=_command_line_topics(topic_assignments, problems),
-        topic_files=_topic_files(config_file, problems) if config_file else {},
+        topic_files=topic_files,
         problems=tuple(problems),
         warnings=tuple(warnings),
         unread=_unread(),
+        topic_paths=tuple(topic_path(config_file, topic) for topic in topic_files) if config_file else (),
     )
+
+
+def topic_path(config_file: str, topic: str) -> str:
+    """Where the file of a topic lies."""
+    return os.path.join(topic_directory(config_file), f"{topic}{_PROPERTIES}")
 
 
 def topic_directory(config_file: str) -> str:

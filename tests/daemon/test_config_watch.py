@@ -55,6 +55,7 @@ class Reloads:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file stands still sooner."""
     monkeypatch.setattr(watch, "SETTLE_S", 0.05)
+    monkeypatch.setattr(watch, "SHRUNK_SETTLE_S", 0.05)
     monkeypatch.setattr(watch, "POLL_WITHOUT_INOTIFY_S", 0.2)
 
 
@@ -228,6 +229,33 @@ def test_a_file_is_believed_when_it_stands_still(
             file.flush()
             threading.Event().wait(0.1)
         assert reloads.next() == (ReloadTrigger.FILES, "".join(lines))
+    assert reloads.none_left()
+
+
+def test_a_file_that_became_smaller_is_waited_for_longer(
+    config: Path, reloads: Reloads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is emptied and written anew may say nothing, or half of it, for longer than a file is written (rule A.2)."""
+    topic, whole = config.parent / "topics.d" / "t.properties", "retention.ms=1\ncleanup.policy=compact\n"
+    topic.write_text(whole)
+    reloads.content = topic.read_text
+    monkeypatch.setattr(watch, "SHRUNK_SETTLE_S", 0.6)
+    with watching(reloads, config):
+        topic.write_text("")
+        threading.Event().wait(0.3)
+        topic.write_text("retention.ms=1\n")
+        threading.Event().wait(0.3)
+        topic.write_text(f"{whole}#\n")
+        assert reloads.next() == (ReloadTrigger.FILES, f"{whole}#\n")
+        reloads.answers = [False]
+        topic.unlink()
+        reloads.content = lambda: ""
+        assert reloads.next() == (ReloadTrigger.FILES, "")
+        reloads.content = topic.read_text
+        topic.write_text("retention.ms=1\n")
+        threading.Event().wait(0.3)
+        topic.write_text(whole)
+        assert reloads.next() == (ReloadTrigger.FILES, whole), "smaller than what was adopted"
     assert reloads.none_left()
 
 

@@ -130,6 +130,36 @@ def test_a_vanished_or_unreadable_file_keeps_the_old(daemon: Daemon) -> None:
     assert daemon.reloader.current.broker.backoff_ms == 5
 
 
+@pytest.mark.parametrize("trigger", [ReloadTrigger.FILES, ReloadTrigger.SIGNAL, ReloadTrigger.REQUEST])
+def test_topic_files_that_vanish_keep_the_old(daemon: Daemon, trigger: ReloadTrigger) -> None:
+    """A directory that is away for a moment says nothing about its topics: all of it holds on, and the reason is told (rule
+    A.2). An empty file does say that its topic has no settings of its own."""
+    topics = daemon.path.parent / "topics.d"
+    topics.mkdir()
+    for topic in ("a", "b"):
+        (topics / f"{topic}.properties").write_text("cleanup.policy=compact\n")
+    assert daemon.reload(trigger=trigger).status is ReloadStatus.ACCEPTED
+    aside = topics.rename(topics.with_name("aside"))
+    outcome = daemon.reload("log.cleaner.backoff.ms=6\n", trigger)
+    told = f"{topics}/a.properties and 1 more: expected the topic file, which was there before, found none: "
+    assert outcome.status is ReloadStatus.REJECTED
+    assert outcome.problems[0].startswith(told)
+    assert daemon.reloader.is_rejected
+    current = daemon.reloader.current
+    assert (current.topic("a").compact, current.broker.backoff_ms) == (True, 5)
+    aside.rename(topics)
+    (topics / "b.properties").unlink()
+    (problem,) = daemon.reload(trigger=trigger).problems
+    assert problem.startswith(f"{topics}/b.properties: expected the topic file, which was there before")
+    (topics / "b.properties").touch()
+    assert daemon.reload(trigger=trigger).status is ReloadStatus.ACCEPTED
+    current = daemon.reloader.current
+    assert (current.topic("a").compact, current.topic("b").compact) == (True, False)
+    assert daemon.reload(trigger=trigger).status is ReloadStatus.UNCHANGED
+    (topics / "b.properties").unlink()
+    assert daemon.reload(trigger=trigger).status is ReloadStatus.REJECTED, "who knows what it would say"
+
+
 def test_what_cannot_be_applied_is_taken_back(daemon: Daemon) -> None:
     """The old configuration is the current one again."""
     daemon.refuse = True

@@ -6,8 +6,8 @@ file systems, links to elsewhere, no inotify left (then the fingerprint is taken
 write beside and rename, files that come and go, and the switch of a Kubernetes ConfigMap's `..data` are all
 the same: a directory had an event, a fingerprint is another.
 
-A file is only believed when it stands still for `SETTLE_S`: a half-written topic file would mean that the topic
-has no policy.
+A file is only believed when it stands still for `SETTLE_S`, one that became smaller for `SHRUNK_SETTLE_S`: a half-written
+topic file would mean that the topic has no policy.
 """
 
 import os
@@ -24,6 +24,8 @@ from cleanerd.env.clock import Clock, SystemClock
 from cleanerd.env.files import inode_of
 
 SETTLE_S = 0.2
+SHRUNK_SETTLE_S = 5.0
+"""For a file that is smaller than before: one that is emptied and written anew may lack a policy meanwhile."""
 POLL_S = 5.0
 """How often everything is looked at, and at most how often the metadata log is."""
 POLL_WITHOUT_INOTIFY_S = 1.0
@@ -39,7 +41,7 @@ _Fingerprint = tuple[tuple[str, int, int, int, int], ...]
 
 
 class ConfigWatcher:
-    """Calls `reload` when the files have changed, and `refresh` every few seconds.
+    """Calls `reload` when the files have changed, which says whether they were adopted, and `refresh` every few seconds.
 
     Begins with both, as far as there are files: what happened since the configuration was read is not known. `refresh` takes
     in what the cluster has configured since the last call, False while it cannot: then it is called again, with growing
@@ -50,7 +52,7 @@ class ConfigWatcher:
         self,
         config_file: str | None,
         refresh: Callable[[], bool],
-        reload: Callable[[], object],
+        reload: Callable[[], bool],
         *,
         clock: Clock | None = None,
         poll_s: float = POLL_S,
@@ -65,6 +67,7 @@ class ConfigWatcher:
         self._stopping = threading.Event()
         self._observer = observer
         self._seen: _Fingerprint = ()
+        self._sizes: dict[str, int] = {}  # of the files as they were adopted
         self._metadata_due_s = self._clock.monotonic_s()
         self._retry_s = 0.0  # pause before the next attempt; 0: the last one was adopted
         self._thread = threading.Thread(target=self._run, name="config-watcher", daemon=True)
@@ -97,12 +100,17 @@ class ConfigWatcher:
         found = self._fingerprint()
         if found == self._seen:
             return
-        while not self._stopping.wait(SETTLE_S):
+        while not self._stopping.wait(SHRUNK_SETTLE_S if self._is_shrunk(found) else SETTLE_S):
             before, found = found, self._fingerprint()
             if before == found:
                 self._seen = found
-                self._reload()
+                if self._reload():
+                    self._sizes = {path: size for path, _, _, size, _ in found}
                 return
+
+    def _is_shrunk(self, found: _Fingerprint) -> bool:
+        """Whether a file is smaller than it was when its content was adopted."""
+        return any(0 <= size < self._sizes.get(path, 0) for path, _, _, size, _ in found)
 
     def _look_at_metadata(self) -> None:
         if self._stopping.is_set() or self._clock.monotonic_s() < self._metadata_due_s:
