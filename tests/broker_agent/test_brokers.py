@@ -46,7 +46,7 @@ def test_a_broker_that_could_not_be_asked_and_can_is_no_longer_known_as_one(
     """As one that was met while it started."""
     answers = [NoWayIn("it has not started yet"), Answered("/data")]
 
-    def answer(*_: object) -> Session:
+    def answer(*_: object, **__: object) -> Session:
         found = answers.pop(0)
         if isinstance(found, NoWayIn):
             raise found
@@ -67,7 +67,7 @@ def test_a_directory_that_the_broker_has_under_another_path_is_refused_alone(
     here, link = tmp_path / "here", tmp_path / "link"
     here.mkdir()
     link.symlink_to(here)
-    monkeypatch.setattr(brokers, "Session", lambda *_: Answered("/elsewhere", str(here)))
+    monkeypatch.setattr(brokers, "Session", lambda *_, **__: Answered("/elsewhere", str(here)))
     assert asked.report(str(link)).broker_log_dirs == ["/elsewhere", str(here)]
     reason = asked.why_not(str(tmp_path))
     expected = (
