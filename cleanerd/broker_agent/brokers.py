@@ -1,7 +1,6 @@
 """The brokers that a process of cleanerd talks to: one session each, opened on demand."""
 
 import os
-import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,11 +15,10 @@ from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.scan import Checkpoints
 
 from .live_logs import LiveLog, describe, live_checkpoints
+from .releases import TESTED_RELEASES, kafka_release
 from .session import NotLoaded, Session
 from .swap import Swap, Swapped
 
-TESTED_RELEASES = ("2.8", "3.3", "3.5", "3.7", "3.9", "4.0", "4.1", "4.2", "4.3", "4.4")
-"""Kafka's, in which a test swaps segments (tests/broker/test_releases.py)."""
 _BUSY_S, _BUSY_TRIES = 0.05, 40
 _OFF = "cleanerd.commit.live is off"
 _RETRY_S = 60.0
@@ -166,11 +164,12 @@ class LiveBrokers:
         return session
 
     def _check_release(self, session: Session) -> None:
-        release = str(session.hello.get("release"))
-        found = re.match(r"\d+\.\d+", release)
-        if (found is None or found[0] not in TESTED_RELEASES) and not self._config().broker_agent_untested:
+        version = str(session.hello.get("release"))
+        release = kafka_release(version)
+        if release not in TESTED_RELEASES and not self._config().broker_agent_untested:
             session.close()
+            read = f", which is {release}," if release is not None and not version.startswith(release) else ""
             raise NoWayIn(
-                f"the broker is Kafka {release}: the agent is tested with {', '.join(TESTED_RELEASES)}. "
+                f"the broker is Kafka {version}{read}: the agent is tested with {', '.join(TESTED_RELEASES)}. "
                 "cleanerd.broker.agent.untested=true uses it all the same"
             )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.broker_agent.brokers import TESTED_RELEASES
+from cleanerd.broker_agent.releases import TESTED_RELEASES
 from tests.broker.compact import prove
 from tests.broker.releases import SWITCH, releases
 
