@@ -25,11 +25,12 @@ from cleanerd.cleaning.wanted import ConfiguredNow, check_expired, check_wanted
 from cleanerd.errors import CleanerdError, JobFailed, LockHeld, LogUncleanable, NoSpace, attempt, guarded
 from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.policy.cleanable import urgency
-from cleanerd.storage.log_dir import LogDir, Owner, why_two_copies
+from cleanerd.storage.log_dir import CleanedByAnother, LogDir, Owner, why_two_copies
 from cleanerd.storage.scan import PartitionSnapshot
 from cleanerd.storage.staged import StagedGroup, staged_bytes
 
 _T = TypeVar("_T")
+_NAMED = 3
 
 
 @dataclass(slots=True)
@@ -81,9 +82,20 @@ class Directory(CommitHost):
 
     def fail(self, error: CleanerdError) -> None:
         """The result of every log that has none yet, and the end of what is done here."""
+        remedy = self._by_the_daemon() if isinstance(error, CleanedByAnother) else None
         for tp in [tp for tp in self._found if self._result_of(tp) is None] or [NO_LOG]:
-            self._add(LogResult.of(tp, self.path).failed(error))
+            result = LogResult.of(tp, self.path).failed(error)
+            self._add(result if remedy is None else replace(result, remedy=remedy))
         self._found = []
+
+    def _by_the_daemon(self) -> str:
+        """What asks the cleanerd that works here for the same; its verb takes one topic, one log or a glob."""
+        request, options = self._request, ""
+        options += " --force" * request.force + " --roll" * request.roll
+        named = sorted(map(str, self._found)) if request.partitions else sorted(request.topics or ["'*'"])
+        asked = " and ".join(f"`cleanerctl clean {name}{options}`" for name in named[:_NAMED])
+        more = f" and so on, {len(named)} in all" if len(named) > _NAMED else ""
+        return f"if that is the daemon, have it do this: {asked}{more}"
 
     def prepare(self, stack: contextlib.ExitStack) -> list[Candidate]:
         """All that comes before the cleaning; what is to be cleaned. Until `stack` is left no second cleanerd gets in."""

@@ -87,7 +87,8 @@ class Retained:
     rolled: bool
 
     def __str__(self) -> str:
-        return f"retention: {self.segments} segments ({', '.join(b.value for b in self.reasons)})"
+        many = "" if self.segments == 1 else "s"
+        return f"retention: {self.segments} segment{many} ({', '.join(b.value for b in self.reasons)})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -388,13 +388,19 @@ class LogDir:
 
     @contextlib.contextmanager
     def cleaned_by_us(self) -> Iterator[None]:
-        """Keep a second cleanerd out of the directory. Raises DirOffline if one works there."""
+        """Keep a second cleanerd out of the directory. Raises CleanedByAnother if one works there, or DirOffline."""
         with contextlib.ExitStack() as held:
             try:
                 held.enter_context(LogDirLock(self.path, names.CLEANERD_LOCK))
             except LockHeld as error:
-                raise DirOffline(f"another cleanerd works in {self.path} (process {error.pid})") from error
+                raise CleanedByAnother(
+                    f"another cleanerd works in {self.path} (process {error.pid})"
+                ) from error
             yield
+
+
+class CleanedByAnother(DirOffline):
+    """Another cleanerd works in the directory."""
 
 
 def why_two_copies(other: str) -> str:

@@ -106,11 +106,11 @@ def test_a_zookeeper_broker_is_asked_and_its_last_answer_is_kept(place: Place, d
     place.write()
     wait_cleaned(daemon, "compact", 1)
     wait_cleaned(daemon, "turned", 1)
-    assert states(daemon)["events"] == "ignored"
+    assert states(daemon)["events"] == "retained"
     assert "cleanup.policy is delete" in reason(daemon, "events")
 
     alter_config(place.broker.admin(), "turned", {**OWN, "cleanup.policy": "delete"})
-    wait_until(lambda: states(daemon)["turned"] == "ignored", WAIT_S, daemon.output)
+    wait_until(lambda: states(daemon)["turned"] == "retained", WAIT_S, daemon.output)
     done = {topic: cleanings(daemon, topic) for topic in TOPICS}
     daemon.ask("pause", "compact-0", "--reason", "test")
     place.write()

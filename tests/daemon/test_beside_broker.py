@@ -21,6 +21,7 @@ from cleanerd.daemon.reports.explain import _cleaned_next_by, explain
 from cleanerd.daemon.reports.views import log_dir_view
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.work.holds import Hold
 from cleanerd.env.files import FileStat, RealFiles
 from cleanerd.errors import SourceChanged
 from cleanerd.format import names
@@ -310,9 +311,25 @@ def test_explain_says_who_cleans_a_log_next(world: World) -> None:
         return found
 
     assert said() == "cleanerd, as soon as a worker is free"
+    hold = Hold("1", "one", "me", "because", 0)
+    world.parts.states.hold(hold)
+    assert said() == "the broker's cleaner, which was not yet seen at work, when its dirty ratio is above 0.5"
+    world.parts.states.release("1")
+    world.parts.states.try_start_all([world.log("one")])
+    assert said() == "cleanerd, which is at work on it"
+    job = world.parts.jobs.start("schedule", [world.log("one")])
+    found = explain(world.parts, world.log("one"), exact=True)
+    assert found.decision.startswith("being cleaned since 20")
+    assert "examination" not in [fact.name for fact in found.facts], "its files change meanwhile"
+    world.parts.jobs.end(job, ["committed"], None)
+    world.parts.states.done_cleaning(world.log("one"))
     write_cleaner_checkpoint(world.a, {"three-0": 1})
     scan(world)
     assert said().startswith("left to the broker's own cleaner, which is at work, until 20")
     world.configure(log_cleaner_min_cleanable_ratio="1.0")
     world.parts.obstacles.ignored.clear()
     assert "the broker's cleaner, which is at work, never takes it" in said()
+    write_cleaner_checkpoint(world.a, {"one-0": 150, "three-0": 1})
+    world.configure(log_cleaner_min_cleanable_ratio="0.5", cleanerd_min_cleanable_dirty_ratio="0.2")
+    scan(world)
+    assert said().startswith("cleanerd, when its dirty ratio is above 0.2"), "who is first is named first"

@@ -278,6 +278,11 @@ def test_delete_records_takes_what_lies_below_and_nothing_else(world: Stage) -> 
     (event,) = history.history(world.control, limit=1)
     assert (event.kind, event.outcome) == ("retention", "deleted")
     assert event.reason == "retention: 2 segments (below the log start offset)"
+    after = sum(path.stat().st_size for path in directory.glob("*.log"))
+    assert (event.bytes_before, event.bytes_after) == (after + view.bytes_deleted, after)
+    delete_records.delete_records(world.control, log.topic_partition, bases[3])
+    (event,) = history.history(world.control, limit=1)
+    assert str(event.reason).startswith("retention: 1 segment (")
 
 
 def test_kip_1161_delete_records_by_policy(world: Stage) -> None:

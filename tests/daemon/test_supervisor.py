@@ -18,6 +18,7 @@ from cleanerd.daemon.api.verbs.abort import abort
 from cleanerd.daemon.configuration.reload import ReloadStatus, ReloadTrigger
 from cleanerd.daemon.engine.calls import CleanCall
 from cleanerd.daemon.engine.client import CallHost, Engine
+from cleanerd.daemon.loops.cleanings import _reason
 from cleanerd.daemon.loops.housekeeper import Housekeeper
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.files import RealFiles
@@ -250,6 +251,15 @@ def test_a_job_ends_and_gives_its_logs_back_whatever_fails(
         world.daemon.cleaners.cleanings.run(job)
     assert parts.states.is_free(log)
     assert (job.outcome, "the log of the daemon" in str(job.reason)) == ("failed", True)
+
+
+def test_a_job_of_several_logs_says_which_reason_is_whose() -> None:
+    assert _reason([], 3) is None
+    assert _reason([("a-0", "why")], 1) == "why"
+    assert _reason([("a-0", "why"), ("b-0", "why")], 2) == "why"
+    assert _reason([("a-0", "why")], 4) == "a-0: why"
+    many = [*((f"a-{number}", "why") for number in range(5)), ("b-0", "other")]
+    assert _reason(many, 6) == "a-0, a-1, a-2 and 2 more: why; b-0: other"
 
 
 def test_requested_job_waits_for_its_log_and_goes_before_what_is_due(world: World) -> None:

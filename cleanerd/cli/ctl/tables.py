@@ -236,6 +236,10 @@ def _resumed(holds: Sequence[Row]) -> str:
     return "".join(f"resumed {printable(hold['pattern'])} (hold {hold['id']})\n" for hold in holds)
 
 
+def _unmuted(mutes: Sequence[Row]) -> str:
+    return "".join(f"given back to the broker's cleaner: {printable(_muted(mute))}\n" for mute in mutes)
+
+
 def _log_details(row: Row) -> str:
     """Everything about a partition in one log directory."""
     named = ((name.capitalize(), printable(cell(row))) for name, cell in _LOG_DETAILS.items())
@@ -324,7 +328,7 @@ def _status(status: Row) -> str:
             *(("  problem", printable(problem)) for problem in configuration["problems"]),
             *(("Warning", printable(warning)) for warning in status["warnings"]),
             ("Holds", str(status["holds"])),
-            *(("Muted", _muted(mute)) for mute in status["muted"]),
+            *(("Muted", f"{mute['topic']} since {instant(mute['since_ms'])}") for mute in status["muted"]),
             *(("Look at", f"`cleanerctl logs --state {state}`") for state in STATES[:2] if counts.get(state)),
         ]
     )
@@ -350,7 +354,7 @@ def _forecast(found: Row) -> str:
 
 
 def _muted(mute: Row) -> str:
-    return f"{mute['topic']} since {instant(mute['since_ms'])}"
+    return f"{mute['topic']}, muted since {instant(mute['since_ms'])}"
 
 
 _EMPTY = {
@@ -379,6 +383,7 @@ _TEXTS: Mapping[str, Callable[[Any], str]] = {
     "throttle": _throttle,
     "reload": _reload,
     "muted": lambda rows: table(rows, _MUTES),
+    "unmuted": _unmuted,
     "retention": lambda rows: table(rows, _RETENTION),
     "deleted": lambda rows: table(rows, _DELETED),
 }

@@ -38,6 +38,7 @@ from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints
 from cleanerd.storage.staged import discard_staged
 
+_NAMED = 3  # logs of a job with one reason
 _EXAMINED_FOR_MS = 60_000
 """An exact examination may find what the files do not show, like an open transaction: look again then."""
 
@@ -121,11 +122,13 @@ class Cleanings:
                 self.parts.states.done_cleaning(log)
         finally:
             outcomes = [result.outcome for result in results]
-            reasons = [result.reason for result in results if result.reason]
+            reasons = [(str(result.topic_partition), result.reason) for result in results if result.reason]
             if busy:  # an error that is a defect, or of the machine: the log of the daemon has it
                 outcomes.append("failed")
-                reasons.append("an unexpected error, which the log of the daemon reports")
-            self.parts.jobs.end(job, outcomes, reasons[0] if reasons else None)
+                reasons += [
+                    (str(log), "an unexpected error, which the log of the daemon reports") for log in busy
+                ]
+            self.parts.jobs.end(job, outcomes, _reason(reasons, len(job.logs)))
             for log in busy:
                 self.parts.states.done_cleaning(log)
         return results
@@ -323,6 +326,20 @@ def _with_examination(results: list[LogResult], seconds: float) -> list[LogResul
     return [
         replace(result, phase_seconds={"examine": examine_s, **result.phase_seconds}) for result in results
     ]
+
+
+def _reason(reasons: Sequence[tuple[str, str]], logs: int) -> str | None:
+    """Of a job of so many logs: each reason once, with the logs that have it, where they are not all of them."""
+    by_reason: dict[str, list[str]] = {}
+    for log, reason in reasons:
+        by_reason.setdefault(reason, []).append(log)
+    if len(by_reason) == 1 and len(reasons) == logs:
+        return next(iter(by_reason))
+    return "; ".join(f"{_named(names)}: {reason}" for reason, names in by_reason.items()) or None
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
 def jobs_at_once(config: CleanerdConfig) -> int:

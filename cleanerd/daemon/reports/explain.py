@@ -12,9 +12,11 @@ from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.reports.retention import retention_facts
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import Explanation, Fact
+from cleanerd.daemon.work.condition import LEFT_TO_BROKER
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.errors import CleanerdError, attempt
 from cleanerd.policy.lifecycle import Status
+from cleanerd.storage.log_dir import Owner
 from cleanerd.storage.scan import Checkpoints
 from cleanerd.units import utc
 
@@ -52,7 +54,9 @@ def explain(parts: Parts, log: LogId, *, exact: bool) -> Explanation:
         facts += _about_files(parts, log, held)
         remedy = None if held is None else held.remedy
     blocking = [fact for fact in facts if fact.blocks]
-    if not blocking and exact:
+    job = parts.jobs.of(log)
+    is_at_work = job is not None and job.started_ms is not None  # its files change while we look
+    if not blocking and exact and not is_at_work:
         checkpoints, silence = _reported(parts, log)
         facts += [] if silence is None else [silence]
         examined, remedy = _examined(parts, log, checkpoints)
@@ -60,8 +64,10 @@ def explain(parts: Parts, log: LogId, *, exact: bool) -> Explanation:
         blocking = [examined] if examined.blocks else []
     if blocking:
         decision = f"not cleaned: {_in_words(blocking[0])}"
-    elif parts.jobs.of(log) is not None:
-        decision = "being cleaned, or next"
+    elif job is not None and job.started_ms is not None:
+        decision = f"being cleaned since {utc(job.started_ms)} (job {job.id})"
+    elif job is not None:
+        decision = f"will be cleaned as soon as a worker is free: job {job.id} waits"
     elif exact or parts.conditions.of(log).state == "dirty":
         decision = "will be cleaned as soon as a worker is free"
     else:
@@ -151,23 +157,41 @@ def _muted(parts: Parts, log: LogId) -> list[Fact]:
 
 def _cleaned_next_by(parts: Parts, log: LogId) -> str:
     """Who will clean the log, and when, as things are."""
-    condition, config = parts.conditions.of(log), parts.configuration().topic(log.topic_partition.topic)
-    if (
-        condition.state in ("dirty", "staged") and condition.obstacle is None
-    ) or condition.state == "cleaning":
+    condition, live = parts.conditions.of(log), parts.inventory.live(log)
+    if condition.state == "cleaning":
+        return "cleanerd, which is at work on it"
+    if live is not None and live.cleaning_state == "LogCleaningInProgress":
+        return "the broker's cleaner, which is at work on it"
+    if condition.state in ("dirty", "staged") and condition.obstacle is None:
         return "cleanerd, as soon as a worker is free"
     if condition.state == "staged":
         return f"cleanerd: {parts.ownership.way(log.log_dir)}"
+    theirs = _by_the_broker(parts, log)
     if condition.state not in ("dirty", "clean"):
-        return "neither cleaner, until that changes"
+        return theirs or "neither cleaner, until that changes"
     if condition.obstacle is not None:
-        return condition.obstacle
-    ours = f"cleanerd, when its dirty ratio is above {config.min_cleanable_dirty_ratio}{_or_horizons(parts, log)}"
-    if not parts.conditions.broker_cleans(log):
+        is_left = condition.obstacle.startswith(LEFT_TO_BROKER)
+        return condition.obstacle if theirs is None or is_left else theirs
+    config = parts.configuration().topic(log.topic_partition.topic)
+    ours_above, theirs_above = config.min_cleanable_dirty_ratio, config.broker_min_cleanable_dirty_ratio
+    ours = f"cleanerd, when its dirty ratio is above {ours_above}{_or_horizons(parts, log)}"
+    if theirs is None:
         return ours
+    return f"{ours}; {theirs}" if ours_above < theirs_above or theirs_above >= 1 else f"{theirs}; {ours}"
+
+
+def _by_the_broker(parts: Parts, log: LogId) -> str | None:
+    """What the live broker's cleaner does with a log; None where there is none, or where it is kept from the log."""
+    config = parts.configuration().topic(log.topic_partition.topic)
+    is_kept = parts.conditions.is_leased(log) or parts.brokers_cleaner.is_off(log.log_dir)
+    is_there = parts.ownership.owner(log.log_dir) is Owner.LIVE_BROKER and not parts.inventory.moving_to(log)
+    if not config.compact or is_kept or not is_there:
+        return None
+    is_seen = parts.brokers_cleaner.is_at_work(log.log_dir)
+    who = f"the broker's cleaner, which {'is' if is_seen else 'was not yet seen'} at work,"
     if config.broker_min_cleanable_dirty_ratio >= 1:
-        return f"{ours}; the broker's cleaner, which is at work, never takes it by its ratio"
-    return f"the broker's cleaner, when its dirty ratio is above {config.broker_min_cleanable_dirty_ratio}; {ours}"
+        return f"{who} never takes it by its ratio"
+    return f"{who} when its dirty ratio is above {config.broker_min_cleanable_dirty_ratio}"
 
 
 def _or_horizons(parts: Parts, log: LogId) -> str:

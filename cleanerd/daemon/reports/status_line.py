@@ -46,7 +46,7 @@ class StatusLine:
             found = self._parts.due_logs.estimate(log) if condition.state == "dirty" else None
             if found is not None:
                 ratios[log] = found.range.dirty_ratio
-        cleanable = sum(condition.state != "ignored" for condition in conditions.values())
+        cleanable = sum(condition.state not in ("retained", "ignored") for condition in conditions.values())
         counted = f"{len(ratios)}/{cleanable} partitions dirty"
         if not ratios:
             return counted

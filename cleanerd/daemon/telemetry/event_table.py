@@ -82,7 +82,8 @@ _row("commit", "info", ("outcome", "reason", *_LOG, "committed_by"),
      "A result that was staged because a broker owned the log directory was committed or dropped.",
      "dropped: nothing, the log has changed and will be cleaned again. failed: look at the disk.",
      outcomes="committed, dropped, failed", loud="failed")
-_row("retention", "info", ("outcome", "reason", *_LOG, "bytes"), "Retention deleted segments of a log.",
+_row("retention", "info", ("outcome", "reason", *_LOG, "bytes", "bytes_before", "bytes_after"),
+     "Retention deleted segments of a log, `bytes` of it.",
      "failed: look at the file that the reason names.", outcomes="deleted, failed", loud="failed")
 _row("recovery", "info", ("outcome", "reason"), "Leftovers of an interrupted commit could not be cleaned up.",
      "Look at the files that the reason names; the log is left alone until then.", outcomes="failed", loud="failed")

@@ -17,10 +17,19 @@ class View(BaseModel):
 
 
 LogState = Literal[
-    "clean", "dirty", "cleaning", "aborted", "paused", "staged", "uncleanable", "offline", "ignored"
+    "clean",
+    "dirty",
+    "cleaning",
+    "aborted",
+    "paused",
+    "staged",
+    "uncleanable",
+    "offline",
+    "retained",
+    "ignored",
 ]
-"""Of a log; `aborted` means that its cleaning was asked to stop and has not stopped yet (rule 2A), `ignored` that cleanerd
-leaves it alone (policy, foreign topic id), with the reason."""
+"""Of a log; `aborted` means that its cleaning was asked to stop and has not stopped yet (rule 2A), `retained` that it is
+not compacted: retention is all it gets; `ignored` that cleanerd leaves it alone (a foreign topic id), with the reason."""
 
 HistoryEventKind = Literal["cleaning", "commit", "retention", "recovery", "control", "reload", "daemon"]
 

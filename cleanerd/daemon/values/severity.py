@@ -1,4 +1,15 @@
 """Which states of a log matter most."""
 
-STATES = ("uncleanable", "offline", "cleaning", "aborted", "staged", "paused", "dirty", "clean", "ignored")
+STATES = (
+    "uncleanable",
+    "offline",
+    "cleaning",
+    "aborted",
+    "staged",
+    "paused",
+    "dirty",
+    "clean",
+    "retained",
+    "ignored",
+)
 """Of a log, those first that need attention."""

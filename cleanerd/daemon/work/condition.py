@@ -10,7 +10,7 @@ ignored                     it is not known to be ours to change (`cleaning.fore
 cleaning, aborted, paused   a worker has it, or a hold or a client keeps it (rule 2A), or its broker moves it (2.10)
 uncleanable                 it is compacted and cannot be read, or failed too often
 staged                      a result waits for its commit
-ignored                     it is not compacted: retention only
+retained                    it is not compacted: retention only
 dirty                       it qualifies for a cleaning (1.21), by its files
 clean                       all others
 ==========================  ==================================================================================
@@ -36,6 +36,7 @@ from cleanerd.policy.lifecycle import Status
 from cleanerd.policy.staging import has_half_waited, pays_again
 from cleanerd.units import utc
 
+LEFT_TO_BROKER = "left to the broker's own cleaner"
 _BUSY: dict[Status, LogState] = {Status.IN_PROGRESS: "cleaning", Status.ABORTED: "aborted"}
 _OwnerOf = Callable[[str], int | None]
 """`Ownership.owner_of`, which a look at many logs asks once for each log directory."""
@@ -133,7 +134,7 @@ class Conditions:
             return Condition("staged", way, obstacle, yields_to_requests=True)
         if not is_compacted:
             return Condition(
-                "ignored", "not compacted: retention only", "its cleanup.policy does not contain compact"
+                "retained", "not compacted: retention only", "its cleanup.policy does not contain compact"
             )
         return self._compacted(log, owner_of)
 
@@ -191,6 +192,6 @@ class Conditions:
                 return Condition(state, reason or waits, waits, True)
         until_ms = None if found is None or state == "clean" else self._until(found)
         if until_ms is not None and owner_of(log.log_dir) is not None:
-            broker = f"left to the broker's own cleaner, which is at work, until {utc(until_ms)}"
+            broker = f"{LEFT_TO_BROKER}, which is at work, until {utc(until_ms)}"
             return Condition(state, reason or broker, broker, True)
         return Condition(state, reason)

@@ -18,6 +18,7 @@ from functools import cache, partial
 
 import structlog
 
+from cleanerd.cleaning.choose import log_size
 from cleanerd.cleaning.delete_records import DeletionForbidden, delete_records
 from cleanerd.cleaning.knowledge import Knowledge
 from cleanerd.cleaning.retain import Preview, Retained, preview, retain_log
@@ -293,7 +294,11 @@ class RetentionPasses:
         if retained is None:
             self.events.record("retention", "failed", reason, log)
         else:
-            self.events.record("retention", "deleted", str(retained), log, bytes=retained.bytes)
+            after, _ = log_size(PartitionDir(self.files, log.directory))
+            self.events.record(
+                "retention", "deleted", str(retained), log,
+                bytes=retained.bytes, bytes_before=after + retained.bytes, bytes_after=after,
+            )  # fmt: skip
 
     def _dispose(self, config: TopicConfig, paths: tuple[str, ...]) -> None:
         self.deletions.add(paths, self.clock.now_ms() + config.file_delete_delay_ms)

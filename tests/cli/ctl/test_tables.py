@@ -44,6 +44,12 @@ def test_tables_line_up_and_have_human_units() -> None:
     assert "a?[2Jb?c" in history
 
 
+def test_who_unmutes_reads_what_was_given_back_and_no_table_of_what_is_muted() -> None:
+    muted = models.MuteView(topic="orders", since_ms=0).model_dump()
+    shown = ctl_tables.text(Reply({"muted": [muted]}, view="unmuted"))
+    assert shown.startswith("given back to the broker's cleaner: orders, muted since 19")
+
+
 def test_status_has_human_units_and_tables_of_log_directories_and_running_jobs() -> None:
     log_dir = models.LogDirView(
         path="/logs", online=True, free_bytes=10**12, lock_owner_pid=7, broker_is_live=True

@@ -21,4 +21,6 @@ def unmute(control: daemon.Control, pattern: daemon.Pattern) -> tuple[daemon.Mut
 
 
 _UNMUTE = Endpoint("POST", "/v1/unmute", "muted", unmute)
-VERB = Verb("unmute", __doc__, (_UNMUTE,), (TOPICS,), ("unmute orders", "unmute '*'"), wait_s=BROKER_S)
+VERB = Verb(
+    "unmute", __doc__, (_UNMUTE,), (TOPICS,), ("unmute orders", "unmute '*'"), wait_s=BROKER_S, view="unmuted"
+)
