@@ -1,4 +1,4 @@
-"""All keys by name, as `model.py` declares them; keys that do not concern cleanerd."""
+"""All keys by name, as `model.py` declares them; keys of Kafka without effect."""
 
 import re
 from dataclasses import replace
@@ -12,7 +12,42 @@ _SPARK_CONF = BROKER_KEYS.pop("cleanerd.spark.conf.*")
 SPARK_CONF_PREFIX = _SPARK_CONF.name.removesuffix("*")
 MS_PER_UNIT = {"ms": 1, "minutes": 60_000, "hours": 3_600_000}
 
-IGNORED_BROKER_KEYS = {
+WITHOUT_EFFECT = {
+    "log.cleaner.io.buffer.size": "cleanerd.chunk.bytes is what is read at a time",
+    "segment.ms": "its broker rolls the active segment",
+    "segment.jitter.ms": "its broker rolls the active segment",
+    "log.roll.ms": "its broker rolls the active segment",
+    "log.roll.hours": "its broker rolls the active segment",
+    "log.roll.jitter.ms": "its broker rolls the active segment",
+    "log.roll.jitter.hours": "its broker rolls the active segment",
+    "max.message.bytes": "a batch is as large as it is",
+    "message.max.bytes": "a batch is as large as it is",
+    "preallocate": "new segments are written at their size",
+    "log.preallocate": "new segments are written at their size",
+    "flush.messages": "what is written is synced before its commit",
+    "flush.ms": "what is written is synced before its commit",
+    "log.flush.interval.messages": "what is written is synced before its commit",
+    "log.flush.interval.ms": "what is written is synced before its commit",
+    "log.flush.scheduler.interval.ms": "what is written is synced before its commit",
+    "message.timestamp.before.max.ms": "only its broker appends",
+    "message.timestamp.after.max.ms": "only its broker appends",
+    "message.timestamp.difference.max.ms": "only its broker appends",
+    "message.timestamp.type": "each batch says which it has",
+    "log.message.timestamp.before.max.ms": "only its broker appends",
+    "log.message.timestamp.after.max.ms": "only its broker appends",
+    "log.message.timestamp.type": "each batch says which it has",
+    "message.format.version": "each batch says which it has",
+    "message.downconversion.enable": "only its broker serves consumers",
+    "remote.log.copy.disable": "a tiered log is its broker's",
+    "remote.log.delete.on.disable": "a tiered log is its broker's",
+    "local.retention.ms": "a tiered log is its broker's",
+    "local.retention.bytes": "a tiered log is its broker's",
+    "log.local.retention.ms": "a tiered log is its broker's",
+    "log.local.retention.bytes": "a tiered log is its broker's",
+    "min.insync.replicas": "replication is the brokers'",
+    "unclean.leader.election.enable": "replication is the brokers'",
+    "leader.replication.throttled.replicas": "replication is the brokers'",
+    "follower.replication.throttled.replicas": "replication is the brokers'",
     "log.flush.offset.checkpoint.interval.ms": "recovery points are the broker's",
     "log.flush.start.offset.checkpoint.interval.ms": "a log start is written when retention moves it",
     "log.initial.task.delay.ms": "internal; nothing else starts beside cleanerd",
@@ -22,20 +57,7 @@ IGNORED_BROKER_KEYS = {
     "replica.high.watermark.checkpoint.interval.ms": "the high watermark is the broker's",
     "log.dir.failure.timeout.ms": "an offline directory never stops cleanerd",
 }
-"""Rows of 8C that nothing in cleanerd depends on, and why."""
-
-IGNORED_TOPIC_KEYS = frozenset(
-    (
-        "unclean.leader.election.enable",
-        "min.insync.replicas",
-        "message.format.version",
-        "message.timestamp.difference.max.ms",
-        "message.downconversion.enable",
-        "leader.replication.throttled.replicas",
-        "follower.replication.throttled.replicas",
-    )
-)
-"""Topic keys of Kafka that do not concern cleaning. Any other unknown name is a mistake of its writer."""
+"""Keys of Kafka, of brokers and of topics, that nothing in cleanerd depends on, and why. Their values are not looked at."""
 
 
 _SECRET = re.compile("secret|password|token|access[.]?key", re.IGNORECASE)  # spark.redaction.regex

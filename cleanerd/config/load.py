@@ -241,9 +241,8 @@ def _read(
         bad = {names[str(found["loc"][0])]: found for found in error.errors()}
         for name, found in bad.items():
             text: Text = found["input"]
-            if text.origin.layer not in _CLUSTER or declared_keys(settings)[name].has_effect:
-                problem = where + _problem(name, str(found["ctx"]["error"]), str(text), text.origin)
-                problems.append(Text(problem, text.origin))
+            problem = where + _problem(name, str(found["ctx"]["error"]), str(text), text.origin)
+            problems.append(Text(problem, text.origin))
         return settings.of(*({name: layer[name] for name in layer.keys() - bad} for layer in layers))
 
 

@@ -56,7 +56,7 @@ DEDUPE = "dedupe"
 STATIC = Scope.STATIC
 _SOCKET = matching("/.{1,106}", "an absolute path of at most 107 characters")  # sun_path of Linux
 _TOPIC_GLOBS = matching(r"[a-zA-Z0-9._*?\[\]!-]{1,249}", "a list of topic names or shell globs")
-_HOUR_MS, _DAY_MS, _WEEK_MS = 3_600_000, 86_400_000, 604_800_000
+_DAY_MS, _WEEK_MS = 86_400_000, 604_800_000
 _GZIP_LEVEL = Check("-1 or a number in [1, 9]", lambda value: value == -1 or value in range(1, 10))
 _RESERVED = ("__consumer_offsets", "__transaction_state", "__share_group_state", "__remote_log_metadata")
 
@@ -92,8 +92,6 @@ class CleanerdConfig(Settings):
         "Limit on reads plus writes.")] = DOUBLE_MAX
     dedupe_buffer_size_bytes: Annotated[Long, Key("log.cleaner.dedupe.buffer.size",
         "Memory for finding the newest record of every key (more than 1 MiB per thread).", unit="bytes")] = 134_217_728
-    log_cleaner_io_buffer_size: Annotated[Int, at_least(0), Key("log.cleaner.io.buffer.size",
-        "Memory for reading and writing.", unit="bytes", has_effect=False)] = 524_288
     io_buffer_load_factor: Annotated[Double, more_than(0), Key("log.cleaner.io.buffer.load.factor",
         "How full the dedupe buffer may get.", unit="ratio")] = 0.9
     backoff_ms: Annotated[Long, at_least(0), Key("log.cleaner.backoff.ms",
@@ -223,10 +221,6 @@ class TopicConfig(Settings):
         synonyms=("log.segment.bytes",))] = 1_073_741_824
     internal_segment_bytes: Annotated[Int | None, at_least(1), Key("internal.segment.bytes",
         "Replaces segment.bytes where it is set (Kafka 4.1 and later, for tests).")] = None
-    segment_ms: Annotated[Long, at_least(1), Key("segment.ms", "Age at which the broker rolls the active segment.",
-        synonyms=("log.roll.ms", "log.roll.hours"), has_effect=False)] = _WEEK_MS
-    segment_jitter_ms: Annotated[Long, at_least(0), Key("segment.jitter.ms", "Random share of segment.ms.",
-        synonyms=("log.roll.jitter.ms", "log.roll.jitter.hours"), has_effect=False)] = 0
     segment_index_bytes: Annotated[Int, at_least(4), Key("segment.index.bytes", "Largest index file.",
         synonyms=("log.index.size.max.bytes",))] = 10_485_760
     index_interval_bytes: Annotated[Int, at_least(0), Key("index.interval.bytes",
@@ -234,14 +228,6 @@ class TopicConfig(Settings):
     file_delete_delay_ms: Annotated[Long, at_least(0), Key("file.delete.delay.ms",
         "How long a retired file stays as .deleted; `cleanerd clean` deletes at once.",
         synonyms=("log.segment.delete.delay.ms",))] = 60_000
-    max_message_bytes: Annotated[Int, at_least(0), Key("max.message.bytes", "Largest batch.",
-        synonyms=("message.max.bytes",), has_effect=False)] = 1_048_588
-    preallocate: Annotated[Bool, Key("preallocate", "Whether new segments get their full size at once.",
-        synonyms=("log.preallocate",), has_effect=False)] = False
-    flush_messages: Annotated[Long, at_least(1), Key("flush.messages", "Records between two flushes.", unit="records",
-        synonyms=("log.flush.interval.messages",), has_effect=False)] = INT64_MAX
-    flush_ms: Annotated[Long, at_least(0), Key("flush.ms", "Time between two flushes.",
-        synonyms=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"), has_effect=False)] = INT64_MAX
     compression_type: Annotated[Str, one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
         Key("compression.type",
         "Codec of appended batches; with cleanerd.compression=topic, also of rewritten ones.",
@@ -255,28 +241,9 @@ class TopicConfig(Settings):
     compression: Annotated[Str, one_of("batch", "topic"), Key("cleanerd.compression",
         "Codec of a batch that is rewritten: that of the batch, or compression.type and level of its topic. Batches "
         "that lose nothing stay as they are.", synonyms=("cleanerd.compression",))] = "batch"
-    message_timestamp_before_max_ms: Annotated[Long, at_least(0), Key("message.timestamp.before.max.ms",
-        "How old a record may be when it is appended.", synonyms=("log.message.timestamp.before.max.ms",),
-        has_effect=False)] = INT64_MAX
-    message_timestamp_after_max_ms: Annotated[Long, at_least(0), Key("message.timestamp.after.max.ms",
-        "How far in the future a record may lie when it is appended.", synonyms=("log.message.timestamp.after.max.ms",),
-        has_effect=False)] = _HOUR_MS
-    message_timestamp_type: Annotated[Str, one_of("CreateTime", "LogAppendTime"), Key("message.timestamp.type",
-        "Whether the producer or the broker sets timestamps.", synonyms=("log.message.timestamp.type",),
-        has_effect=False)] = "CreateTime"
     remote_storage_enable: Annotated[Bool, Key("remote.storage.enable",
         "A tiered log: only its broker knows which segments it has copied, so time and size retention are left to it."
         )] = False
-    remote_log_copy_disable: Annotated[Bool, Key("remote.log.copy.disable", "Whether a tiered log stops copying.",
-        has_effect=False)] = False
-    remote_log_delete_on_disable: Annotated[Bool, Key("remote.log.delete.on.disable",
-        "Whether remote segments go when a log is no longer tiered.", has_effect=False)] = False
-    local_retention_ms: Annotated[Long, at_least(-2), Key("local.retention.ms",
-        "Retention of tiered logs on local disk, done by the broker.", synonyms=("log.local.retention.ms",),
-        has_effect=False)] = -2
-    local_retention_bytes: Annotated[Long, at_least(-2), Key("local.retention.bytes",
-        "Retention of tiered logs on local disk, done by the broker.", synonyms=("log.local.retention.bytes",),
-        has_effect=False)] = -2
 
     @property
     def min_cleanable_dirty_ratio(self) -> float:
@@ -307,17 +274,6 @@ class _OtherSynonyms(Settings):
     log_retention_minutes: Annotated[Int | None, Key("log.retention.minutes", "Retention time, second choice.",
         scope=STATIC)] = None
     log_retention_hours: Annotated[Int, Key("log.retention.hours", "Retention time, third choice.", scope=STATIC)] = 168
-    log_roll_ms: Annotated[Long | None, Key("log.roll.ms", "Rolling time, first choice.", has_effect=False)] = None
-    log_roll_hours: Annotated[Int, at_least(1), Key("log.roll.hours", "Rolling time, second choice.", scope=STATIC,
-        has_effect=False)] = 168
-    log_roll_jitter_ms: Annotated[Long | None, Key("log.roll.jitter.ms", "Rolling jitter, first choice.",
-        has_effect=False)] = None
-    log_roll_jitter_hours: Annotated[Int, at_least(0), Key("log.roll.jitter.hours", "Rolling jitter, second choice.",
-        scope=STATIC, has_effect=False)] = 0
-    log_flush_interval_ms: Annotated[Long | None, Key("log.flush.interval.ms", "Flush time, first choice.",
-        has_effect=False)] = None
-    log_flush_scheduler_interval_ms: Annotated[Long, Key("log.flush.scheduler.interval.ms", "Flush time, second choice.",
-        scope=STATIC, has_effect=False)] = INT64_MAX
 
 # fmt: on
 

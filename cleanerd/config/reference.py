@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from cleanerd.config.keys import (
     BROKER_KEYS,
-    IGNORED_BROKER_KEYS,
     SPARK_CONF_PREFIX,
     TOPIC_KEYS,
+    WITHOUT_EFFECT,
 )
 from cleanerd.config.model import INT64_MAX
 from cleanerd.config.settings import Key
@@ -20,8 +20,7 @@ highest first: the command line; `topics.d/<topic>.properties`; the cluster's me
 answer; the environment; the config file; the default. `cleanerd config show --origin` shows which one. A variable that
 differs from the config file is a warning. `KAFKA_LOG_DIR` gives way to a config file that names log directories: in many
 images it is the directory of the application logs. `dedupe` in a `cleanup.policy` is an old name of `compact`. *Reload*: the
-daemon takes a new value while it runs; otherwise a reload that changes the key is refused as a whole. *No effect*: the value
-is checked and shown, and nothing in cleanerd depends on it.
+daemon takes a new value while it runs; otherwise a reload that changes the key is refused as a whole.
 """
 
 _SPARK_CONF = f"""
@@ -62,10 +61,11 @@ def render_reference() -> str:
             "\n## Kafka's topic keys\n",
             "A broker key is the default of topics that do not set the key; of several the first that is set wins.\n",
             *_topic_table(TOPIC_KEYS.values()),
-            "\n## Kafka's broker keys that cleanerd ignores\n",
+            "\n## Kafka's keys without effect\n",
+            "Their values are not looked at. Given to cleanerd itself, with `--set` or in `topics.d`, they are a warning.\n",
             "| key | why |",
             "|---|---|",
-            *(f"| `{name}` | {why} |" for name, why in IGNORED_BROKER_KEYS.items()),
+            *(f"| `{name}` | {why} |" for name, why in WITHOUT_EFFECT.items()),
             "",
         ]
     )
@@ -89,7 +89,6 @@ def _topic_table(keys: Iterable[Key]) -> list[str]:
 
 def _row(key: Key, fifth: str, doc: str) -> str:
     kind = key.type.name.lower() + (f", {key.unit}" if key.unit else "")
-    doc += "" if key.has_effect else " *No effect.*"
     return f"| `{key.name}` | {kind} | {_default(key.default)} | {key.check.expected} | {fifth} | {doc} |"
 
 

@@ -23,12 +23,10 @@ CLEANER_KEYS = (
     THREADS,
     "log.cleaner.dedupe.buffer.size",
     "log.cleaner.io.buffer.load.factor",
-    "log.cleaner.io.buffer.size",
-    "message.max.bytes",
     "log.cleaner.io.max.bytes.per.second",
     "log.cleaner.backoff.ms",
 )
-"""The seven of rule 7.18."""
+"""Those of the seven of rule 7.18 that have an effect."""
 
 
 @dataclass(frozen=True, slots=True)

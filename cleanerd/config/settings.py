@@ -90,8 +90,7 @@ class Key:
     """The declaration of a key. `type`, `check`, `default` and `field` are filled in from the field.
 
     `default` None: not set unless it is configured. `synonyms`: of a topic key, the broker keys that are its default, in
-    order. `has_effect` False: the value is checked and shown, and nothing in cleanerd depends on it. A name that ends in
-    `*` stands for all keys that begin so.
+    order. A name that ends in `*` stands for all keys that begin so.
     """
 
     name: str
@@ -99,7 +98,6 @@ class Key:
     scope: Scope = Scope.RELOADABLE
     unit: str = ""
     synonyms: tuple[str, ...] = ()
-    has_effect: bool = True
     type: ValueType = ValueType.STRING
     check: Check = ANY
     default: Value | None = None

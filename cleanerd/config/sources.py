@@ -12,8 +12,9 @@ topic files      `topics.d/<topic>.properties` beside the config file
 
 A name that is on no list is an error where the place is cleanerd's own (command line, topic files,
 `cleanerd.*`): a mistyped policy must not silently become the default one. In the broker's file and
-environment it is ignored. A `CLEANERD_` variable is a mistake only where it nearly has one of our names:
-Kubernetes puts variables like CLEANERD_SERVICE_HOST into every container beside a service named cleanerd.
+environment it is ignored. A key that has no effect (`keys.WITHOUT_EFFECT`) is a warning where it is given to
+cleanerd itself. A `CLEANERD_` variable is a mistake only where it nearly has one of our names: Kubernetes puts
+variables like CLEANERD_SERVICE_HOST into every container beside a service named cleanerd.
 """
 
 import difflib
@@ -26,8 +27,8 @@ import javaproperties
 
 from cleanerd.config.keys import (
     BROKER_KEYS,
-    IGNORED_TOPIC_KEYS,
     TOPIC_KEYS,
+    WITHOUT_EFFECT,
     broker_key,
 )
 from cleanerd.config.model import TOPIC_NAME
@@ -81,15 +82,19 @@ def read_sources(
     problems: list[str] = []
     warnings: list[str] = []
     written = _properties(config_file, Layer.CONFIG_FILE, problems) if config_file else {}
-    command_line, environment = _command_line(assignments, problems), _environment(problems)
+    idle: list[str] = []
+    command_line, environment = _command_line(assignments, problems, idle), _environment(problems)
     if _PROVIDERS in written or environment_variable(_PROVIDERS) in os.environ:
         problems.extend(_provider_references({**written, **environment}, command_line))
-    topic_files = _topic_files(config_file, problems) if config_file else {}
+    command_line_topics = _command_line_topics(topic_assignments, problems, idle)
+    topic_files = _topic_files(config_file, problems, idle) if config_file else {}
+    if idle:
+        warnings.append(f"without effect in cleanerd: {', '.join(idle)}")
     return Sources(
         command_line=command_line,
         environment=environment,
         config_file=_config_file(written, problems, warnings),
-        command_line_topics=_command_line_topics(topic_assignments, problems),
+        command_line_topics=command_line_topics,
         topic_files=topic_files,
         problems=tuple(problems),
         warnings=tuple(warnings),
@@ -146,25 +151,30 @@ def _unread() -> dict[str, Text]:
     return found
 
 
-def _command_line(assignments: Iterable[tuple[str, str]], problems: list[str]) -> dict[str, Text]:
+def _command_line(
+    assignments: Iterable[tuple[str, str]], problems: list[str], idle: list[str]
+) -> dict[str, Text]:
+    """`idle`: takes what has no effect."""
     texts = {}
     for key, value in assignments:
         origin = Origin(Layer.COMMAND_LINE, f"--set {key}")
         if broker_key(key) is not None:
             texts[key] = Text(value, origin)
+        elif key in WITHOUT_EFFECT:
+            idle.append(f"{key} ({origin})")
         else:
             problems.append(_unknown_broker_key(key, origin))
     return texts
 
 
 def _command_line_topics(
-    assignments: Iterable[tuple[str, str, str]], problems: list[str]
+    assignments: Iterable[tuple[str, str, str]], problems: list[str], idle: list[str]
 ) -> dict[str, dict[str, Text]]:
     topics: dict[str, dict[str, Text]] = {}
     for topic, key, value in assignments:
         origin = Origin(Layer.COMMAND_LINE, f"--topic-set {topic}:{key}")
         topics.setdefault(topic, {})[key] = Text(value, origin)
-    return {topic: _of_topic(topic, "--topic-set", texts, problems) for topic, texts in topics.items()}
+    return {topic: _of_topic(topic, "--topic-set", texts, problems, idle) for topic, texts in topics.items()}
 
 
 def _config_file(written: Texts, problems: list[str], warnings: list[str]) -> dict[str, Text]:
@@ -176,13 +186,13 @@ def _config_file(written: Texts, problems: list[str], warnings: list[str]) -> di
         elif key.startswith(OWN_PREFIX):
             own = [name for name in BROKER_KEYS if name.startswith(OWN_PREFIX)]
             problems.append(_unknown(key, "a key of cleanerd", text.origin, own))
-        elif key.startswith(_CLEANER_PREFIX):
+        elif key.startswith(_CLEANER_PREFIX) and key not in WITHOUT_EFFECT:
             cleaners = [name for name in BROKER_KEYS if name.startswith(_CLEANER_PREFIX)]
             warnings.append(_unknown(key, "a key of Kafka's cleaner", text.origin, cleaners))
     return texts
 
 
-def _topic_files(config_file: str, problems: list[str]) -> dict[str, dict[str, Text]]:
+def _topic_files(config_file: str, problems: list[str], idle: list[str]) -> dict[str, dict[str, Text]]:
     directory = topic_directory(config_file)
     try:
         listing = sorted(os.listdir(directory))
@@ -195,16 +205,18 @@ def _topic_files(config_file: str, problems: list[str]) -> dict[str, dict[str, T
     for name in listing:
         path, topic = os.path.join(directory, name), name.removesuffix(_PROPERTIES)
         if topic != name:
-            topics[topic] = _of_topic(topic, path, _properties(path, Layer.TOPIC_FILE, problems), problems)
+            texts = _properties(path, Layer.TOPIC_FILE, problems)
+            topics[topic] = _of_topic(topic, path, texts, problems, idle)
     return topics
 
 
-def _of_topic(topic: str, where: str, texts: Texts, problems: list[str]) -> dict[str, Text]:
+def _of_topic(topic: str, where: str, texts: Texts, problems: list[str], idle: list[str]) -> dict[str, Text]:
     """Those of `texts` that concern cleaning."""
     if not _TOPIC_NAME.fullmatch(topic):
         problems.append(f"{where}: expected the name of a topic, found {topic!r}")
-    foreign = [key for key in texts if key not in TOPIC_KEYS and key not in IGNORED_TOPIC_KEYS]
+    foreign = [key for key in texts if key not in TOPIC_KEYS and key not in WITHOUT_EFFECT]
     problems.extend(_unknown(key, "a topic key", texts[key].origin, TOPIC_KEYS) for key in foreign)
+    idle.extend(f"{key} ({texts[key].origin})" for key in texts if key in WITHOUT_EFFECT)
     return {key: text for key, text in texts.items() if key in TOPIC_KEYS}
 
 

@@ -74,13 +74,6 @@ def test_c153_log_retention_of_zero_is_rejected(key: str) -> None:
     assert problem == f"{key}: expected -1 or a number ≥ 1, found 0 (command line: --set {key})"
 
 
-@pytest.mark.parametrize("text", ["0", "-1"])
-@pytest.mark.parametrize("key", ["log.roll.ms", "log.roll.hours"])
-def test_n4_roll_time_below_one_is_rejected(key: str, text: str) -> None:
-    """There is no rolling without pause."""
-    assert len(problems_of({key: text})) == 1
-
-
 def test_retention_of_zero_is_fine_for_a_topic() -> None:
     """8B: at topic level the range is -1 and up."""
     assert configured(topics={"t": {"retention.ms": "0"}}).topic("t").retention_ms == 0
@@ -123,10 +116,7 @@ def test_lags_that_the_cluster_has_taken_hold() -> None:
         ("delete.retention.ms", "-1"),
         ("segment.index.bytes", "3"),
         ("retention.bytes", "1.5"),
-        ("preallocate", "1"),
         ("compression.type", "zip"),
-        ("message.timestamp.type", "createtime"),
-        ("local.retention.ms", "-3"),
     ],
 )
 def test_c152_from_props_invalid(key: str, text: str) -> None:
@@ -199,7 +189,20 @@ def test_a_value_of_the_cluster_that_nothing_depends_on_is_nobodys_trouble() -> 
     metadata = kraft({"t": {"flush.messages": "0", "cleanup.policy": "compact"}})
     found = configured(metadata=metadata)
     assert (found.unusable, found.warnings, found.topic("t").compact) == ({}, (), True)
-    assert problems_of(topics={"t": {"flush.messages": "0"}})
+
+
+def test_what_has_no_effect_is_one_warning_where_it_is_given_to_cleanerd(tmp_path: Path) -> None:
+    """Whatever its value. The broker's own file is not for cleanerd alone."""
+    path = tmp_path / "server.properties"
+    path.write_text("log.roll.ms=0\nlog.cleaner.io.buffer.size=none\n")
+    (tmp_path / "topics.d").mkdir()
+    (tmp_path / "topics.d" / "t.properties").write_text("cleanup.policy=compact\nmin.insync.replicas=2\n")
+    assert resolve(read_sources(str(path))).warnings == (
+        f"without effect in cleanerd: min.insync.replicas (topic file: {tmp_path}/topics.d/t.properties:2)",
+    )
+    given = [("log.roll.ms", "0")], [("t", "flush.ms", "x")]
+    (warning,) = resolve(read_sources(None, *given)).warnings
+    assert [word in warning for word in ("--set log.roll.ms", "--topic-set t:flush.ms")] == [True, True]
 
 
 def test_precedence_of_broker_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

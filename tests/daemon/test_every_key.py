@@ -426,7 +426,5 @@ def test_threads_come_with_a_reload_and_have_so_much_time_to_end(
 
 
 def test_no_key_that_a_reload_may_change_is_left_out() -> None:
-    reloadable = {
-        name for name, key in BROKER_KEYS.items() if key.scope is Scope.RELOADABLE and key.has_effect
-    }
+    reloadable = {name for name, key in BROKER_KEYS.items() if key.scope is Scope.RELOADABLE}
     assert reloadable == {*EFFECTS, "cleanerd.shutdown.timeout.ms"}
