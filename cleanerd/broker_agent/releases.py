@@ -15,7 +15,7 @@ printed                     release     by
 import re
 
 TESTED_RELEASES = (
-    "2.8", "3.3", "3.5", "3.6", "3.7", "3.9", "4.0", "4.1", "4.2", "4.3", "4.4",
+    "2.8", "3.3", "3.4", "3.5", "3.6", "3.7", "3.8", "3.9", "4.0", "4.1", "4.2", "4.3", "4.4",
 )  # fmt: skip
 """Kafka's, in which a test swaps segments (tests/broker/test_releases.py)."""
 

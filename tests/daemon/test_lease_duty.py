@@ -90,6 +90,21 @@ def nobody_comes(_: World) -> None:
     """The workers have too much to do."""
 
 
+def nothing_is_scanned(world: World) -> None:
+    """The thread hangs in a disk: what is known of the log, that it is clean, was true once."""
+    write_cleaner_checkpoint(world.a, dict.fromkeys(("one-0", "two-0", "three-0"), 150))
+    world.scan()
+    world.clock.advance(GRACE_MS)
+    assert kept(world) == logs(world)
+    world.clock.advance(1000)
+    world.scan = lambda: None  # type: ignore[method-assign]
+
+
+def is_never_due_here(world: World) -> None:
+    """By cleanerd's own ratio; by that of its broker it is."""
+    world.configure(cleanerd_min_cleanable_dirty_ratio="1.0")
+
+
 CAUSES: dict[Callable[[World], None], str] = {
     is_uncleanable: "uncleanable: CorruptFile: why",
     has_no_java: "backing off: SparkFailed: why",
@@ -100,6 +115,8 @@ CAUSES: dict[Callable[[World], None], str] = {
     is_in_transition: "no worker has come to it",
     is_throttled_to_nothing: "its cleaning does not get on",
     nobody_comes: "no worker has come to it",
+    nothing_is_scanned: "its files have not been looked at for",
+    is_never_due_here: "no worker has come to it",
 }
 
 

@@ -133,13 +133,16 @@ class DueLogs:
     def duty(self, log: LogId) -> tuple[bool | None, int | None]:
         """Whether a log is due by dirty ratio or age, unless an examination has found otherwise; and its first dirty offset.
 
-        Both are None where that is not known: the log cannot be read, or its segments are being exchanged.
+        Both are None where that is not known: the log cannot be read, or its segments are being exchanged. With a ratio of
+        1.0, by which cleanerd never takes it, that of its broker counts.
         """
         entry, found = self._inventory.entry(log), self.estimate(log)
         if entry is None or found is None or found.known.contents.in_transition:
             return None, None
         due, _ = self._due(entry, found, self._clock.now_ms())
         is_due = due is not None and due.reason is not DueReason.HORIZON
+        if found.config.min_cleanable_dirty_ratio >= 1 and not found.range.is_empty:
+            is_due |= found.range.dirty_ratio > found.config.broker_min_cleanable_dirty_ratio
         return is_due, found.range.first_dirty_offset
 
     def estimate(self, log: LogId) -> DirtyEstimate | None:

@@ -210,6 +210,7 @@ class Scanner:
             owner = parts.ownership.owner(log_dir)
             if owner not in (Owner.NOBODY, Owner.WRITER):
                 parts.brokers_cleaner.look(log_dir, parts.ownership.owner_of(log_dir))
+        parts.lease_duty.looked()
         parts.obstacles.full = parts.commits.full_dirs(parts.log_dirs, parts.configuration().broker)
         with parts.progressed:
             parts.progressed.notify_all()

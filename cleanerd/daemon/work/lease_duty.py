@@ -10,7 +10,8 @@ from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.condition import Conditions
 from cleanerd.daemon.work.jobs import Jobs
 from cleanerd.env.clock import Clock
-from cleanerd.policy.lease_duty import Account, Seen, after, first
+from cleanerd.policy.lease_duty import GRACE_S, Account, Seen, after, first
+from cleanerd.units import duration
 
 _log = structlog.get_logger("cleanerd")
 
@@ -25,7 +26,12 @@ class LeaseDuty:
         self._clock = clock
         self._mutex = threading.Lock()
         self._accounts: dict[LogId, Account] = {}
+        self._looked_s = clock.monotonic_s()
         self.given_back: dict[LogId, str] = {}
+
+    def looked(self) -> None:
+        """The files have just been looked at: what is known of them is true."""
+        self._looked_s = self._clock.monotonic_s()
 
     def begin(self, logs: Collection[LogId]) -> None:
         """These are muted from now on: how long they were due before does not count."""
@@ -53,6 +59,9 @@ class LeaseDuty:
 
     def _seen(self, log: LogId) -> Seen:
         is_due, clean_up_to = self._due_logs.duty(log)
+        age_s = self._clock.monotonic_s() - self._looked_s
+        if age_s > max(GRACE_S, 2 * self._conditions.configuration().broker.scan_interval_ms / 1000):
+            return Seen(None, None, f"its files have not been looked at for {duration(age_s)}")
         return Seen(is_due, clean_up_to, self._conditions.of(log).obstacle, self._jobs.seen(log))
 
     def _tell(self, found: dict[LogId, str]) -> None:
