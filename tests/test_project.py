@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import cleanerd
-from cleanerd.broker_agent.session import _JAR, _SOCKET
+from cleanerd.broker_agent.meeting import JAR
+from cleanerd.broker_agent.session import _SOCKET
 from cleanerd.format import names
 
 ROOT = Path(__file__).parent.parent
@@ -107,7 +108,7 @@ def test_removal_leaves_nothing_of_cleanerd_in_a_log_directory(tmp_path: Path) -
     log = tmp_path / "orders-0"
     log.mkdir()
     kept = {tmp_path / names.LOCK, log / f"{0:020}.log"}
-    ours = {tmp_path / name for name in (names.CLEANERD_LOCK, _JAR, _SOCKET)}
+    ours = {tmp_path / name for name in (names.CLEANERD_LOCK, JAR, _SOCKET)}
     for path in kept | ours | {log / f"{0:020}.log.cleanerd"}:
         path.touch()
     manual = (ROOT / "etc/reference/operating.md").read_text()

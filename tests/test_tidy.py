@@ -33,8 +33,8 @@ _CHANGING = {
 }  # fmt: skip
 """Calls of `os`, `shutil`, `tempfile`, and of paths, that take a path and change what is there."""
 _ELSEWHERE = {
-    "cleanerd/broker_agent/attach.py": "what the protocol of the JVM demands",
-    "cleanerd/broker_agent/session.py": "pipes",
+    "cleanerd/broker_agent/attach.py": "a file in the JVM's working directory or /tmp, which its protocol demands",
+    "cleanerd/broker_agent/meeting.py": "the cache directory",
     "cleanerd/cli/output.py": "/dev/null",
     "cleanerd/daemon/api/control_socket.py": "the control socket's directory",
     "cleanerd/daemon/process.py": "the state directory",

@@ -14,16 +14,20 @@ import os
 import re
 import signal
 import socket
+import struct
 import threading
 from dataclasses import dataclass
 
 from cleanerd.env.clock import Clock
+from cleanerd.env.files import open_regular
 from cleanerd.errors import NoWayIn
 
 TIMEOUT_S = 10.0
 _POLL_S = 0.01
 _ARGUMENT_MAX = 1024  # of HotSpot before 24
 _ANSWER_MAX = 1 << 16
+_IN_FILES = ("@", "-XX:Flags=", "-XX:VMOptionsFile=")
+_PEER = struct.Struct("3i")  # struct ucred: pid, uid, gid
 _LOADED = re.compile(rb"0\n(return code: )?0\s*")
 _OTHERS = (
     "cleanerd must run as the user and the group of the broker, and see its processes: no PrivateUsers=yes in its unit, "
@@ -35,9 +39,10 @@ _WITHOUT = "start it without, or with -javaagent:cleanerd-agent.jar"
 
 @dataclass(frozen=True, slots=True)
 class Jvm:
-    """A process that is a JVM, as /proc shows it. `inner_pid`: in its own pid namespace."""
+    """A process that is a JVM, as /proc shows it. `inner_pid`: in its own pid namespace. `uid`: of its user."""
 
     pid: int
+    uid: int
     inner_pid: int
     catches_sigquit: bool
 
@@ -72,7 +77,7 @@ def find_jvm(pid: int) -> Jvm:
         if option in options:
             raise NoWayIn(f"the JVM of process {pid} runs with {option}: {_WITHOUT}")
     caught = int(status["SigCgt"], 16) >> (signal.SIGQUIT - 1) & 1
-    return Jvm(pid, int(status["NSpid"].split()[-1]), bool(caught))
+    return Jvm(pid, int(status["Uid"].split()[1]), int(status["NSpid"].split()[-1]), bool(caught))
 
 
 def _status(pid: int) -> dict[str, str]:
@@ -96,6 +101,7 @@ def _options(pid: int) -> set[str]:
     """Of the command line, and of the variables from which a JVM takes more."""
     with open(f"/proc/{pid}/cmdline", "rb") as file:
         words = file.read().decode(errors="replace").split("\0")
+    words += [option for word in words for option in _in_file(pid, word)]
     with open(f"/proc/{pid}/environ", "rb") as file:
         variables = file.read().decode(errors="replace").split("\0")
     for variable in variables:
@@ -105,11 +111,27 @@ def _options(pid: int) -> set[str]:
     return set(words)
 
 
+def _in_file(pid: int, word: str) -> list[str]:
+    """The options in the file that an option names, as the launcher (`@FILE`) and the JVM take them."""
+    path = next((word.removeprefix(prefix) for prefix in _IN_FILES if word.startswith(prefix)), "")
+    if not path:
+        return []
+    place = "root" if path.startswith("/") else "cwd"
+    try:
+        with open_regular(f"/proc/{pid}/{place}/{path}", follow_links=True) as fd:
+            found = os.read(fd, _ANSWER_MAX).decode(errors="replace").split()
+    except OSError:  # then the JVM says what is the matter when it is asked
+        return []
+    return [f"-XX:{option}" if word.startswith("-XX:Flags=") else option for option in found]
+
+
 def load_agent(jvm: Jvm, jar: str, text: str, clock: Clock) -> None:
     """Load an agent, whose `agentmain` gets `text`; returns when that has returned. Raises NoWayIn."""
     argument = f"{jar}={text}"
     if "=" in jar or len(argument.encode()) >= _ARGUMENT_MAX:
-        raise NoWayIn(f"{jar}: the path of a log directory must have no = and fewer than 900 bytes")
+        raise NoWayIn(
+            f"{jar}: its path must have no =, and with that of the log directory fewer than 900 bytes"
+        )
     deadline_s = clock.monotonic_s() + TIMEOUT_S
     with contextlib.closing(_connect(jvm, clock, deadline_s)) as connected:
         connected.settimeout(TIMEOUT_S)
@@ -151,12 +173,14 @@ def _connect(jvm: Jvm, clock: Clock, deadline_s: float) -> socket.socket:
             os.unlink(trigger)
     raise NoWayIn(
         f"the JVM of process {jvm.pid} was asked to listen on {jvm.socket_path} and does not within {TIMEOUT_S:.0f} s: "
-        "start it with -XX:+StartAttachListener"
+        f"{_of_another(jvm)}start it with -XX:+StartAttachListener"
     )
 
 
 def _try_connect(jvm: Jvm) -> socket.socket | None:
-    """None while the JVM does not listen; a socket may be left of a JVM that has ended."""
+    """None while the JVM does not listen: a socket may be left of one that has ended, or be somebody else's, in a /tmp where
+    everybody may make files. To that one nothing is said.
+    """
     connected = socket.socket(socket.AF_UNIX)
     try:
         connected.connect(jvm.socket_path)
@@ -166,14 +190,38 @@ def _try_connect(jvm: Jvm) -> socket.socket | None:
     except OSError as error:
         connected.close()
         raise NoWayIn(f"{jvm.socket_path}: cannot be connected to ({error.strerror}): {_OTHERS}") from error
-    return connected
+    if peer_of(connected) == (jvm.pid, jvm.uid):
+        return connected
+    connected.close()
+    return None
+
+
+def peer_of(connected: socket.socket) -> tuple[int, int]:
+    """Pid and user of who listens on a unix socket, as the kernel has kept them; pid 0 if it cannot be seen from here."""
+    pid, uid, _ = _PEER.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return pid, uid
+
+
+def _of_another(jvm: Jvm) -> str:
+    """Whose socket lies where the JVM should listen, in words; empty if it is its own, or none."""
+    try:
+        found = os.lstat(jvm.socket_path)
+    except OSError:
+        return ""
+    if found.st_uid == jvm.uid:
+        return ""
+    return f"user {found.st_uid} has put a socket there, which is in its way: delete it, and see who that is; or "
 
 
 def _create_trigger(jvm: Jvm) -> str:
     triggers = [f"/proc/{jvm.pid}/{place}/.attach_pid{jvm.inner_pid}" for place in ("cwd", "root/tmp")]
     for path in triggers:
+        with contextlib.suppress(OSError):  # of a session that was killed
+            os.unlink(path)
         try:
-            os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+            os.close(
+                os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            )
         except OSError as error:
             last = error
         else:

@@ -54,6 +54,7 @@ class LiveBrokers:
         self._loads = loads
         self._mutex = threading.Lock()
         self._sessions: dict[int | str, Session] = {}  # by pid; by log directory where that cannot be seen
+        self._turns: dict[int | str, threading.Lock] = {}  # to open, by the same
         self._refused: dict[tuple[str, int], tuple[float, str]] = {}  # until when, and why
 
     def swap(self, log_dir: str, swap: Swap) -> Swapped:
@@ -86,21 +87,30 @@ class LiveBrokers:
         if pid is None:
             raise NoWayIn(f"{log_dir}: no broker runs there")
         with self._mutex:
+            turn = self._turns.setdefault(pid or log_dir, threading.Lock())
+        with turn:  # one broker that hangs keeps nobody from the others
             session = self._sessions.get(pid or log_dir)
             if session is None or not session.is_open:
                 session = None
                 until_s, reason = self._refused.get((log_dir, pid), (0.0, ""))
                 if self._clock.monotonic_s() < until_s:
                     raise NoWayIn(reason)
-            others = {key: value for key, value in self._refused.items() if key[0] != log_dir}
             try:
                 session = session or self._open(log_dir, pid)
                 session.check_has(log_dir)
             except NoWayIn as error:
-                self._refused = {**others, (log_dir, pid): (self._clock.monotonic_s() + _RETRY_S, str(error))}
+                self._note(log_dir, pid, str(error))
                 raise
-            self._refused = others
+            self._note(log_dir, pid, None)
             return session
+
+    def _note(self, log_dir: str, pid: int, reason: str | None) -> None:
+        """Why the broker of a log directory cannot be asked for a while; None if it can."""
+        with self._mutex:
+            others = {key: value for key, value in self._refused.items() if key[0] != log_dir}
+            if reason is not None:
+                others[log_dir, pid] = (self._clock.monotonic_s() + _RETRY_S, reason)
+            self._refused = others
 
     def why_not(self, log_dir: str) -> str | None:
         """Why a broker in a log directory cannot be asked to swap; None if it can."""
@@ -146,21 +156,23 @@ class LiveBrokers:
     def close(self) -> None:
         """End all sessions."""
         with self._mutex:
-            for session in self._sessions.values():
-                session.close()
+            ended = list(self._sessions.values())
             self._sessions.clear()
+        for session in ended:
+            session.close()
 
     def _open(self, log_dir: str, pid: int) -> Session:
-        for gone in [
-            pid or log_dir,
-            *(other for other, session in self._sessions.items() if not session.is_open),
-        ]:
-            left = self._sessions.pop(gone, None)
-            if left is not None:
-                left.close()
+        """In the turn of this broker. Sessions whose processes have ended go, with their turns."""
+        with self._mutex:
+            ended = [key for key in self._sessions if key == (pid or log_dir) or not _runs(key)]
+            left = [self._sessions.pop(key) for key in ended]
+            self._turns = {key: turn for key, turn in self._turns.items() if _runs(key) or turn.locked()}
+        for session in left:
+            session.close()
         session = Session(pid, log_dir, self._files, self._clock, loads=self._loads)
         self._check_release(session)
-        self._sessions[pid or log_dir] = session
+        with self._mutex:
+            self._sessions[pid or log_dir] = session
         return session
 
     def _check_release(self, session: Session) -> None:
@@ -173,3 +185,8 @@ class LiveBrokers:
                 f"the broker is Kafka {version}{read}: the agent is tested with {', '.join(TESTED_RELEASES)}. "
                 "cleanerd.broker.agent.untested=true uses it all the same"
             )
+
+
+def _runs(key: int | str) -> bool:
+    """Whether there is still a process of that id; True for a log directory."""
+    return isinstance(key, str) or os.path.exists(f"/proc/{key}")

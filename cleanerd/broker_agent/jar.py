@@ -1,6 +1,7 @@
 """The jar of the agent, as `hatch_build.py` makes it."""
 
 import hashlib
+import os
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -9,10 +10,14 @@ from cleanerd.errors import NoWayIn
 
 @dataclass(frozen=True, slots=True)
 class AgentJar:
-    """Its bytes, and their SHA-256 in hexadecimal digits, which the broker compares with what it loads."""
+    """Its bytes, and their SHA-256 in hexadecimal digits, which the broker compares with what it loads.
+
+    `path`: where it is installed, empty for one that lies in no file.
+    """
 
     content: bytes
     sha256: str
+    path: str = ""
 
 
 def agent_jar() -> AgentJar:
@@ -31,4 +36,6 @@ def agent_jar() -> AgentJar:
         raise NoWayIn(
             f"cleanerd-agent.jar: expected SHA-256 {expected}, found {found}. Install cleanerd again"
         )
-    return AgentJar(content, found)
+    return AgentJar(
+        content, found, os.path.join(os.path.dirname(os.path.realpath(__file__)), "cleanerd-agent.jar")
+    )

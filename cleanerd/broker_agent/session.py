@@ -3,7 +3,8 @@
 Where the broker was started with `-javaagent:cleanerd-agent.jar`, over a unix socket in the log directory: nothing but that
 directory has to be shared, so the broker may be in another container. Otherwise over two pipes, after an attach:
 
-1. cleanerd makes two FIFOs in the log directory, which broker and cleanerd both see, and opens its sides.
+1. cleanerd makes two FIFOs in the log directory, which broker and cleanerd both see, and opens its sides; where others may
+   write to it, in a directory of their user (`meeting`).
 2. The agent is loaded with their token, and opens its sides in a thread of its own (`java/cleanerd/agent/Entry.java`).
 3. With the first answer the names of the FIFOs go. A kill before that leaves them: files that no broker looks at, and
    that a later session takes away.
@@ -13,24 +14,26 @@ limit. A process that ends closes its side, or the kernel does if it is killed: 
 """
 
 import contextlib
+import errno
 import json
 import os
 import re
 import select
 import socket
+import stat
 import struct
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
+from cleanerd.env.trust import open_directory
 from cleanerd.errors import NoWayIn
-from cleanerd.format import names
-from cleanerd.storage.replace import replace_file
 
-from .attach import Jvm, find_jvm, load_agent
+from .attach import Jvm, find_jvm, load_agent, peer_of
 from .jar import AgentJar, agent_jar
+from .meeting import is_seen, jar_for, meeting_place
 
 VERSION = 1
 REQUEST_MAX_BYTES = 4 << 20
@@ -38,7 +41,6 @@ REQUEST_MAX_BYTES = 4 << 20
 _ANSWER_MAX_BYTES = 16 << 20
 _HELLO_S = 30.0
 _LENGTH = struct.Struct(">I")
-_JAR = ".cleanerd-agent.jar"
 _SOCKET = ".cleanerd-agent.sock"
 _SAME_PATH = "mount the log directories at the same path in both"
 _PIPES = re.compile(r"\.cleanerd-agent-[0-9a-f]{16}\.(requests|answers)")
@@ -69,12 +71,14 @@ class Session:
         try:
             if not self._connect(log_dir):
                 jvm, jar = find_jvm(self.pid), agent_jar()
-                _check_seen(self.pid, log_dir)
+                if not is_seen(jvm, log_dir):  # as `check_has`, before there is a session
+                    raise NoWayIn(f"{log_dir} is not where process {pid} has it: {_SAME_PATH}")
+                directory = meeting_place(jvm, log_dir)
                 if not loads:
                     raise NotLoaded(
                         f"nothing is seen to be in the way; the agent was not loaded into process {pid}"
                     )
-                self._attach(jvm, jar, log_dir, files)
+                self._attach(jvm, jar, log_dir, directory, files)
         except BaseException:
             self.close()
             raise
@@ -134,40 +138,35 @@ class Session:
                 if error.errno is None:
                     return False  # longer than such a path may be
                 raise NoWayIn(f"{path}: {error.strerror}: cleanerd must run as the broker's user") from error
+            if not self._is_brokers(connected, log_dir):
+                return False
             self._requests = self._answers = connected.detach()
         self._greet()
         return True
+
+    def _is_brokers(self, connected: socket.socket, log_dir: str) -> bool:
+        """Whether it is the broker that listens: nothing is said to anybody else who has put a socket there."""
+        pid, uid = peer_of(connected)
+        users = {os.geteuid()} if os.geteuid() else {0, os.stat(log_dir).st_uid}
+        return pid == self.pid if self.pid else uid in users
 
     def _greet(self) -> None:
         self.hello = self.ask({"request": "hello"}, _HELLO_S)
         if self.hello.get("outcome") != "hello":
             raise NoWayIn(str(self.hello.get("reason")))
 
-    def _attach(self, jvm: Jvm, jar: AgentJar, log_dir: str, files: Files) -> None:
-        token = os.urandom(8).hex()
-        pipes = [f"{log_dir}/.cleanerd-agent-{token}.{side}" for side in ("requests", "answers")]
+    def _attach(self, jvm: Jvm, jar: AgentJar, log_dir: str, directory: str, files: Files) -> None:
         try:
-            _sweep(log_dir, files, self._clock)
-            _place_jar(f"{log_dir}/{_JAR}", jar.content, files)
-            owner = os.stat(f"/proc/{self.pid}")
-            for pipe in pipes:
-                os.mkfifo(pipe, 0o600)
-                if owner.st_uid != os.geteuid():  # we are root
-                    os.chown(pipe, owner.st_uid, owner.st_gid)
-            # Both sides of the first one are open here, so that opening and writing never wait and never fail; the agent
-            # sees its end all the same, for these are the only ones.
-            self._requests = os.open(pipes[0], os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-            self._answers = os.open(pipes[1], os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            load_agent(jvm, f"{log_dir}/{_JAR}", f"{jar.sha256} {token} {log_dir}", self._clock)
-            self._greet()
+            placed = jar_for(jvm, directory, jar, files)
+            _sweep(directory, files, self._clock)
+            token = os.urandom(8).hex()
+            with _pipes(directory, token, jvm.uid) as (self._requests, self._answers):
+                load_agent(jvm, placed, f"{jar.sha256} {token} {directory}\n{placed}", self._clock)
+                self._greet()
         except OSError as error:
             raise NoWayIn(
-                f"{error.filename}: {error.strerror}: cleanerd must be able to write there"
+                f"{error.filename or log_dir}: {error.strerror}: cleanerd must be able to write there"
             ) from error
-        finally:
-            for pipe in pipes:
-                with contextlib.suppress(OSError):
-                    os.unlink(pipe)
 
     def _asked(self, request: bytes, timeout_s: float) -> dict[str, Any]:
         deadline_s = self._clock.monotonic_s() + timeout_s
@@ -204,15 +203,43 @@ class Session:
             raise NoWayIn(f"{self._who} did not answer in time: it is asked again later")
 
 
-def _check_seen(pid: int, log_dir: str) -> None:
-    """As `Session.check_has`, before there is a session: the agent that the broker loads is named by that path, too."""
-    theirs = f"/proc/{pid}/root{log_dir}"
+@contextlib.contextmanager
+def _pipes(directory: str, token: str, uid: int) -> Iterator[tuple[int, int]]:
+    """Our ends of two new FIFOs of that user, which have names inside the block. The ends stay open. Raises OSError."""
+    names = [f".cleanerd-agent-{token}.{side}" for side in ("requests", "answers")]
+    with open_directory(directory) as place, contextlib.ExitStack() as stack:
+        for name in names:
+            os.mkfifo(name, 0o600, dir_fd=place)
+            stack.callback(_unlink, name, place)
+        # Both sides of the first one are open here, so that opening and writing never wait and never fail; the agent
+        # sees its end all the same, for these are the only ones.
+        requests = _open_pipe(names[0], place, os.O_RDWR, uid)
+        try:
+            answers = _open_pipe(names[1], place, os.O_RDONLY, uid)
+        except OSError:
+            os.close(requests)
+            raise
+        yield requests, answers
+
+
+def _open_pipe(name: str, directory: int, flags: int, uid: int) -> int:
+    """Open a FIFO that was just made, and give it to the user: no other one, whatever has the name by now."""
+    fd = os.open(name, flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     try:
-        is_same = os.path.samefile(theirs, log_dir)
+        found = os.fstat(fd)
+        if not stat.S_ISFIFO(found.st_mode) or found.st_uid != os.geteuid():
+            raise FileExistsError(errno.EEXIST, "was exchanged for something else", name)
+        if uid != found.st_uid:  # we are root
+            os.fchown(fd, uid, -1)
     except OSError:
-        is_same = False
-    if not is_same:
-        raise NoWayIn(f"{log_dir} is not where process {pid} has it: {_SAME_PATH}")
+        os.close(fd)
+        raise
+    return fd
+
+
+def _unlink(name: str, directory: int) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(name, dir_fd=directory)
 
 
 def _sweep(log_dir: str, files: Files, clock: Clock) -> None:
@@ -221,9 +248,3 @@ def _sweep(log_dir: str, files: Files, clock: Clock) -> None:
         path = f"{log_dir}/{name}"
         if _PIPES.fullmatch(name) and clock.now_ms() - files.stat(path).mtime_ms > _HELLO_S * 2000:
             files.unlink(path)
-
-
-def _place_jar(path: str, content: bytes, files: Files) -> None:
-    """Where the broker sees it. It stays: a JVM reads it again at each attach."""
-    if not files.exists(path) or files.read(path) != content:
-        replace_file(files, path, content, f"{os.path.dirname(path)}/{names.LOCK}")

@@ -323,7 +323,10 @@ class Committer:
         """Raise SourceChanged, CorruptFile, and what the host's `check` raises, where the checkpoint must not move."""
         self._check_basis(tp, unchanged.basis)
         if topic_stamp(self._log_dir.partition(tp)) != unchanged.basis.topic_stamp:
-            raise SourceChanged(f"{self._directory(tp)}: the topic was created again since this was planned")
+            raise SourceChanged(
+                f"{self._directory(tp)}: the topic was created again, or its directory exchanged, since this "
+                "was planned"
+            )
         self._check_reach(tp, unchanged.basis, unchanged.round_end)
         self._check_wanted(tp, unchanged.round_end, around)
 

@@ -55,7 +55,9 @@ def _clean_once(requests: Sequence[CleanRequest], progress: Progress, clock: Clo
     """The work, in a session of its own. Its JVM starts while the rest is imported and the logs are looked at."""
     from cleanerd.spark_runtime.lazy_spark import LazySpark  # noqa: PLC0415 - pulls in Spark
     from cleanerd.spark_runtime.spark_master import spark_place  # noqa: PLC0415
+    from cleanerd.storage.lock import stop_between_holds  # noqa: PLC0415
 
+    stop_between_holds()
     place = spark_place(requests[0].config)
     session = LazySpark(place.master, dict(place.conf), makes_archive=True)
     try:

@@ -51,7 +51,7 @@ from cleanerd.env.files import RealFiles
 from cleanerd.env.host import user_name
 from cleanerd.errors import BadConfiguration, DirOffline, Fatal, LockHeld, attempt
 from cleanerd.format.names import CLUSTER_METADATA_TOPIC
-from cleanerd.storage.lock import LogDirLock
+from cleanerd.storage.lock import LogDirLock, stop_between_holds
 from cleanerd.storage.metadata_tail import MetadataTail
 
 _log = structlog.get_logger("cleanerd")
@@ -142,6 +142,7 @@ class Daemon:
         faulthandler.register(signal.SIGUSR1)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_stop)
+        stop_between_holds()
         signal.signal(signal.SIGHUP, lambda *_: self._reload_wanted.set())
         config = self._reloader.current.broker
         # Before ports and sockets: the error of a second daemon names the first one, not a port that is taken.

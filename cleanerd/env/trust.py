@@ -96,48 +96,51 @@ def _link(name: str, directory: int, path: str, links: int) -> str:
     return os.readlink(name, dir_fd=directory)
 
 
-def why_open(name: str, found: os.stat_result, *, is_sticky_enough: bool = False) -> str | None:
-    """Why somebody else could change what was found, or the names in it; None if only root or our user can.
+def why_open(
+    name: str, found: os.stat_result, *, is_sticky_enough: bool = False, user: int | None = None
+) -> str | None:
+    """Why somebody else could change what was found, or the names in it; None if only root or the user can.
 
-    `is_sticky_enough`: of a directory in which everybody may make names but take away none.
+    `is_sticky_enough`: of a directory in which everybody may make names but take away none. `user`: None for our own.
     """
-    if found.st_uid not in (0, os.geteuid()):
+    user = os.geteuid() if user is None else user
+    if found.st_uid not in (0, user):
         return f"{name} belongs to user {found.st_uid}"
     if stat.S_ISLNK(found.st_mode) or (is_sticky_enough and found.st_mode & stat.S_ISVTX):
         return None
     if found.st_mode & stat.S_IWOTH:
         return f"every user may write to {name}"
-    if found.st_mode & stat.S_IWGRP and not _is_private(found.st_gid):
+    if found.st_mode & stat.S_IWGRP and not _is_private(found.st_gid, user):
         return f"group {found.st_gid} may write to {name}"
     return None
 
 
-def why_exposed(path: str, *, above: bool = True) -> str | None:
+def why_exposed(path: str, *, above: bool = True, user: int | None = None) -> str | None:
     """Why somebody else could have put what is at a path there, or its directories up to the root; None if nobody could.
 
-    `above`: False where whoever named the path answers for those above.
+    `above`: False where whoever named the path answers for those above. `user`: as in `why_open`.
     """
     path = place = os.path.realpath(path)
-    wrong = why_exposed_itself(path)
+    wrong = why_exposed_itself(path, user=user)
     while above and wrong is None and place != (place := os.path.dirname(place)):
-        wrong = why_exposed_itself(place, is_sticky_enough=True)
+        wrong = why_exposed_itself(place, is_sticky_enough=True, user=user)
     return wrong
 
 
-def why_exposed_itself(path: str, *, is_sticky_enough: bool = False) -> str | None:
+def why_exposed_itself(path: str, *, is_sticky_enough: bool = False, user: int | None = None) -> str | None:
     """The same of a path alone, None also where there is nothing. A link is not followed."""
     try:
-        return why_open(path, os.lstat(path), is_sticky_enough=is_sticky_enough)
+        return why_open(path, os.lstat(path), is_sticky_enough=is_sticky_enough, user=user)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         return f"{path}: {error.strerror}"
 
 
-def _is_private(gid: int) -> bool:
+def _is_private(gid: int, user: int) -> bool:
     """Whether a group has no member but this user: `useradd` makes such ones, and their files are often open to it."""
     try:
-        me = pwd.getpwuid(os.geteuid())
+        me = pwd.getpwuid(user)
         return me.pw_gid == gid and set(grp.getgrgid(gid).gr_mem) <= {me.pw_name}
     except KeyError:
         return False

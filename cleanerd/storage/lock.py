@@ -21,6 +21,8 @@ Invariants
        let go (up to /proc/sys/fs/lease-break-time, 45 s). `is_wanted`: one waits.
        The file system must know leases (every local one does, NFS does not) and the file must be ours or
        CAP_LEASE given. Where that is not so, `is_leased` is false, and a broker may meet the lock.
+    8. No key of a terminal stops the process while it holds `.lock` (`stop_between_holds`): a broker that starts would wait
+       for the lease, and die when the kernel has broken it.
 """
 
 import contextlib
@@ -73,6 +75,52 @@ _slots: dict[tuple[int, int, str], _Slot] = {}
 _slots_mutex = threading.Lock()
 
 
+class _Stops:
+    """Stops of this process by its terminal, which wait for the end of all holds of `.lock`."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._holds = 0
+        self._is_wanted = False
+
+    def begin_hold(self) -> None:
+        with self._mutex:
+            self._holds += 1
+
+    def end_hold(self) -> None:
+        with self._mutex:
+            self._holds -= 1
+            if self._is_wanted and not self._holds:
+                self._stop()
+
+    def want(self) -> None:
+        """Called between two instructions of the main thread, which may be in one of the others."""
+        self._is_wanted = True
+        if self._mutex.acquire(blocking=False):
+            try:
+                if not self._holds:
+                    self._stop()
+            finally:
+                self._mutex.release()
+
+    def _stop(self) -> None:
+        self._is_wanted = False
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+_stops = _Stops()
+
+
+def stop_between_holds() -> None:
+    """From now on Ctrl-Z stops this process only while it holds no `.lock`; nothing else of a terminal stops it.
+
+    To be called in the main thread.
+    """
+    signal.signal(signal.SIGTSTP, lambda *_: _stops.want())
+    for number in (signal.SIGTTIN, signal.SIGTTOU):
+        signal.signal(number, signal.SIG_IGN)
+
+
 class LogDirLock:
     """Holds the lock file `name` of `log_dir` inside a `with` block, against other processes and threads.
 
@@ -92,6 +140,7 @@ class LogDirLock:
     ) -> None:
         assert wait_s == own_wait_s == 0 or wait is not None, "waiting needs something to wait with"
         self._path = os.path.join(log_dir, name)
+        self._is_brokers = name == names.LOCK
         self._wait_s = wait_s
         self._own_wait_s = max(wait_s, own_wait_s)
         self._wait = wait
@@ -102,7 +151,7 @@ class LogDirLock:
         polls = 0
         while True:
             try:
-                self._slot = _acquire(self._path)
+                self._slot = self._begin_hold()
                 return self
             except LockHeld as held:
                 wait_s = self._own_wait_s if held.pid == os.getpid() else self._wait_s
@@ -110,6 +159,16 @@ class LogDirLock:
                     raise
             polls += 1
             self._wait(POLL_S)
+
+    def _begin_hold(self) -> _Slot:
+        if not self._is_brokers:
+            return _acquire(self._path)
+        _stops.begin_hold()
+        try:
+            return _acquire(self._path)
+        except BaseException:
+            _stops.end_hold()
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -124,6 +183,8 @@ class LogDirLock:
             if slot.is_leased:
                 fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
             os.close(fd)
+        if self._is_brokers:
+            _stops.end_hold()
 
     @property
     def is_leased(self) -> bool:

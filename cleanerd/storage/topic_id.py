@@ -54,14 +54,18 @@ def read_topic_id(partition: PartitionDir) -> str | None:
 
 
 def topic_stamp(partition: PartitionDir) -> str:
-    """What names the topic by its id, whatever it holds: with another one it is another log. Empty where there is no file.
+    """Which directory this is, and what names the topic by its id, whatever it holds: with another one it is another log.
 
-    Raises OSError.
+    A directory that was exchanged for another, as by a restore, has other files, however much they look like these. Raises
+    OSError.
     """
+    inode = partition.files.stat(partition.path).inode
     try:
-        return partition.files.read(partition.path_of(PARTITION_METADATA)).decode(errors="replace")
+        return (
+            f"{inode} {partition.files.read(partition.path_of(PARTITION_METADATA)).decode(errors='replace')}"
+        )
     except FileNotFoundError:
-        return ""
+        return f"{inode}"
 
 
 def why_not_of_cluster(partition: PartitionDir, topic: str, metadata: ClusterMetadata | None) -> str | None:

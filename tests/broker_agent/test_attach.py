@@ -10,6 +10,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from cleanerd.broker_agent import session as sessions
 from cleanerd.broker_agent.attach import find_jvm, load_agent
 from cleanerd.broker_agent.jar import AgentJar, agent_jar
 from cleanerd.broker_agent.session import Session
-from cleanerd.env.clock import SystemClock
+from cleanerd.env.clock import Clock, SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import NoWayIn
 from cleanerd.format import names
@@ -67,6 +68,25 @@ def test_a_jvm(classes: Path, tmp_path: Path, options: tuple[str, ...], cwd: str
         assert reason in ask(pid, tmp_path)
         assert reason in ask(pid, tmp_path)  # again: it listens by now
         os.kill(pid, 0)
+
+
+@pytest.mark.parametrize("is_relative", [False, True])
+@pytest.mark.parametrize(
+    ("option", "content"),
+    [
+        ("@{}", "-XX:+DisableAttachMechanism"),
+        ("-XX:Flags={}", "+DisableAttachMechanism"),
+        ("-XX:VMOptionsFile={}", "-XX:+DisableAttachMechanism"),
+    ],
+)
+def test_an_option_in_a_file(
+    classes: Path, tmp_path: Path, option: str, content: str, *, is_relative: bool
+) -> None:
+    """Else SIGQUIT has it print all its threads at each attempt, for nothing, and the reason names another remedy."""
+    (tmp_path / "options").write_text(f"{content}\n")
+    word = option.format("options" if is_relative else tmp_path / "options")
+    with jvm(classes, word, cwd=str(tmp_path)) as pid:
+        assert "-XX:+DisableAttachMechanism: start it without" in ask(pid, tmp_path)
 
 
 @pytest.mark.parametrize("java", javas(), ids=lambda java: "-".join(Path(java).parts[-4:-2]))
@@ -202,8 +222,132 @@ def test_another_jar_than_the_one_that_was_built_is_not_loaded(
         assert "expected SHA-256 000" in ask(pid, tmp_path)
 
 
-def test_a_path_that_the_protocol_cannot_carry_is_refused(classes: Path, tmp_path: Path) -> None:
+def test_a_path_that_the_protocol_cannot_carry_is_refused(
+    classes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a jar that cannot be that of the installation, and lies in the log directory."""
     place = tmp_path / "a=b"
     place.mkdir()
+    (tmp_path / "a\nb").mkdir()
     with jvm(classes) as pid:
+        assert NO_BROKER in ask(pid, place)
+        assert "line feed" in ask(pid, tmp_path / "a\nb")
+        monkeypatch.setattr(sessions, "agent_jar", lambda: replace(agent_jar(), path=""))
         assert "must have no =" in ask(pid, place)
+
+
+@contextmanager
+def squatting(pid: int, uid: int, told: Path) -> Iterator[None]:
+    """A user has put a socket where a JVM would listen, listens himself, and writes down what he is told."""
+    path = f"/tmp/.java_pid{pid}"
+    code = f"""if True:
+        import os, socket
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind({path!r}); os.chmod({path!r}, 0o666); listening.listen(); print("listens", flush=True)
+        while True:
+            connected, _ = listening.accept()
+            connected.settimeout(1)
+            try: print(connected.recv(4096).decode(), end="", flush=True)
+            except OSError: pass
+            connected.close()
+    """
+    become = [required_program("setpriv"), f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
+    with (
+        told.open("wb") as file,
+        subprocess.Popen([*become, "/usr/bin/python3", "-c", code], stdout=file) as hostile,
+    ):
+        try:
+            while not told.read_bytes():
+                assert hostile.poll() is None
+            yield
+        finally:
+            hostile.kill()
+            Path(path).unlink(missing_ok=True)
+
+
+def test_a_socket_of_somebody_else_is_told_nothing(classes: Path, tmp_path: Path) -> None:
+    """Who listens is asked of the kernel. A JVM of root takes the name back."""
+    with jvm(classes) as pid, squatting(pid, NOBODY, tmp_path / "told"):
+        assert NO_BROKER in ask(pid, tmp_path)
+        assert (tmp_path / "told").read_bytes() == b"listens\n"
+
+
+def test_a_socket_of_somebody_else_in_the_way_is_named(
+    classes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """A JVM of a user cannot take away what another one has made in /tmp."""
+    monkeypatch.setattr(attach, "TIMEOUT_S", 1.0)
+    place = Path(tempfile.mkdtemp())
+    request.addfinalizer(lambda: shutil.rmtree(place))
+    shutil.copy(classes / "Sleeper.class", place)
+    place.chmod(0o755)
+    as_nobody = [required_program("setpriv"), f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    with jvm(place, before=as_nobody) as pid, squatting(pid, 12345, tmp_path / "told"):
+        with pytest.raises(NoWayIn, match="user 12345 has put a socket there"):
+            load_agent(find_jvm(pid), "/agent.jar", "", SystemClock())
+        assert (tmp_path / "told").read_bytes() == b"listens\n"
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A log directory to which a group may write; the cache directory is this user's alone."""
+    monkeypatch.delenv("CACHE_DIRECTORY", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    os.chown(shared, -1, NOBODY)
+    shared.chmod(0o2775)
+    return shared
+
+
+def test_nothing_is_loaded_from_where_a_group_may_write(
+    classes: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The jar is that of the installation, else beside the pipes in the cache directory; else the reason says why not."""
+    own = shared.parent / "cache" / "cleanerd" / "agent"
+    loaded = list[str]()
+
+    def load(jvm: attach.Jvm, jar: str, text: str, clock: Clock) -> None:
+        loaded.append(jar)
+        load_agent(jvm, jar, text, clock)
+
+    monkeypatch.setattr(sessions, "load_agent", load)
+    with jvm(classes) as pid:
+        assert NO_BROKER in ask(pid, shared)
+        monkeypatch.setattr(sessions, "agent_jar", lambda: replace(agent_jar(), path=""))
+        assert NO_BROKER in ask(pid, shared)
+        assert loaded == [agent_jar().path, str(own / ".cleanerd-agent.jar")]
+        assert os.listdir(shared) == [names.LOCK]
+        assert own.stat().st_mode & 0o777 == 0o700
+        own.parent.chmod(0o777)
+        assert f"every user may write to {own.parent}" not in (reason := ask(pid, shared))
+        assert (
+            f"group {NOBODY} may write to {shared}: what process {pid} loads must lie where nobody else"
+            in reason
+        )
+        shared.chmod(0o755)
+        assert NO_BROKER in ask(pid, shared)
+        assert loaded[2:] == [str(shared / ".cleanerd-agent.jar")]
+
+
+def test_a_pipe_that_is_exchanged_for_a_link_gives_nothing_away(
+    classes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it has been opened: root gives it to the broker's user."""
+    (tmp_path / "canary").write_text("root's")
+    before, real = (tmp_path / "canary").stat(), os.mkfifo
+
+    def exchanged(name: str, mode: int, *, dir_fd: int) -> None:
+        real(name, mode, dir_fd=dir_fd)
+        os.unlink(name, dir_fd=dir_fd)
+        os.symlink(tmp_path / "canary", name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "mkfifo", exchanged)
+    with jvm(classes) as pid:
+        assert "cleanerd must be able to write there" in ask(pid, tmp_path)
+    monkeypatch.setattr(
+        os, "mkfifo", lambda name, _, dir_fd: os.link(tmp_path / "canary", name, dst_dir_fd=dir_fd)
+    )
+    with jvm(classes) as pid:
+        assert "was exchanged for something else" in ask(pid, tmp_path)
+    assert (tmp_path / "canary").stat()[:6] == before[:6]

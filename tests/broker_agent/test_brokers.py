@@ -1,5 +1,6 @@
 """Which session a log directory gets, and for how long a broker that cannot be asked is left alone."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,43 @@ def test_a_directory_that_the_broker_has_under_another_path_is_refused_alone(
         reason == asked.known_refusal(str(tmp_path)) == f"{expected}log directories at the same path in both"
     )
     assert asked.why_not(str(here)) is None
+
+
+def test_a_broker_that_hangs_keeps_nobody_from_the_others(
+    clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Architecture 2: directories of several brokers fail alone. Nor does one that hangs in the middle of a request."""
+    hangs, may_end = threading.Event(), threading.Event()
+
+    class Hung(Answered):
+        @property
+        def is_open(self) -> bool:
+            hangs.set()
+            assert may_end.wait(60)
+            return True
+
+    def session(_pid: int, log_dir: str, *_: object, **_options: object) -> Session:
+        if log_dir == "/opens":
+            hangs.set()
+            assert may_end.wait(60)
+        return Hung(log_dir) if log_dir == "/asked" else Answered(log_dir)
+
+    pids = {"/opens": 1, "/asked": 2, "/other": 3}
+    monkeypatch.setattr(brokers, "other_holder", pids.__getitem__)
+    monkeypatch.setattr(brokers, "Session", session)
+    config = resolve(read_sources(None, [("cleanerd.commit.live", "auto")])).broker
+    asked = LiveBrokers(RealFiles(), clock, lambda: config)
+    asked.session("/asked")
+    for path in ("/opens", "/asked"):
+        hangs.clear()
+        may_end.clear()
+        thread = threading.Thread(target=asked.session, args=(path,))
+        thread.start()
+        try:
+            assert hangs.wait(60)
+            assert asked.why_not("/other") is None
+            assert asked.known_refusal("/asked") is None
+        finally:
+            may_end.set()
+            thread.join(60)
+    assert asked.why_not("/opens") is None

@@ -5,6 +5,8 @@ there is to see are the segments that are gone and the leader epochs.
 """
 
 import json
+import os
+import shutil
 import subprocess
 import threading
 from contextlib import ExitStack
@@ -135,6 +137,14 @@ def test_no_log_is_recorded_as_clean_that_was_created_again_with_a_segment_at_th
     """No cleaning has seen its records."""
     (Path(staged.directory) / names.PARTITION_METADATA).write_text("version: 0\ntopic_id: " + "A" * 22)
     check_not_recorded(staged, "the topic was created again")
+
+
+def test_no_log_is_recorded_as_clean_whose_directory_was_exchanged(staged: Cleaning) -> None:
+    """By a restore that keeps names, sizes and times: nobody has looked at these files."""
+    os.rename(staged.directory, f"{staged.directory}.old")
+    shutil.copytree(f"{staged.directory}.old", staged.directory)
+    shutil.rmtree(f"{staged.directory}.old")
+    check_not_recorded(staged, "or its directory exchanged")
 
 
 def test_it_is_dropped_when_it_has_waited_for_too_long(staged: Cleaning) -> None:

@@ -3,10 +3,12 @@
 import errno
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -339,3 +341,64 @@ def test_7_a_file_of_another_user_has_no_lease_without_the_capability_for_it(tmp
             assert (lock.is_leased, lock.is_wanted) == (False, False)
         (tmp_path / names.LOCK).unlink()
         assert may_lease(str(tmp_path)), "it would be ours"
+
+
+STOPPED = """
+import os, signal, sys, threading, time
+from cleanerd.storage.lock import LogDirLock, stop_between_holds
+
+stop_between_holds()
+
+def work():
+    with LogDirLock(sys.argv[1], sys.argv[2]):
+        print("holds", flush=True)
+        sys.stdin.readline()
+        print("goes on", flush=True)
+    print("let go", flush=True)
+    sys.stdin.readline()
+
+worker = threading.Thread(target=work)
+worker.start()
+while worker.is_alive():
+    worker.join(0.05)
+"""
+
+
+def _is_stopped(process: "subprocess.Popen[str]") -> bool:
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+@pytest.mark.parametrize("name", [names.LOCK, names.CLEANERD_LOCK])
+def test_8_the_keys_of_a_terminal_stop_nobody_who_holds_the_lock(tmp_path: Path, name: str) -> None:
+    """Ctrl-Z waits for the end of the hold; a process in the background that its terminal would stop goes on."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(lock_module.__file__).parents[2])}
+    command = [sys.executable, "-c", STOPPED, str(tmp_path), name]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "holds\n"
+            for number in (signal.SIGTTIN, signal.SIGTTOU):
+                process.send_signal(number)
+            process.send_signal(signal.SIGTSTP)
+            if name == names.CLEANERD_LOCK:  # it is held for hours, and no broker waits for it
+                _until(lambda: _is_stopped(process))
+                process.send_signal(signal.SIGCONT)
+            print(file=process.stdin, flush=True)
+            assert process.stdout.readline() == "goes on\n"
+            if name == names.LOCK:
+                _until(lambda: _is_stopped(process))
+                assert tried_elsewhere(tmp_path) == "taken"
+                process.send_signal(signal.SIGCONT)
+            assert process.stdout.readline() == "let go\n"
+        finally:
+            process.kill()
+
+
+def _until(is_so: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        threading.Event().wait(0.01)

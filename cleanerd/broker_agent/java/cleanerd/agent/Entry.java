@@ -30,13 +30,14 @@ public final class Entry {
     private Entry() {
     }
 
-    /** Called by the JVM. arguments: SHA-256 of the jar, token of the pipes, the directory in which both lie. */
+    /** Called by the JVM. arguments: SHA-256 of the jar, token of the pipes, their directory, a line feed, the jar. */
     public static void agentmain(String arguments) {
         final String[] parts = arguments.split(" ", 3);
         if (parts.length == 3) {
             Thread thread = new Thread("cleanerd-agent") {
                 public void run() {
-                    converse(parts[0], parts[2] + "/.cleanerd-agent.jar", parts[2] + "/.cleanerd-agent-" + parts[1]);
+                    int end = parts[2].indexOf('\n');
+                    converse(parts[0], parts[2].substring(end + 1), parts[2].substring(0, end) + "/.cleanerd-agent-" + parts[1]);
                 }
             };
             thread.setDaemon(true);
