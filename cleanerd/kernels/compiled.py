@@ -20,10 +20,10 @@ from functools import cache
 from cleanerd.env.cache import cache_directory, why_untrusted
 from cleanerd.errors import Fatal
 from cleanerd.format import codecs, head, offset_index
-from cleanerd.policy import grouping, verdicts, winner
+from cleanerd.policy import verdicts, winner
 
 VARIABLE = "NUMBA_CACHE_DIR"
-_BAKED_IN = (codecs, head, offset_index, grouping, verdicts, winner)
+_BAKED_IN = (codecs, head, offset_index, verdicts, winner)
 
 
 def settle_cache(environment: MutableMapping[str, str]) -> None:

@@ -59,6 +59,7 @@ def test_config_check_names_all_problems_at_once(run: Run, tmp_path: Path) -> No
     logs = tmp_path / "logs"
     (logs / "__cluster_metadata-0").mkdir(parents=True)
     (logs / "__cluster_metadata-0" / f"{0:020d}.log").write_bytes(bytes(11) + b"\1" + b"x" * 100)
+    (logs / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=1\n")
     (tmp_path / "c").write_text(
         f"log.dirs=/nowhere/a,{logs},/nowhere/b\n"
         "log.cleaner.threads=8\nlog.cleaner.dedupe.buffer.size=8388608\n"

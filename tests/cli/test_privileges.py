@@ -67,14 +67,14 @@ def _who(log_dirs: list[str], made: tuple[str, ...] = ()) -> tuple[Any, ...]:
 
 def test_root_becomes_the_owner_for_good(dirs: Callable[..., list[str]]) -> None:
     """All three ids, and no group of root's is left."""
-    expected = ((ANOTHER,) * 3, (ANOTHER,) * 3, [ANOTHER])
-    assert _in_a_child(partial(_who, dirs(ANOTHER, ANOTHER))) == expected
+    expected, made = ((ANOTHER,) * 3, (ANOTHER,) * 3, [ANOTHER]), dirs(ANOTHER, ANOTHER)
+    assert _in_a_child(partial(_who, made)) == expected
 
     def back() -> None:
         os.setuid(0)
 
     def becomes() -> None:
-        become_owner(dirs(ANOTHER))
+        become_owner(made)
         back()
 
     with pytest.raises(OSError, match="not permitted"):

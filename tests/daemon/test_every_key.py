@@ -35,6 +35,7 @@ from cleanerd.daemon.process import Daemon
 from cleanerd.daemon.reports import retention
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HistoryEvent
+from cleanerd.daemon.work.ownership import Way
 from cleanerd.env.clock import SystemClock
 from cleanerd.errors import NoWayIn
 from cleanerd.format import names
@@ -192,8 +193,9 @@ def obstacle(running: Running) -> str | None:
 
 
 def no_room(running: Running) -> bool:
-    """Whether nothing more may be staged beside a live broker."""
-    with lock_of_another(running.log_dir / names.LOCK):
+    """Whether nothing more may be staged beside a live broker that cannot be asked to swap."""
+    with pytest.MonkeyPatch.context() as patched, lock_of_another(running.log_dir / names.LOCK):
+        patched.setattr(type(running.parts.ownership), "way", lambda *_: Way("restart", 1, "for the test"))
         running.scan()
         found = running.parts.conditions.of(running.t).obstacle is not None
     running.scan()

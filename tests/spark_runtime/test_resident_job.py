@@ -247,7 +247,7 @@ def test_a_task_that_raises_fails_the_step(spark: LazySpark) -> None:
         raise ValueError("a defect")
 
     job = spark.residents.take(2)
-    with pytest.raises((JobFailed, PythonException), match="thrown from the Python worker"):
+    with pytest.raises((JobFailed, PythonException), match="ValueError: a defect"):
         run(job, step(2, fail))
     spark.residents.give_back(job)
     assert not job.is_free
