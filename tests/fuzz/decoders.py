@@ -17,7 +17,7 @@ from cleanerd.format.control import parse_control_key, parse_end_txn_value
 from cleanerd.format.head import peek_batch
 from cleanerd.format.legacy import decode_entry
 from cleanerd.format.meta_properties import parse_meta_properties
-from cleanerd.format.metadata_records import parse_metadata_record
+from cleanerd.format.metadata_records import parse_metadata_record, parse_partition_record
 from cleanerd.format.names import parse_partition_dir, parse_segment_file
 from cleanerd.format.offset_index import parse_offset_index
 from cleanerd.format.partition_metadata import parse_partition_metadata, render_partition_metadata
@@ -28,7 +28,7 @@ from cleanerd.format.txn_index import AbortedTxn, parse_txn_index, render_txn_in
 from tests.fuzz.mutate import batches_mutated, mutated
 from tests.fuzz.targets import Target
 from tests.kernels.random_log import RandomLog
-from tests.storage.metadata import SAMPLE_CONFIG, SAMPLE_TOPIC, remove
+from tests.storage.metadata import SAMPLE_CONFIG, SAMPLE_TOPIC, change, partition, remove
 
 _PRODUCER = ProducerEntry(5, 1, 9, 100, 3, 1_700_000_000_000, 0, 90)
 _TXN = AbortedTxn(5, 10, 20, 21)
@@ -103,6 +103,11 @@ TARGETS = {
     "varint": _parser(_varints, b"\x00", b"\xff\xff\xff\xff\x0f", b"\x80\x01"),
     "control key": _parser(parse_control_key, b"\0\0\0\1", b"\0\0\0\0"),
     "end txn value": _parser(parse_end_txn_value, b"\0\0\0\0\0\7"),
+    "partition record": _parser(
+        parse_partition_record,
+        *(partition(UUID(int=5), 1, [1, 2], epoch=9, version=version) for version in range(3)),
+        *(change(UUID(int=5), 1, isr=[1], removing=[2], version=version) for version in range(3)),
+    ),
     "metadata record": _parser(parse_metadata_record, SAMPLE_TOPIC, SAMPLE_CONFIG, remove(UUID(int=5))),
     "offset index": _parser(lambda data: parse_offset_index(data, 0), struct.pack(">iiii", 3, 100, 9, 2000)),
     "time index": _parser(lambda data: parse_time_index(data, 0), struct.pack(">qiqi", 1000, 3, 2000, 9)),
