@@ -29,7 +29,7 @@ OTHERS = [node for node in NODES if node != AWAY]
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[Replicas]:
     build_agent()
-    with KafkaCluster(tmp_path / "cluster") as cluster:
+    with KafkaCluster(tmp_path / "cluster", {"metadata.log.max.snapshot.interval.ms": "1000"}) as cluster:
         world = Replicas(cluster)
         for topic in (QUIET, WRITTEN):
             world.create(topic, CONFIG)
