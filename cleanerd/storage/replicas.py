@@ -14,7 +14,7 @@ Up to two hundred thousand partitions: only those with a replica on this node ar
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from uuid import UUID
@@ -176,6 +176,7 @@ class Replicas:
         self._mutex = threading.Lock()
         self._state = _State(node_id)
         self._mark: _Mark | None = None
+        self._is_read = False  # up to the mark, and not beyond
         self._compared = set[str]()  # snapshots
         self._times_ms: dict[str, int] = {}  # of snapshots
 
@@ -197,27 +198,15 @@ class Replicas:
         return self._state.partitions.get(topic_id, {}).get(partition)
 
     def _refresh(self) -> None:
-        mark, self._mark = self._mark, None
-        if mark is None:
-            self._read()
-        elif not self._is_there(mark):  # the log was truncated: what followed did not happen
-            self._state = _State(self.node_id)
-            self._read()
-        elif mark.path != self._newest_segment() or not self._read_on(mark):
-            self._read()
-
-    @staticmethod
-    def _is_there(mark: _Mark) -> bool:
-        try:
-            with regular_file(mark.path) as file:
-                file.seek(mark.position)
-                return file.read(HEADER_SIZE) == mark.header
-        except FileNotFoundError:
-            return False
-
-    def _newest_segment(self) -> str | None:
         bases = bases_of(self._files.list_names(self._directory))
-        return segment_path(self._directory, bases[-1], FileKind.LOG) if bases else None
+        segments = [segment_path(self._directory, base, FileKind.LOG) for base in bases]
+        if self._mark is not None and _was_truncated(self._mark, segments):
+            self._state, self._mark = _State(self.node_id), None  # what followed did not happen
+        is_here = self._is_read and self._mark is not None and self._mark.path in segments[-1:]
+        if not is_here or not self._read_on(self._mark):
+            self._is_read = False
+            self._read()
+            self._is_read = True
 
     def _read(self) -> None:
         for attempt in range(ATTEMPTS_MAX):
@@ -249,8 +238,9 @@ class Replicas:
         is_same = parse_header(head) == header
         return state, _Mark(path, position, head, position + header.size_bytes) if is_same else None
 
-    def _read_on(self, mark: _Mark) -> bool:
+    def _read_on(self, mark: _Mark | None) -> bool:
         """Apply what follows the mark; whether all of it was what it should be."""
+        assert mark is not None
         with regular_file(mark.path) as file:
             file.seek(mark.position)
             data = file.read()
@@ -285,6 +275,16 @@ class Replicas:
             with suppress(OSError, FormatError), regular_file(os.path.join(self._directory, name)) as file:
                 self._times_ms[name] = parse_header(file.read(HEADER_SIZE)).max_timestamp_ms
         return self._times_ms.get(name, _NEVER_MS)
+
+
+def _was_truncated(mark: _Mark, segments: Sequence[str]) -> bool:
+    """Whether something else is where the mark is. A segment that lay before all others was deleted with a snapshot."""
+    try:
+        with regular_file(mark.path) as file:
+            file.seek(mark.position)
+            return file.read(HEADER_SIZE) != mark.header
+    except FileNotFoundError:
+        return not segments or segments[0] < mark.path
 
 
 def _whole_batches(data: bytes) -> Iterator[tuple[int, int]]:

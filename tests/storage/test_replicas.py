@@ -173,7 +173,8 @@ def test_what_a_truncation_takes_back_has_not_happened(tmp_path: Path) -> None:
     assert since_ms(replicas) == 8
 
 
-def test_times_outlive_a_segment_that_is_rolled_and_its_snapshot(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_times_outlive_a_segment_that_is_rolled_and_its_snapshot(tmp_path: Path, *, is_deleted: bool) -> None:
     """The epoch is the same: nothing has changed since it was first read."""
     controller, replicas = Controller(tmp_path), follow(tmp_path)
     controller.append(1, partition(SAMPLE_ID, 0, [1, 2]), partition(OTHER_ID, 0, [1, 2]))
@@ -186,6 +187,8 @@ def test_times_outlive_a_segment_that_is_rolled_and_its_snapshot(tmp_path: Path)
         ),
     )
     new.append(60, SKIPPED)
+    if is_deleted:
+        controller.path.unlink()
     assert since_ms(replicas) == 1
     other = found(replicas, OTHER_ID)
     assert other is not None
@@ -217,9 +220,12 @@ def test_what_cannot_be_read_is_not_known(tmp_path: Path) -> None:
     controller, replicas = Controller(tmp_path), follow(tmp_path)
     controller.append(1, partition(SAMPLE_ID, 0, [1, 2]))
     assert found(replicas) is not None
+    sound = controller.path.read_bytes()
     controller.append(2, b"\x01\x05\x00\x00")
     with pytest.raises(CorruptFile, match="a whole metadata record"):
         found(replicas)
+    controller.path.write_bytes(sound + batch(1, [SKIPPED], at_ms=3))
+    assert found(replicas) == ReplicaFacts((1, 2), (1, 2), False, 1, 3)
     controller.path.rename(tmp_path / "elsewhere")
     assert found(replicas) is None
 
