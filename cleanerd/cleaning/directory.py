@@ -142,7 +142,7 @@ class Directory(CommitHost):
     def _leave_alone(self) -> None:
         """Leave out logs that nothing allows us to touch."""
         request = self._request
-        alone = left_alone(self._log_dir, self._found, request.configuration, request.topics)
+        alone = left_alone(self._log_dir, self._found, request.configuration, request.topics, request.assumed)
         for tp, reason in alone.items():
             self._add_if_wanted(LogResult.of(tp, self.path, "skipped", reason))
         self._found = [tp for tp in self._found if tp not in alone]
@@ -317,8 +317,10 @@ class Directory(CommitHost):
         configuration = self._run.configured.for_deletion()
         topic_config = self._request.topic_config
         if configuration is not None:
-            topic_config = Knowledge(self._log_dir, configuration).limits
-        alone = left_alone(self._log_dir, self._found, configuration, self._request.topics)
+            topic_config = Knowledge(self._log_dir, configuration, self._request.assumed).limits
+        alone = left_alone(
+            self._log_dir, self._found, configuration, self._request.topics, self._request.assumed
+        )
         checkpoints, dry_run = self._log_dir.checkpoints(), self._request.dry_run
         for tp in self._found:
             result = self._result_of(tp) or LogResult.of(tp, self.path)

@@ -37,6 +37,7 @@ def left_alone(
     found: Iterable[TopicPartition],
     configuration: Configuration | None,
     named: frozenset[str] | None,
+    assumed: frozenset[str] = frozenset(),
 ) -> dict[TopicPartition, str]:
     """Which of these logs are left alone, and why. Raises OSError, CorruptFile.
 
@@ -44,7 +45,7 @@ def left_alone(
     """
     if configuration is None:
         return {}
-    knowledge = Knowledge(log_dir, configuration)
+    knowledge = Knowledge(log_dir, configuration, assumed)
     reasons = {tp: knowledge.why_untouched(tp) for tp in found}
     foreign = {tp: reason for tp, reason in reasons.items() if reason is not None}
     if not foreign:

@@ -16,22 +16,34 @@ deletion of a deleted topic      `storage.whose`
 ===============================  ======================================================
 """
 
+import os
 from dataclasses import dataclass, replace
 
+from cleanerd.cleaning.assumed import SETTINGS
 from cleanerd.cleaning.causes import Cause
 from cleanerd.config.keys import TOPIC_KEYS
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import ClusterMetadata, TopicConfig
 from cleanerd.config.settings import Layer
+from cleanerd.env.clock import latest_ms
 from cleanerd.errors import CorruptFile
 from cleanerd.format.errors import FormatError
 from cleanerd.format.names import TopicPartition
-from cleanerd.policy.tombstones import Stay, why_tombstones_stay
+from cleanerd.policy.tombstones import KNOWN_FOR_MS, Stay, why_tombstones_stay
+from cleanerd.storage.checkpoints import last_written_ms
+from cleanerd.storage.doubts import FORBIDDING, Doubts
+from cleanerd.storage.lock import other_holder
 from cleanerd.storage.log_dir import LogDir
+from cleanerd.storage.metadata_log import Vouched, read_vouched
 from cleanerd.storage.replicas import FollowedReplicas
 from cleanerd.storage.topic_id import why_not_of_cluster
 from cleanerd.storage.whose import partition_sign, why_of_broker
+from cleanerd.units import utc
 
+_WAYS_OUT = (
+    "start the broker, set the cleanup.policy of the topic in topics.d or with --topic-set, or, if you know that nothing "
+    "was changed, run `cleanerd clean --assume settings`"
+)
 SET_BY_OPERATOR = (Layer.COMMAND_LINE, Layer.TOPIC_FILE)
 _LIMITS = ("retention.ms", "retention.bytes")
 _SET_LIMITS = "set retention.ms or retention.bytes of the topic in topics.d or with --topic-set"
@@ -65,9 +77,13 @@ class Knowledge:
 
     log_dir: LogDir
     configuration: Configuration
+    assumed: frozenset[str] = frozenset()
 
-    def why_untouched(self, tp: TopicPartition) -> str | None:
-        """Why a log must be left alone, None for those that are ours to clean. Raises OSError."""
+    def why_untouched(self, tp: TopicPartition, *, has_begun: bool = False) -> str | None:
+        """Why a log must be left alone, None for those that are ours to clean. Raises OSError, CleanerdError.
+
+        `has_begun`: the work on it had begun before too much time had passed since the last sign of life of its broker.
+        """
         topic, log_dir = tp.topic, self.log_dir
         never = self.why_never(tp)
         if never is not None:
@@ -78,7 +94,9 @@ class Knowledge:
                 f"set its cleanup.policy in topics.d, or with --topic-set {topic}:cleanup.policy=..."
             )
         not_of_cluster = why_not_of_cluster(log_dir.partition(tp), topic, self.configuration.metadata)
-        return not_of_cluster or self._why_not_loaded(topic)
+        return (
+            not_of_cluster or self._why_not_loaded(topic) or self._why_not_vouched(topic, has_begun=has_begun)
+        )
 
     def _why_damaged(self, tp: TopicPartition) -> str | None:
         """Why it is not known whose the log is; None: it is."""
@@ -172,6 +190,65 @@ class Knowledge:
         # voters that this node, which was killed before it took part, has not written down yet
         voters = {voter.partition("@")[0] for voter in self.configuration.broker.quorum_voters}
         return metadata.is_final and voters <= {str(metadata.node_id)}
+
+    def why_stale(self) -> str | None:
+        """Why nothing may begin by what the cluster has configured: too much time has passed since the last sign of life of
+        the broker. None: it lives, or this is not a stopped broker's directory. Raises OSError, CleanerdError.
+        """
+        vouched = self._vouched()
+        if vouched is None or latest_ms(self.log_dir.clock) - vouched.until_ms <= KNOWN_FOR_MS:
+            return None
+        return (
+            f"the broker of {self.log_dir.path} is down, and its last sign of life was at {utc(vouched.until_ms)}: "
+            f"the cluster may have changed the settings of its topics since then; {_WAYS_OUT}"
+        )
+
+    @property
+    def vouched_until_ms(self) -> int | None:
+        """When a stopped broker showed its last sign of life; None: what it knows holds. Raises OSError, CleanerdError."""
+        vouched = self._vouched()
+        return None if vouched is None else vouched.until_ms
+
+    def _why_not_vouched(self, topic: str, *, has_begun: bool) -> str | None:
+        """Why the settings that a topic has from the cluster may be others by now, or may never have been accepted."""
+        own = self.configuration.own_texts(topic)
+        is_set = "cleanup.policy" in own and self._layer(topic, "cleanup.policy") in SET_BY_OPERATOR
+        if is_set or SETTINGS in self.assumed:
+            return None
+        vouched = self._vouched()
+        if vouched is None:
+            return None
+        doubted = [
+            key
+            for key in FORBIDDING
+            if key not in own
+            and not vouched.doubts.defaults.isdisjoint(TOPIC_KEYS[key].synonyms)
+            and self._layer(topic, key) is not Layer.COMMAND_LINE
+        ]
+        if topic in vouched.doubts.topics or doubted:
+            what = "its settings" if topic in vouched.doubts.topics else f"the broker's {', '.join(doubted)}"
+            return (
+                f"{topic}: a change of {what} at the end of the metadata log of a stopped broker may never have been "
+                f"accepted by the cluster: whether it holds is not known; {_WAYS_OUT}"
+            )
+        return None if has_begun else self.why_stale()
+
+    def _layer(self, topic: str, key: str) -> Layer:
+        return self.configuration.topic_origin(topic, key).layer
+
+    def _vouched(self) -> Vouched | None:
+        """How far a stopped broker vouches for settings; None: it lives, or nobody else can change them."""
+        log_dir, metadata = self.log_dir, self.configuration.metadata
+        if metadata is None or not log_dir.is_kafka or self._is_final(metadata):
+            return None
+        own = {log_dir.path, *([os.path.dirname(metadata.directory)] if metadata.is_whole else [])}
+        if any(other_holder(path) is not None for path in own):
+            return None
+        if metadata.is_whole:
+            return read_vouched(
+                log_dir.files, metadata, {*own, *log_dir.log_dirs, *self.configuration.broker.log_dirs}
+            )
+        return Vouched(last_written_ms(log_dir.files, own), Doubts())
 
     def _why_not_loaded(self, topic: str) -> str | None:
         """Why the broker may be unable to load a log that was cleaned; None: it can, or an operator wants it cleaned."""

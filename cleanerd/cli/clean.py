@@ -11,7 +11,8 @@ from argparse import Namespace
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from cleanerd.cleaning.assumed import NOW
+from cleanerd.cleaning.assumed import NOW, SETTINGS
+from cleanerd.cleaning.knowledge import Knowledge
 from cleanerd.cleaning.result import NO_LOG, CleanRequest, LogResult, Progress
 from cleanerd.cli import output
 from cleanerd.cli.configuration import Loaded, load_each, no_log_dirs
@@ -21,8 +22,10 @@ from cleanerd.cli.tables import write_table
 from cleanerd.config.load import Configuration
 from cleanerd.config.settings import DEFAULT
 from cleanerd.env.clock import Clock, FixedNow, SystemClock
-from cleanerd.errors import BadUsage
+from cleanerd.env.files import RealFiles
+from cleanerd.errors import BadUsage, attempt
 from cleanerd.format.names import TopicPartition, parse_partition_dir
+from cleanerd.storage.log_dir import LogDir
 from cleanerd.units import instant, reasons, size
 
 NOT_DONE = ("failed", "aborted")
@@ -43,7 +46,7 @@ def run(arguments: Namespace, clean_once: CleanOnce | None = None) -> int:
         with progress_on(sys.stderr) as progress:
             results += (clean_once or _clean_once)(requests, progress, clock)
     _report(results, arguments)
-    for request in requests[:1]:
+    for request in requests:
         _report_assumed(request)
     is_nothing = is_nothing_there(arguments, log_dirs, [result.topic_partition for result in results])
     if not results and not is_nothing:
@@ -163,6 +166,18 @@ def _report_assumed(request: CleanRequest) -> None:
     """What the results rely on beside what was found."""
     if request.assumed:
         output.print_message(f"assumed, as --assume says: {', '.join(sorted(request.assumed))}")
+    for path in request.log_dirs if SETTINGS in request.assumed else ():
+        until_ms = attempt(partial(_vouched_until_ms, request, path), path)
+        if isinstance(until_ms, int):
+            output.print_message(
+                f"{path}: the settings as of {instant(until_ms)}, the last sign of life of its broker"
+            )
+
+
+def _vouched_until_ms(request: CleanRequest, path: str) -> int | None:
+    assert request.configuration is not None
+    log_dir = LogDir.at(RealFiles(), path, SystemClock(), request.log_dirs)
+    return Knowledge(log_dir, request.configuration).vouched_until_ms
 
 
 def _write_table(results: Sequence[LogResult]) -> None:

@@ -195,16 +195,38 @@ def parse_voters(value: bytes) -> frozenset[int]:
     return frozenset(voters)
 
 
-def parse_quorum_state(data: bytes) -> frozenset[int] | None:
-    """Ids of the voters in a `quorum-state` file (A8), none in that of a broker that knows only where to ask; None where it
-    has no such field: since kraft.version 1 the log has them.
+def parse_leader_change(value: bytes) -> int | None:
+    """Id of the node that leads an epoch, in a LEADER_CHANGE control record (C2); None for one that is cut off."""
+    reader = _Reader(value)
+    try:
+        reader.int16()  # version
+        return reader.int32()
+    except IndexError:
+        return None
 
-    Raises: `FormatError` for anything else.
+
+@dataclass(frozen=True, slots=True)
+class QuorumState:
+    """A `quorum-state` file (A8). `voters`: none in that of a broker that knows only where to ask; None: the log has them.
+
+    `leader`: of `leader_epoch`, None while there is none.
     """
+
+    voters: frozenset[int] | None
+    leader: int | None = None
+    leader_epoch: int = -1
+
+
+def parse_quorum_state(data: bytes) -> QuorumState:
+    """Read a `quorum-state` file. Raises: `FormatError`."""
     try:
         state = json.loads(data)
-        voters = state.get("currentVoters")
-        return None if voters is None else frozenset(int(voter["voterId"]) for voter in voters)
+        voters, leader = state.get("currentVoters"), int(state.get("leaderId", -1))
+        return QuorumState(
+            None if voters is None else frozenset(int(voter["voterId"]) for voter in voters),
+            None if leader < 0 else leader,
+            int(state.get("leaderEpoch", -1)),
+        )
     except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as problem:
         raise FormatError(0, "the JSON of a quorum's state", repr(problem)) from problem
 

@@ -13,7 +13,8 @@ from cleanerd.units import utc
 
 KNOWN_FOR_MS = 180_000
 """For so long after the end of the metadata log it counts. A live one gets a batch twice a second; and what happens in the
-minutes after a broker has ended, a cleaning just before could not have known either."""
+minutes after a broker has ended, a cleaning just before could not have known either; a broker that is cut off from its
+controllers goes on by what it knew for as long. So a result is committed between its stop and its start."""
 
 
 @dataclass(frozen=True, slots=True)

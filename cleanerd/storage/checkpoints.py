@@ -12,6 +12,7 @@ directory by itself, for the partitions that lie there, and a broker writes them
 that is left over means nothing. In them entries of `-future` directories count as well, so none is dropped.
 """
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterable, Mapping
@@ -43,6 +44,9 @@ LOG_DIR_CHECKPOINTS = (
 )
 """The checkpoints of a log directory, in the order of the fields of `Checkpoints`."""
 
+_WRITTEN_BY_BROKERS = (names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT)
+"""And by nobody else: every 5 s and every minute by default, and when a broker ends."""
+
 _turn = threading.Lock()
 
 
@@ -52,6 +56,16 @@ def read_checkpoints(files: Files, log_dir: str) -> Checkpoints:
     written_ms = _written_ms(files, os.path.join(log_dir, names.CLEANER_OFFSET_CHECKPOINT))
     offsets = (read_offsets(files, os.path.join(log_dir, name)) for name in LOG_DIR_CHECKPOINTS)
     return Checkpoints(*offsets, cleaner_written_ms=written_ms)
+
+
+def last_written_ms(files: Files, log_dirs: Iterable[str]) -> int:
+    """When the broker of these log directories wrote what nobody else writes; 0 where nothing shows it."""
+    signs = [0]
+    for log_dir in log_dirs:
+        for name in _WRITTEN_BY_BROKERS:
+            with contextlib.suppress(OSError):
+                signs.append(files.stat(os.path.join(log_dir, name)).mtime_ms)
+    return max(signs)
 
 
 def _written_ms(files: Files, path: str) -> int | None:

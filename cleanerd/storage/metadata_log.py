@@ -11,12 +11,13 @@ shorter answer: a lost override could cost data. A damaged length looks like a t
 only if no sound batch follows. Offsets never fall from batch to batch: no CRC covers the base offset, and records
 below the start of the reading do not count.
 
-The high watermark of this log is not on disk (F4): its last records may still be undone by the quorum.
+The high watermark of this log is not on disk (F4): its last records may still be undone by the quorum (`read_vouched`).
 """
 
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
@@ -35,14 +36,17 @@ from cleanerd.format.metadata_records import (
     BrokerRecord,
     ConfigRecord,
     MetadataRecord,
+    QuorumState,
     RemoveTopicRecord,
     TopicRecord,
     TransactionMark,
+    parse_leader_change,
     parse_metadata_record,
     parse_quorum_state,
     parse_voters,
 )
-from cleanerd.format.names import FileKind, SegmentFileName, parse_segment_file
+from cleanerd.format.names import FileKind, SegmentFileName, parse_segment_file, segment_path
+from cleanerd.storage.doubts import Doubts, Tail
 from cleanerd.storage.index_files import read_offset_index
 from cleanerd.storage.partition_dir import bases_of
 
@@ -166,12 +170,15 @@ def read_metadata(files: Files, directory: str, node_id: int | None = None) -> C
     """
     for _ in range(ATTEMPTS_MAX):
         try:
+            stamp = _stamp(files, directory)
             image = _read_once(files, directory)
-            voters = image.voters or _voters(files, directory)
+            state = _quorum_state(files, directory)
+            voters = image.tail.voters or (None if state is None else state.voters)
         except FileNotFoundError:
             continue  # the broker deleted an old segment or snapshot after the listing
         except OSError as error:
             raise _offline(directory, error) from error
+        _tails[directory] = (stamp, image.tail)
         release = None if node_id is None else image.releases.get(node_id)
         return ClusterMetadata(
             image.topic_ids(),
@@ -185,40 +192,94 @@ def read_metadata(files: Files, directory: str, node_id: int | None = None) -> C
     raise SourceChanged(f"{directory}: files vanished during each of {ATTEMPTS_MAX} readings")
 
 
+@dataclass(frozen=True, slots=True)
+class Vouched:
+    """How far the metadata log of a stopped node vouches for settings: until when, and what of them is not certain."""
+
+    until_ms: int
+    doubts: Doubts
+
+
+def read_vouched(files: Files, metadata: ClusterMetadata, log_dirs: Iterable[str]) -> Vouched:
+    """Of the metadata log in `metadata.directory`, as it is now; `log_dirs`: all that is known of those of its node.
+
+    The last sign of life is the timestamp of the last batch: the active controller appends one twice a second
+    (metadata.max.idle.interval.ms), and no copy changes it. But its clock may be ahead of the one here: it is not later than
+    the file was written. Raises as `read_metadata`. A second look at what has not changed costs next to nothing.
+    """
+    directory = metadata.directory
+    try:
+        stamp = _stamp(files, directory)
+        if _tails.get(directory, ((), None))[0] != stamp:
+            read_metadata(files, directory, metadata.node_id)
+        stamp, tail = _tails[directory]
+        state = _quorum_state(files, directory)
+    except OSError as error:
+        raise _offline(directory, error) from error
+    voters = tail.voters or (None if state is None else state.voters) or frozenset()
+    leader = tail.leader
+    if leader is None and state is not None and state.leader_epoch == tail.epoch:
+        leader = state.leader
+    return Vouched(
+        min(tail.seen_ms, *(written_ms for _, _, written_ms in stamp)) if stamp else tail.seen_ms,
+        tail.doubts(files, log_dirs, metadata.node_id, voters, leader),
+    )
+
+
+_Stamp = tuple[tuple[str, int, int], ...]
+_tails: dict[str, tuple[_Stamp, Tail]] = {}
+"""By directory: what the last reading of a log has left, and the name, size and modification time of its last segment."""
+
+
+def _stamp(files: Files, directory: str) -> _Stamp:
+    """Stands for what a metadata log holds. Raises OSError."""
+    listing = files.list_names(directory)
+    bases = bases_of(listing)
+    if not bases:
+        return ()
+    path = segment_path(directory, bases[-1], FileKind.LOG)
+    found = files.stat(path)
+    return ((path, found.size_bytes, found.mtime_ms),)
+
+
 class _Image:
     """The state after the records replayed so far (F4)."""
 
     def __init__(self) -> None:
+        self.tail = Tail()
         self.topic_configs: dict[str, dict[str, str]] = {}
         self.broker_configs: dict[str, dict[str, str]] = {}
         self.releases: dict[int, str | None] = {}  # by broker, as which it was last started
-        self.voters: frozenset[int] | None = None  # by the log itself, of kraft.version 1 and later
         self._names: dict[UUID, str] = {}
         self._transaction: list[MetadataRecord] | None = None
 
     def topic_ids(self) -> dict[str, UUID]:
         return {name: topic_id for topic_id, name in self._names.items()}
 
-    def replay(self, record: MetadataRecord) -> None:
-        """Apply one record, in log order."""
+    def replay(self, record: MetadataRecord, end_offset: int) -> None:
+        """Apply one record, in log order; its batch ends at `end_offset`."""
         if record is TransactionMark.BEGIN:
             self._transaction = []
         elif isinstance(record, TransactionMark):
             finished, self._transaction = self._transaction or [], None
             for held in finished if record is TransactionMark.END else []:
-                self._apply(held)
+                self._apply(held, end_offset)
         elif self._transaction is not None:
             self._transaction.append(record)
         else:
-            self._apply(record)
+            self._apply(record, end_offset)
 
-    def _apply(self, record: MetadataRecord) -> None:
+    def _apply(self, record: MetadataRecord, end_offset: int) -> None:
         if isinstance(record, TopicRecord):
             self._names[record.topic_id] = record.name
+            self.tail.created(end_offset, record.name, record.topic_id)
         elif isinstance(record, RemoveTopicRecord):
-            self.topic_configs.pop(self._names.pop(record.topic_id, ""), None)
+            name = self._names.pop(record.topic_id, "")
+            self.topic_configs.pop(name, None)
+            self.tail.removed(end_offset, name)
         elif isinstance(record, ConfigRecord):
             self._configure(record)
+            self.tail.configured(end_offset, record)
         elif isinstance(record, BrokerRecord):
             self.releases[record.broker_id] = _release(record.metadata_level)
 
@@ -366,24 +427,30 @@ def starts_batch(data: bytes | memoryview, position: int, offset: int = names.MA
 def _replay_batch(image: _Image, path: str, batch: Batch, offset: int) -> None:
     """Replay what the batch holds from `offset` on."""
     position, header, records = batch
+    image.tail.batch(header.leader_epoch, header.max_timestamp_ms)
     for record in records:
         if record.offset < offset:
             continue
         try:
             if header.is_control:
-                if parse_control_key(record.key) is ControlType.KRAFT_VOTERS:
-                    image.voters = parse_voters(record.value or b"")
+                kind = parse_control_key(record.key)
+                if kind is ControlType.KRAFT_VOTERS:
+                    image.tail.voters = parse_voters(record.value or b"")
+                elif kind is ControlType.SNAPSHOT_FOOTER:
+                    image.tail.covered()
+                elif kind is ControlType.LEADER_CHANGE:
+                    image.tail.leader = parse_leader_change(record.value or b"")
                 continue
             parsed = parse_metadata_record(record.value or b"")
         except FormatError as problem:
             where = f"{problem.expected} at byte {problem.position} of the record at offset {record.offset}"
             raise CorruptFile(path, position, where, problem.found) from problem
         if parsed is not None:
-            image.replay(parsed)
+            image.replay(parsed, header.next_offset)
 
 
-def _voters(files: Files, directory: str) -> frozenset[int] | None:
-    """Who votes in the quorum by `quorum-state`, which is not written again when kraft.version becomes 1."""
+def _quorum_state(files: Files, directory: str) -> QuorumState | None:
+    """Its voters are those of before kraft.version 1: it is not written again when that comes."""
     path = os.path.join(directory, _QUORUM_STATE)
     if not files.exists(path):
         return None

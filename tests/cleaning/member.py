@@ -43,9 +43,9 @@ class Broker:
             self.hear(began_ms, topic(TP.topic, SAMPLE_ID), partition(SAMPLE_ID, 0, replicas))
 
     def hear(self, at_ms: int, *frames: bytes) -> None:
-        """The end of the metadata log, at this time."""
+        """The end of the metadata log, at this time, in a leader epoch of its own."""
         with (self._metadata / f"{0:020}.log").open("ab") as file:
-            file.write(batch(self._offset, frames or [SKIPPED], at_ms=at_ms))
+            file.write(batch(self._offset, frames or [SKIPPED], leader_epoch=self._offset, at_ms=at_ms))
         self._offset += max(len(frames), 1)
 
     def write(self, *segments: Write, producer_id: int = -1) -> None:

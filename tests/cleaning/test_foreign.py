@@ -123,6 +123,7 @@ def test_what_the_broker_answers_is_known(tmp_path: Path) -> None:
     """Of that topic, by its id; of another of its name, and of topics that it does not know, it says nothing."""
     ids = {"orders": OURS, "plain": OTHERS}
     log_dir = directory(tmp_path / "logs", ids=ids)
+    (tmp_path / "logs" / names.REPLICATION_CHECKPOINT).touch()  # it has just stopped
     compact = {"cleanup.policy": "compact"}
 
     def answer(*topics: str) -> ClusterMetadata:
@@ -135,6 +136,7 @@ def test_what_the_broker_answers_is_known(tmp_path: Path) -> None:
     own = [("plain", "cleanup.policy", "compact")]
     assert alone(log_dir, named=None, topics=own, metadata=answer("orders")) == set()
     log_dir = directory(tmp_path / "old", ids={"plain": OURS})  # as of a release that writes no topic ids
+    (tmp_path / "old" / names.REPLICATION_CHECKPOINT).touch()
     assert alone(log_dir, named=None, metadata=answer("orders", "plain")) == set()
     nameless = ClusterMetadata({"plain": None}, {"plain": compact}, {}, is_whole=False)
     assert alone(log_dir, named=None, metadata=nameless) == {"orders"}

@@ -1,21 +1,28 @@
 """What is known of a log, and what is removed without it: nothing (the table of architecture 2)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
+from cleanerd.cleaning.assumed import SETTINGS
 from cleanerd.cleaning.knowledge import Knowledge
 from cleanerd.config.load import Configuration, resolve
 from cleanerd.config.model import ClusterMetadata
 from cleanerd.config.sources import read_sources
-from cleanerd.env.clock import SystemClock
+from cleanerd.env.clock import FixedNow, SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.format import names
+from cleanerd.format.names import LOCK, PARTITION_METADATA, TopicPartition
+from cleanerd.format.uuid_text import render_uuid
+from cleanerd.policy.tombstones import KNOWN_FOR_MS
 from cleanerd.storage.log_dir import LogDir
-from tests.cleaning.logs import META_PROPERTIES
-from tests.config.test_load import configured
+from cleanerd.storage.metadata_log import find_metadata
+from cleanerd.units import utc
+from tests.cleaning.logs import META_PROPERTIES, lock_of_another, write_logs
+from tests.config.test_load import HOUR_MS, configured
+from tests.storage.metadata import BROKER, SAMPLE_ID, SKIPPED, TOPIC, batch, config, log, topic
 
 DELETE = {"cleanup.policy": "delete"}
 IDS = {"own": UUID(int=1), "none": UUID(int=2), "named": UUID(int=3)}
@@ -121,3 +128,99 @@ def test_in_a_directory_of_no_broker_a_limit_deletes_and_a_default_does_not(nobo
     found = configured({"log.cleanup.policy": "compact,delete"}, NAMED)
     assert nobodys.retention_ms(found, *IDS) == [-1, -1, 9]
     assert "Kafka's defaults delete nothing here" in nobodys.knowledge(found).why_kept("own").text
+
+
+NOW_MS = SystemClock().now_ms()
+LOG = TopicPartition("orders", 0)
+
+
+class Stopped:
+    """A broker that is one of two voters, and has stopped; its topic orders is compacted."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        write_logs(path, "orders")
+        (path / "orders-0" / PARTITION_METADATA).write_text(f"version: 0\ntopic_id: {render_uuid(SAMPLE_ID)}")
+        self.write_metadata(NOW_MS)
+
+    def write_metadata(self, last_ms: int, *more: bytes, voters: str = '{"voterId":1},{"voterId":2}') -> None:
+        """The last batch is of that time; the one before it, of one topic, has more records, and is certain."""
+        compact = config(TOPIC, "orders", "cleanup.policy", "compact")
+        frames = [topic("orders", SAMPLE_ID), compact, *more]
+        data = batch(0, frames) + batch(len(frames), [SKIPPED], at_ms=last_ms)
+        directory = log(self.path / "__cluster_metadata-0", log_0=data)
+        (directory / "quorum-state").write_text(f'{{"currentVoters":[{voters}],"data_version":0}}')
+
+    def why(
+        self, now_ms: int, *assumed: str, topics: Sequence[tuple[str, str, str]] = (), has_begun: bool = False
+    ) -> str | None:
+        files = RealFiles()
+        found = find_metadata(files, [str(self.path)], "")
+        configuration = resolve(read_sources(None, (), topics), found)
+        log_dir = LogDir.at(files, str(self.path), FixedNow(now_ms))
+        return Knowledge(log_dir, configuration, frozenset(assumed)).why_untouched(LOG, has_begun=has_begun)
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Stopped:
+    return Stopped(tmp_path / "logs")
+
+
+def test_what_a_stopped_broker_knew_holds_for_some_minutes(stopped: Stopped) -> None:
+    """Then the log is left alone, with the time of the last sign of life and the ways out (architecture 2)."""
+    assert stopped.why(NOW_MS + KNOWN_FOR_MS) is None
+    reason = stopped.why(NOW_MS + KNOWN_FOR_MS + 1)
+    assert reason is not None
+    assert f"its last sign of life was at {utc(NOW_MS)}" in reason
+    for way in ("start the broker", "topics.d", "--topic-set", "--assume settings"):
+        assert way in reason
+
+
+def test_an_earlier_time_makes_nothing_younger(stopped: Stopped) -> None:
+    """`--now-ms`: the clock of the machine counts."""
+    long_ago_ms = NOW_MS - 10 * KNOWN_FOR_MS
+    stopped.write_metadata(long_ago_ms)
+    assert "last sign of life" in str(stopped.why(long_ago_ms))
+
+
+def test_what_lets_work_begin_later(stopped: Stopped) -> None:
+    late_ms = NOW_MS + HOUR_MS
+    assert stopped.why(late_ms, SETTINGS) is None
+    assert stopped.why(late_ms, topics=[("orders", "cleanup.policy", "compact")]) is None
+    assert stopped.why(late_ms, topics=[("orders", "retention.ms", "5")]) is not None, "that is no policy"
+    assert stopped.why(late_ms, has_begun=True) is None
+    stopped.write_metadata(NOW_MS, voters='{"voterId":1}')
+    assert stopped.why(late_ms) is None, "of the only voter"
+    stopped.write_metadata(NOW_MS)
+    (stopped.path / LOCK).touch()
+    with lock_of_another(stopped.path / LOCK):
+        assert stopped.why(late_ms) is None, "it lives"
+    assert stopped.why(late_ms) is not None
+
+
+@pytest.mark.parametrize(
+    ("record", "is_known"),
+    [
+        (config(TOPIC, "orders", "cleanup.policy", "delete"), False),
+        (config(TOPIC, "orders", "min.compaction.lag.ms", "5"), False),
+        (config(BROKER, "", "log.cleaner.min.compaction.lag.ms", "5"), False),
+        (config(BROKER, "", "log.cleanup.policy", "delete"), True),  # the topic has its own
+        (config(TOPIC, "others", "cleanup.policy", "delete"), True),
+    ],
+)
+def test_what_the_cluster_may_not_have_accepted_is_not_known(
+    record: bytes, is_known: bool, stopped: Stopped
+) -> None:
+    """Until the broker lives, or somebody sets the policy; not until some time has passed."""
+    directory = stopped.path / "__cluster_metadata-0"
+    compact = config(TOPIC, "orders", "cleanup.policy", "compact")
+    data = batch(0, [topic("orders", SAMPLE_ID), compact]) + batch(2, [record], at_ms=NOW_MS)
+    log(directory, log_0=data)
+    reason = stopped.why(NOW_MS, has_begun=True)
+    assert (reason is None) == is_known
+    assert is_known or "may never have been accepted" in str(reason)
+    assert stopped.why(NOW_MS, SETTINGS) is None
+    assert stopped.why(NOW_MS, topics=[("orders", "cleanup.policy", "compact")]) is None
+    (stopped.path / LOCK).touch()
+    with lock_of_another(stopped.path / LOCK):
+        assert stopped.why(NOW_MS) is None

@@ -31,6 +31,7 @@ def test_a_log_is_looked_at_once_while_a_replica_is_away_and_cleaned_when_it_is_
         *(config(TOPIC, TP.topic, *one) for one in settings.items()),
         change(SAMPLE_ID, 0, isr=[NODE]),
     )
+    broker.hear(now_ms())
     broker.write(values, deletions)
     listens = {"cleanerd.metrics.listen": "127.0.0.1:0", "cleanerd.spark.idle.timeout.ms": "600000"}
     with DaemonProcess(tmp_path / "d", [broker.log_dir], listens, topics={}) as daemon:

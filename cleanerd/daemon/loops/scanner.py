@@ -45,6 +45,7 @@ class Scanner:
         self._bell = Bell()
         self._shares: dict[str, object] = {}  # as they were told, by log directory
         self._new_since_s: dict[LogId, float] = {}  # logs that may be of a topic that is just being created
+        self._lives = dict[str, tuple[Owner, str | None]]()  # as which brokers the logs were judged
         self._moving = dict(parts.store.all(MOVING, _partitions))  # as the history knows it
         for log_dir, moving in self._moving.items():
             parts.inventory.remember_futures(log_dir, moving)
@@ -119,12 +120,14 @@ class Scanner:
         configuration, ignored = parts.configuration(), parts.obstacles.ignored
         judged = list(logs)
         twice = self._twice(judged)
-        unknown: dict[str, set[str]] = {}
+        unknown: dict[tuple[str, str | None], set[str]] = {}
         for log in judged:
             # first: what its broker writes meanwhile is found by the next scan
             is_named = self._is_named(log, configuration)
             foreign = attempt(partial(self._why_foreign, log, configuration), log.directory)
             reason = twice.get(log, foreign)
+            is_stale = reason is not None and reason == foreign and self._is_stale(log, configuration)
+            (parts.obstacles.stale.add if is_stale else parts.obstacles.stale.discard)(log)
             if reason is None:
                 ignored.pop(log, None)
                 self._new_since_s.pop(log, None)
@@ -132,15 +135,18 @@ class Scanner:
             is_reported = ignored.get(log) == str(reason) and log not in self._new_since_s
             ignored[log] = str(reason)
             if not is_reported and not self._may_be_new(log, is_named=is_named):
-                if reason == foreign and not is_known(log.topic_partition.topic, configuration):
-                    unknown.setdefault(log.log_dir, set()).add(log.topic_partition.topic)
+                topic = log.topic_partition.topic
+                if is_stale:
+                    unknown.setdefault((log.log_dir, str(reason)), set()).add(topic)
+                elif reason == foreign and not is_known(topic, configuration):
+                    unknown.setdefault((log.log_dir, None), set()).add(topic)
                 else:
                     _log.warning("ignored", **log.fields(), reason=str(reason))
-        for log_dir, topics in unknown.items():
+        for (log_dir, stale), topics in unknown.items():
             why = parts.brokers.known_refusal(log_dir) or "no broker answers about its topics"
             _log.warning(
                 "topics_unknown", log_dir=log_dir, count=len(topics), topics=sorted(topics)[:_SHOWN],
-                reason=f"a broker's without a metadata log; {why}",
+                reason=stale or f"a broker's without a metadata log; {why}",
             )  # fmt: skip
         for failure in parts.failures.all():
             if parts.failures.changed(failure.log, parts.stamp(failure.log)):
@@ -149,6 +155,29 @@ class Scanner:
     def _why_foreign(self, log: LogId, configuration: Configuration) -> str | None:
         log_dir = self._parts.ownership.at(log.log_dir)
         return Knowledge(log_dir, configuration).why_untouched(log.topic_partition)
+
+    def _is_stale(self, log: LogId, configuration: Configuration) -> bool:
+        """Whether only nothing may begin in a log that must be left alone."""
+
+        def ask() -> str | None:
+            knowledge = Knowledge(self._parts.ownership.at(log.log_dir), configuration)
+            return knowledge.why_untouched(log.topic_partition, has_begun=True)
+
+        return attempt(ask, log.directory) is None
+
+    def _why_stale(self, path: str) -> str | None:
+        return Knowledge(self._parts.ownership.at(path), self._parts.configuration()).why_stale()
+
+    def _changed_lives(self) -> list[LogId]:
+        """The logs of brokers that have started or stopped since the last look, or have been down for too long by now."""
+        parts, changed = self._parts, list[str]()
+        for path in self._online():
+            stale = attempt(partial(self._why_stale, path), path)
+            life = parts.ownership.owner(path), None if stale is None else str(stale)
+            if life != self._lives.get(path):
+                changed.append(path)
+            self._lives[path] = life
+        return [log for log in parts.inventory.logs() if log.log_dir in changed]
 
     def _twice(self, logs: Iterable[LogId]) -> dict[LogId, str]:
         """Those that lie in another log directory of their broker as well, with the reason for leaving them alone."""
@@ -204,7 +233,8 @@ class Scanner:
             back = [log for log in parts.inventory.logs() if log.log_dir in report.back_online]
         others = map(parts.inventory.twins, (*report.appeared, *report.vanished, *back))
         twins = [twin for some in others for twin in some if parts.inventory.facts(twin) is not None]
-        self.judge(sorted({*report.appeared, *report.changed, *self._new_since_s, *back, *twins}))
+        lives = self._changed_lives()
+        self.judge(sorted({*report.appeared, *report.changed, *self._new_since_s, *back, *twins, *lives}))
         self._stop_unwanted()
         for log_dir in self._online():
             owner = parts.ownership.owner(log_dir)
@@ -224,6 +254,7 @@ class Scanner:
         parts.states.forget(log)
         parts.failures.forget(log)
         parts.obstacles.ignored.pop(log, None)
+        parts.obstacles.stale.discard(log)
         parts.events.forget(log)
         parts.metrics.forget(log)
         self._new_since_s.pop(log, None)
@@ -235,7 +266,7 @@ class Scanner:
         parts, configuration = self._parts, self._parts.configuration()
         for log in parts.jobs.logs():
             is_compacted = configuration.topic(log.topic_partition.topic).compact
-            if barred := parts.obstacles.barred(log):
+            if barred := parts.obstacles.barred(log, goes_on=True):
                 parts.states.stop(log, barred)
             elif not is_compacted:
                 parts.states.stop(log, NOT_COMPACTED)

@@ -158,8 +158,9 @@ _row("lease_taken_back", "info", _LOG,
      "The broker's cleaner is kept from a muted log again, which had been given back.")
 _row("topics_unknown", "warning", ("log_dir", "count", "topics", "reason"),
      "Topics of a broker's log directory are left alone because their configuration is not known: how many, and the first "
-     "names. One line for each log directory, at the start and when there are more.",
-     "Have the broker asked (`cleanerd.commit.live=auto`), or set their `cleanup.policy` in `topics.d`.")
+     "names. One line for each log directory, at the start, when there are more, and when a broker has been down for so "
+     "long that the cluster may have changed it.",
+     "Have the broker asked (`cleanerd.commit.live=auto`), start it, or set their `cleanup.policy` in `topics.d`.")
 _row("tried_again", "info", (*_LOG, "reason"), "An uncleanable or failed log changed and will be retried.")
 _row("checkpoint_reset", "warning", (*_LOG, "offset"),
      "The first dirty offset of a log was reset: it lay below the log start or beyond the log end, and is the log start "

@@ -5,6 +5,7 @@ them; limited in number, dropped when stale.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import ClassVar
 
 import structlog
 
@@ -185,6 +186,8 @@ class JobHost(CommitHost):
 
     log_dir: LogDir
     commits: Commits
+    begins: ClassVar[bool] = False
+    """Whether a commit is not the end of work that has begun."""
 
     @property
     def path(self) -> str:
@@ -201,13 +204,15 @@ class JobHost(CommitHost):
         """
         commits, log = self.commits, LogId(self.path, tp)
         configuration = commits.configuration()
-        log_dir = commits.ownership.at(self.path)  # as it is now
-        reason = Knowledge(log_dir, configuration).why_untouched(tp)
+        knowledge = Knowledge(commits.ownership.at(self.path), configuration)  # as it is now
+        log_dir, reason = knowledge.log_dir, knowledge.why_untouched(tp, has_begun=True)
         # it may not be there to be seen
         if reason is None and (target := commits.inventory.moving_to(log)) is not None:
             reason = f"{log.directory}: its broker moves it to {target}"
         if reason is not None:
             raise PolicyChanged(reason)
+        if self.begins and (stale := knowledge.why_untouched(tp)) is not None:
+            raise Aborted(stale)  # it waits on: its broker may come back
         check_wanted(log_dir, tp, configuration.topic(tp.topic), round_end)
         commits.states.begin_commit(log)
 
@@ -245,6 +250,7 @@ class JobHost(CommitHost):
 class _WaitingHost(JobHost):
     """For logs at rest: they are taken for their slice. `refused`: those that were not to be had."""
 
+    begins: ClassVar[bool] = True
     may_go_on: Callable[[str], bool]
     answers: dict[LogId, CommitView] = field(default_factory=dict)
     refused: list[LogId] = field(default_factory=list)

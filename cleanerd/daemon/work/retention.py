@@ -151,7 +151,7 @@ class RetentionPasses:
                     log_dir = self.ownership.at(log.log_dir)
                 except DirOffline as error:  # it is damaged
                     raise NotTaken(str(error)) from error
-                foreign = Knowledge(log_dir, configuration).why_untouched(tp)
+                foreign = Knowledge(log_dir, configuration).why_untouched(tp, has_begun=True)
                 if foreign is not None:
                     raise NotTaken(f"{log}: {foreign}")
                 return delete_records(log_dir, tp, offset, config, dispose=partial(self._dispose, config))

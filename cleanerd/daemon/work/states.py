@@ -20,6 +20,7 @@ The table of `policy.lifecycle` decides every call. What Kafka has no rule for:
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NewType
 
 from cleanerd.daemon.values.log_id import LogId
@@ -64,11 +65,18 @@ class Obstacles:
     offline: dict[str, str] = field(default_factory=dict)  # log directories that do not work
     full: dict[str, str] = field(default_factory=dict)  # log directories in which nothing more may be staged
     ignored: dict[LogId, str] = field(default_factory=dict)  # logs that are not ours to change
+    stale: set[LogId] = field(default_factory=set)
+    """Those of the ignored ones in which only nothing may begin: their broker has been down for too long."""
 
-    def barred(self, log: LogId) -> str | None:
-        """Why nothing may be changed in a log, whoever asks for it and whatever its settings; None where something may."""
+    def barred(self, log: LogId, *, goes_on: bool = False) -> str | None:
+        """Why nothing may be changed in a log, whoever asks for it and whatever its settings; None where something may.
+
+        `goes_on`: by work that has begun, or that needs no settings.
+        """
         offline = self.offline.get(log.log_dir)
-        return f"{log.log_dir}: {offline}" if offline is not None else self.ignored.get(log)
+        if offline is not None:
+            return f"{log.log_dir}: {offline}"
+        return None if goes_on and log in self.stale else self.ignored.get(log)
 
 
 @dataclass(slots=True)
@@ -143,15 +151,16 @@ class PartitionStates:
     def take(self, log: LogId, timeout_s: float | None = None) -> Taken:
         """Stop the work on a log, as `abort` does, and take it before anybody else; the caller owes `done_deleting`.
 
-        Raises NotTaken for one that is barred or held, or paused for longer than that; else as `abort`.
+        It is the word of an operator about this one log, so that it does not matter how old its settings are. Raises
+        NotTaken for one that is barred or held, or paused for longer than that; else as `abort`.
         """
         with self._changed:
-            reason = self.obstacles.barred(log)
+            reason = self.obstacles.barred(log, goes_on=True)
             if reason is None and not self._held(log.topic_partition):
                 self._wait(lambda: self._own(log).status is not Status.PAUSED, timeout_s)  # a retention pass
                 self.abort_and_pause(log, timeout_s)
                 self.resume(log)
-                if taken := self._take([log], Call.START):
+                if taken := self._take([log], Call.START, goes_on=True):
                     return taken[0]
             raise NotTaken(f"{log}: {reason or 'it is paused; `cleanerctl holds` shows by whom'}")
 
@@ -261,11 +270,11 @@ class PartitionStates:
         """Whether `try_start_all` would take it, but for `close`."""
         return self.state(log) == NONE
 
-    def _take(self, logs: Iterable[LogId], call: Call) -> list[Taken]:
+    def _take(self, logs: Iterable[LogId], call: Call, *, goes_on: bool = False) -> list[Taken]:
         with self._changed:
             if self._is_closed:
                 return []
-            barred = self.obstacles.barred
+            barred = partial(self.obstacles.barred, goes_on=goes_on)
             return [Taken(log) for log in logs if barred(log) is None and self._move(log, call)]
 
     # Everything below is called with the lock held

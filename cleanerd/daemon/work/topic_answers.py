@@ -22,8 +22,8 @@ from cleanerd.daemon.store import ANSWER, ANSWERED, Store
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import DirOffline, attempt
-from cleanerd.format import names
 from cleanerd.format.uuid_text import parse_uuid, render_uuid
+from cleanerd.storage.checkpoints import last_written_ms
 from cleanerd.storage.lock import other_holder
 from cleanerd.storage.metadata_tail import MetadataTail
 
@@ -36,8 +36,6 @@ _JUST_S = 1.0
 _SAVE_TIMES_S = 15.0
 _KEY = "topics"
 _CONFIGS, _TIMES = TypeAdapter(dict[str, dict[str, str]]), TypeAdapter(dict[str, int])
-_WRITTEN_BY_BROKERS = (names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT)
-"""And by nobody else: every 5 s and every minute by default, and when a broker ends."""
 
 
 class TopicAnswers:
@@ -94,16 +92,9 @@ class TopicAnswers:
 
     def _lived_ms(self) -> int:
         """When the broker showed the last sign of life; of one that lives, when it should have answered."""
-        signs = [0]
-        for log_dir in self.log_dirs:
-            if self._is_owned(log_dir):
-                return self._clock.now_ms() - _ASKED_AGAIN_MS
-            for name in _WRITTEN_BY_BROKERS:
-                try:
-                    signs.append(self._files.stat(f"{log_dir}/{name}").mtime_ms)
-                except OSError:
-                    continue
-        return max(signs)
+        if any(map(self._is_owned, self.log_dirs)):
+            return self._clock.now_ms() - _ASKED_AGAIN_MS
+        return last_written_ms(self._files, self.log_dirs)
 
     def _is_owned(self, log_dir: str) -> bool:
         try:

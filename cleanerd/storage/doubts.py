@@ -1,0 +1,137 @@
+"""Which changes at the end of a metadata log may never have been accepted by the quorum (architecture 2).
+
+The high watermark of the log is not on disk (spec disk F4). A node appends what it gets, as leader or from the leader,
+before that is committed; after a failure the quorum may go on without it. So of a node that has stopped, a record is certain
+only if one of these holds:
+
+1. a snapshot covers it, or a later leader epoch follows it in the log
+2. most voters have it: the leader of its epoch, where it comes from, and this node, if it is a voter
+3. its broker has applied it, or something behind it: a partition directory has the id of a topic that was created later, or
+   by the same batch or metadata transaction. A broker applies what is committed, and whole batches and transactions only.
+"""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from uuid import UUID
+
+from cleanerd.config.keys import TOPIC_KEYS
+from cleanerd.env.files import Files
+from cleanerd.errors import CleanerdError, guarded
+from cleanerd.format.errors import FormatError
+from cleanerd.format.metadata_records import RESOURCE_BROKER, RESOURCE_TOPIC, ConfigRecord
+from cleanerd.format.names import PARTITION_METADATA, parse_partition_dir
+from cleanerd.format.partition_metadata import parse_partition_metadata
+
+FORBIDDING = (
+    "cleanup.policy", "min.compaction.lag.ms", "delete.retention.ms", "retention.ms", "retention.bytes",
+    "remote.storage.enable",
+)  # fmt: skip
+"""Keys of a topic with another value of which something would have to stay."""
+_ELSEWHERE = ("confluent.tier.enable", "diskless.enable", "inkless.enable")
+_OF_TOPICS = frozenset((*FORBIDDING, *_ELSEWHERE))
+_OF_BROKERS = frozenset(synonym for key in FORBIDDING for synonym in TOPIC_KEYS[key].synonyms)
+
+
+@dataclass(frozen=True, slots=True)
+class Doubts:
+    """What is not certain: settings of these topics, and the values of these broker keys for topics without their own."""
+
+    topics: frozenset[str] = frozenset()
+    defaults: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """In the batch, or transaction, before `end_offset`. `topic_id`: of a topic that was created. `default`: a key of the
+    broker with the id `broker`, as text, or of all ("").
+    """
+
+    end_offset: int
+    topic: str | None = None
+    topic_id: UUID | None = None
+    default: str | None = None
+    broker: str = ""
+
+
+class Tail:
+    """Collects what a metadata log says, batch by batch, and what of it may not be certain.
+
+    `seen_ms`: the timestamp of the last batch. `voters` and `leader` of the last epoch are those that the log names, None
+    for none: before kraft.version 1 it has no voters.
+    """
+
+    def __init__(self) -> None:
+        self.seen_ms = 0
+        self.leader: int | None = None
+        self.voters: frozenset[int] | None = None
+        self.epoch = -1
+        self._changes: list[_Change] = []
+
+    def batch(self, epoch: int, timestamp_ms: int) -> None:
+        """The next batch."""
+        self.seen_ms = max(timestamp_ms, 0)
+        if epoch > self.epoch:
+            self._changes.clear()
+            self.epoch, self.leader = epoch, None
+
+    def covered(self) -> None:
+        """A snapshot has all that was collected."""
+        self._changes.clear()
+
+    def created(self, end_offset: int, topic: str, topic_id: UUID) -> None:
+        """A topic came."""
+        self._changes.append(_Change(end_offset, topic, topic_id))
+
+    def removed(self, end_offset: int, topic: str) -> None:
+        """A topic went."""
+        self._changes.append(_Change(end_offset, topic))
+
+    def configured(self, end_offset: int, record: ConfigRecord) -> None:
+        """A topic, or a broker, has another value, or none of its own any more."""
+        if record.resource_type == RESOURCE_TOPIC and record.name in _OF_TOPICS:
+            self._changes.append(_Change(end_offset, record.resource_name))
+        elif record.resource_type == RESOURCE_BROKER and record.name in _OF_BROKERS:
+            self._changes.append(_Change(end_offset, default=record.name, broker=record.resource_name))
+
+    def doubts(
+        self,
+        files: Files,
+        log_dirs: Iterable[str],
+        node_id: int | None,
+        voters: frozenset[int],
+        leader: int | None,
+    ) -> Doubts:
+        """What is not certain by the rules above; `log_dirs`: of this node. What cannot be read proves nothing."""
+        holders = voters & {leader, node_id}
+        if not self._changes or 2 * len(holders) > len(voters):
+            return Doubts()
+        listed = {log_dir: guarded(partial(files.list_names, log_dir), log_dir) for log_dir in log_dirs}
+        names = {log_dir: found for log_dir, found in listed.items() if not isinstance(found, CleanerdError)}
+        created = [one for one in reversed(self._changes) if one.topic_id is not None]
+        applied = (one.end_offset for one in created if _has_directory(files, names, one))
+        certain = next(applied, 0)
+        left = [one for one in self._changes if one.end_offset > certain]
+        return Doubts(
+            frozenset(one.topic for one in left if one.topic is not None),
+            frozenset(
+                one.default for one in left if one.default is not None and one.broker in ("", str(node_id))
+            ),
+        )
+
+
+def _has_directory(files: Files, names: dict[str, list[str]], created: _Change) -> bool:
+    """Whether a partition directory has the id of a topic."""
+    for log_dir, listed in names.items():
+        for name in listed:
+            parsed = parse_partition_dir(name)
+            if parsed is None or parsed[0].topic != created.topic:
+                continue
+            try:
+                content = files.read(os.path.join(log_dir, name, PARTITION_METADATA))
+                if parse_partition_metadata(content) == created.topic_id:
+                    return True
+            except (OSError, FormatError):
+                continue
+    return False
