@@ -196,7 +196,10 @@ class Knowledge:
         the broker. None: it lives, or this is not a stopped broker's directory. Raises OSError, CleanerdError.
         """
         vouched = self._vouched()
-        if vouched is None or latest_ms(self.log_dir.clock) - vouched.until_ms <= KNOWN_FOR_MS:
+        return None if vouched is None else self._why_too_old(vouched)
+
+    def _why_too_old(self, vouched: Vouched) -> str | None:
+        if latest_ms(self.log_dir.clock) - vouched.until_ms <= KNOWN_FOR_MS:
             return None
         return (
             f"the broker of {self.log_dir.path} is down, and its last sign of life was at {utc(vouched.until_ms)}: "
@@ -231,7 +234,7 @@ class Knowledge:
                 f"{topic}: a change of {what} at the end of the metadata log of a stopped broker may never have been "
                 f"accepted by the cluster: whether it holds is not known; {_WAYS_OUT}"
             )
-        return None if has_begun else self.why_stale()
+        return None if has_begun else self._why_too_old(vouched)
 
     def _layer(self, topic: str, key: str) -> Layer:
         return self.configuration.topic_origin(topic, key).layer

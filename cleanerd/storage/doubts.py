@@ -68,6 +68,9 @@ class Tail:
         self.voters: frozenset[int] | None = None
         self.epoch = -1
         self._changes: list[_Change] = []
+        self._found: tuple[list[tuple[str, int]], Doubts] | None = (
+            None  # as of which times of the directories
+        )
 
     def batch(self, epoch: int, timestamp_ms: int) -> None:
         """The next batch."""
@@ -107,31 +110,46 @@ class Tail:
         holders = voters & {leader, node_id}
         if not self._changes or 2 * len(holders) > len(voters):
             return Doubts()
-        listed = {log_dir: guarded(partial(files.list_names, log_dir), log_dir) for log_dir in log_dirs}
-        names = {log_dir: found for log_dir, found in listed.items() if not isinstance(found, CleanerdError)}
-        created = [one for one in reversed(self._changes) if one.topic_id is not None]
-        applied = (one.end_offset for one in created if _has_directory(files, names, one))
-        certain = next(applied, 0)
-        left = [one for one in self._changes if one.end_offset > certain]
+        # asked for each log, and the directories of a stopped broker do not change
+        times = [(log_dir, _modified_ms(files, log_dir)) for log_dir in sorted(log_dirs)]
+        if self._found is None or self._found[0] != times:
+            self._found = times, self._behind(self._applied_end(files, [one for one, _ in times]), node_id)
+        return self._found[1]
+
+    def _behind(self, offset: int, node_id: int | None) -> Doubts:
+        left = [one for one in self._changes if one.end_offset > offset]
+        ours = ("", str(node_id))
         return Doubts(
             frozenset(one.topic for one in left if one.topic is not None),
-            frozenset(
-                one.default for one in left if one.default is not None and one.broker in ("", str(node_id))
-            ),
+            frozenset(one.default for one in left if one.default is not None and one.broker in ours),
         )
 
+    def _applied_end(self, files: Files, log_dirs: Iterable[str]) -> int:
+        """Up to which offset the directories show that the broker has applied the log (rule 3)."""
+        partitions: dict[str, list[str]] = {}
+        for log_dir in log_dirs:
+            listed = guarded(partial(files.list_names, log_dir), log_dir)
+            for name in [] if isinstance(listed, CleanerdError) else listed:
+                if (parsed := parse_partition_dir(name)) is not None:
+                    partitions.setdefault(parsed[0].topic, []).append(os.path.join(log_dir, name))
+        created = (one for one in reversed(self._changes) if one.topic_id is not None)
+        for one in created:
+            if any(_has_id(files, path, one.topic_id) for path in partitions.get(one.topic or "", ())):
+                return one.end_offset
+        return 0
 
-def _has_directory(files: Files, names: dict[str, list[str]], created: _Change) -> bool:
-    """Whether a partition directory has the id of a topic."""
-    for log_dir, listed in names.items():
-        for name in listed:
-            parsed = parse_partition_dir(name)
-            if parsed is None or parsed[0].topic != created.topic:
-                continue
-            try:
-                content = files.read(os.path.join(log_dir, name, PARTITION_METADATA))
-                if parse_partition_metadata(content) == created.topic_id:
-                    return True
-            except (OSError, FormatError):
-                continue
-    return False
+
+def _has_id(files: Files, directory: str, topic_id: UUID | None) -> bool:
+    """Whether a partition directory is one of this topic."""
+    try:
+        return parse_partition_metadata(files.read(os.path.join(directory, PARTITION_METADATA))) == topic_id
+    except (OSError, FormatError):
+        return False
+
+
+def _modified_ms(files: Files, log_dir: str) -> int:
+    """When a directory got its last entry, 0 where that cannot be read."""
+    try:
+        return files.stat(log_dir).mtime_ms
+    except OSError:
+        return 0
