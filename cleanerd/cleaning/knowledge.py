@@ -12,7 +12,7 @@ compaction                       `why_untouched`
 tombstones, markers              `why_tombstones_stay`, when it is planned and committed
 retention by time and size       `why_untouched`, `limits`
 delete-records                   `why_untouched`
-deletion of a deleted topic      `storage.whose`
+`.deleted` files                 `storage.whose`
 ===============================  ======================================================
 """
 

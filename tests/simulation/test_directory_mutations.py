@@ -13,14 +13,11 @@ import pytest
 
 from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.loops.scanner import Scanner
-from cleanerd.daemon.work.deletions import PendingDeletions
 from cleanerd.daemon.work.ownership import Ownership
-from cleanerd.env.files import RealFiles
 from cleanerd.format import names
 from cleanerd.storage import log_dir as log_dir_module
 from cleanerd.storage.checkpoints import read_offsets, update_cleaner_checkpoint
 from cleanerd.storage.log_dir import LogDir
-from cleanerd.storage.whose import Onlooker, Whose
 from tests.simulation import moving, stage
 from tests.simulation.test_mutations import found
 
@@ -112,13 +109,3 @@ def test_it_finds_a_log_that_is_cleaned_while_its_broker_moves_it(brokers: None,
         "came back|the delete horizon of the batch|tombstone|marker|the last batch of producer|is lost",
         first=36,
     )
-
-
-def test_it_finds_a_cleaner_that_deletes_what_is_its_brokers(brokers: None, monkeypatch: Patch) -> None:
-    """What it has moved away."""
-    blind, real = Onlooker(RealFiles()), PendingDeletions.__init__
-    monkeypatch.setattr(blind, "look", lambda *_, **__: Whose(is_kafka=False))
-    monkeypatch.setattr(
-        PendingDeletions, "__init__", lambda self, files, clock, _: real(self, files, clock, blind)
-    )
-    found("no log lies there")
