@@ -224,3 +224,15 @@ def test_what_the_cluster_may_not_have_accepted_is_not_known(
     (stopped.path / LOCK).touch()
     with lock_of_another(stopped.path / LOCK):
         assert stopped.why(NOW_MS) is None
+
+
+def test_an_answer_holds_as_long_as_a_metadata_log_does(tmp_path: Path) -> None:
+    """Of a broker without one (ZooKeeper): its checkpoints show when it last lived."""
+    log_dir = tmp_path / "logs"
+    write_logs(log_dir, "orders")
+    compact = {"orders": {"cleanup.policy": "compact"}}
+    answer = resolve(read_sources(None), ClusterMetadata({"orders": None}, compact, {}, is_whole=False))
+    lived_ms = (log_dir / names.REPLICATION_CHECKPOINT).stat().st_mtime_ns // 1_000_000
+    for late_ms, is_known in ((KNOWN_FOR_MS - 60_000, True), (KNOWN_FOR_MS + 60_000, False)):
+        found = LogDir.at(RealFiles(), str(log_dir), FixedNow(lived_ms + late_ms))
+        assert (Knowledge(found, answer).why_untouched(LOG) is None) == is_known

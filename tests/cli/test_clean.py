@@ -21,6 +21,7 @@ from cleanerd.errors import BadConfiguration, CleanerdError, Fatal, LockHeld
 from cleanerd.format.names import TopicPartition
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.units import instant
+from tests.cleaning.test_knowledge import Stopped
 from tests.cli.conftest import ENVIRONMENT, FakeCleaning, Run, make_log_dir, read_all
 
 COMMITTED = LogResult(
@@ -444,3 +445,15 @@ def test_what_may_be_assumed(run: Run, cleaning: FakeCleaning) -> None:
     ran = run("clean", "--log-dir", ".", "--assume", "everything")
     assert ran.code == 2
     assert "expected settings, replicas, now, found 'everything'" in ran.err
+
+
+def test_assumed_settings_are_shown_with_the_last_sign_of_life(
+    run: Run, cleaning: FakeCleaning, tmp_path: Path
+) -> None:
+    """Also in a dry run: whoever gives their word sees since when."""
+    stopped = Stopped(tmp_path / "broker")
+    hour_ago_ms = SystemClock().now_ms() - 3_600_000
+    stopped.write_metadata(hour_ago_ms)
+    for more in ((), ("--dry-run",)):
+        ran = run("clean", "--log-dir", str(stopped.path), "--assume", "settings", *more)
+        assert f"the settings as of {instant(hour_ago_ms)}, the last sign of life of its broker" in ran.err
