@@ -16,6 +16,7 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Messa
 
 from cleanerd.cleaning.one_shot import clean_once
 from cleanerd.cli.main import main
+from cleanerd.format.names import PARTITION_METADATA
 from cleanerd.format.record import Record
 from tests.broker.kafka import KafkaBroker
 from tests.broker.logdump import LogDump
@@ -269,9 +270,20 @@ def run_cleanerd(*words: str, before: Sequence[str] = ()) -> "subprocess.Complet
     return done
 
 
-def clean(place: Path, plans: Iterable[TopicPlan], *arguments: str) -> CleanResult:
+def _assumed(place: Path, plans: Iterable[TopicPlan]) -> str:
+    """What nothing there shows: the time, and where no metadata log has a topic, that it has a single replica."""
+    is_known = not current_release().has_zookeeper and all(
+        (partition_dir(place, plan.directory) / PARTITION_METADATA).exists() for plan in plans
+    )
+    return "now" if is_known else "now,replicas"
+
+
+def clean(place: Path, plans: Sequence[TopicPlan], *arguments: str) -> CleanResult:
     """Clean a broker's logs, told what its topics are set to."""
-    words = ["--assume=now,replicas", *(f"--log-dir={log_dir}" for log_dir in log_dirs_in(place))]
+    words = [
+        f"--assume={_assumed(place, plans)}",
+        *(f"--log-dir={log_dir}" for log_dir in log_dirs_in(place)),
+    ]
     for plan in plans:
         for key, value in plan.cleaner_config.items():
             words += ["--topic-set", f"{plan.topic}:{key}={value}"]
