@@ -49,6 +49,13 @@ TRAPS: dict[str, tuple[str, ...]] = {
     "metrics that are lost when threads are reconfigured": (
         "operate/test_metrics.py::test_counters_outlive_a_reload_that_changes_the_number_of_threads",
     ),
+    "tombstones that go while a replica is away": (
+        "policy/test_tombstones.py::test_nothing_goes_while_another_replica_may_lack_it",
+        "cleaning/test_tombstones_stay.py::test_a_quiet_log_keeps_them_while_a_replica_is_away",
+        "cleaning/test_tombstones_stay.py::test_a_result_without_them_is_dropped_if_a_replica_has_gone_since",
+        "daemon/test_tombstones_stay.py::test_a_log_is_looked_at_once_while_a_replica_is_away_and_cleaned_when_it_is_back",
+        "broker/test_replica_away.py::test_tombstones_wait_for_a_replica_that_is_away",
+    ),
     "a stale .cleaned file (rule 5.19b)": (
         "storage/test_recover.py::test_stale_cleaned_file_does_not_cost_an_interrupted_swap",
     ),
