@@ -19,7 +19,7 @@ delete-records                   `why_untouched`
 import os
 from dataclasses import dataclass, replace
 
-from cleanerd.cleaning.assumed import SETTINGS
+from cleanerd.cleaning.assumed import REPLICAS, SETTINGS
 from cleanerd.cleaning.causes import Cause
 from cleanerd.config.keys import TOPIC_KEYS
 from cleanerd.config.load import Configuration
@@ -164,7 +164,7 @@ class Knowledge:
 
         In a directory that no broker ever owned nobody but the operator reads. In a broker's, other replicas may be away.
         """
-        if not self.log_dir.is_kafka:
+        if not self.log_dir.is_kafka or REPLICAS in self.assumed:
             return None
         metadata, node_id = self.configuration.metadata, self.log_dir.node_id()
         topic_id = None if metadata is None else metadata.topic_ids.get(tp.topic)
@@ -183,7 +183,7 @@ class Knowledge:
             return Stay(f"the metadata log in {metadata.directory} names no replica of it on this node")
         if self._is_final(metadata):
             found = replace(found, known_until_ms=None)
-        return why_tombstones_stay(found, node_id, retention_ms, now_ms)
+        return why_tombstones_stay(found, node_id, retention_ms, now_ms, latest_ms(self.log_dir.clock))
 
     def _is_final(self, metadata: ClusterMetadata) -> bool:
         """Whether nothing in the cluster can change before this node runs again."""

@@ -14,7 +14,6 @@ from functools import partial
 from typing import TypeVar
 
 from cleanerd.broker_agent.brokers import LiveBrokers
-from cleanerd.cleaning.assumed import REPLICAS
 from cleanerd.cleaning.batching import Ending, one_ahead, one_by_one
 from cleanerd.cleaning.choose import Candidate, partitions
 from cleanerd.cleaning.clean import Cleaner, CleaningJob
@@ -61,10 +60,12 @@ def clean_once(
                 contextlib.closing(LiveBrokers(files, clock, lambda: request.config))
             )
             configured, configuration = ConfiguredNow(request, files), request.configuration
-            if configuration is not None and REPLICAS not in request.assumed:
+            if configuration is not None:
 
                 def why_tombstones_stay(log_dir: LogDir, tp: TopicPartition) -> Stay | None:
-                    return Knowledge(log_dir, configuration).why_tombstones_stay(tp, followed)
+                    return Knowledge(log_dir, configuration, request.assumed).why_tombstones_stay(
+                        tp, followed
+                    )
 
                 request = replace(request, why_tombstones_stay=why_tombstones_stay)
             return Run(request, cleaner, progress, brokers, configured, results)

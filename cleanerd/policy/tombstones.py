@@ -51,12 +51,12 @@ class Stay:
 
 
 def why_tombstones_stay(
-    found: ReplicaFacts, node_id: int, delete_retention_ms: int, now_ms: int
+    found: ReplicaFacts, node_id: int, delete_retention_ms: int, now_ms: int, latest_ms: int
 ) -> Stay | None:
-    """Why what has expired must stay in the log of this node; None: it may go."""
+    """Why what has expired must stay in the log of this node; None: it may go. `latest_ms`: as `env.clock` has it."""
     if set(found.replicas) == {node_id}:
         return None
-    if found.known_until_ms is not None and abs(now_ms - found.known_until_ms) > KNOWN_FOR_MS:
+    if found.known_until_ms is not None and abs(latest_ms - found.known_until_ms) > KNOWN_FOR_MS:
         return Stay(f"which replicas are in sync is known up to {utc(found.known_until_ms)} only")
     if found.is_moving:
         return Stay("replicas are being reassigned")

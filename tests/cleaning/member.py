@@ -7,7 +7,7 @@ from cleanerd.cleaning.one_shot import clean_once
 from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
-from cleanerd.env.clock import FixedNow
+from cleanerd.env.clock import FixedNow, SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
@@ -22,7 +22,8 @@ from tests.storage.metadata import SAMPLE_ID, SKIPPED, batch, partition, topic
 
 TP = TopicPartition("orders", 0)
 DAY_MS = 86_400_000
-T0_MS = 1_700_000_000_000
+T0_MS = SystemClock().now_ms() // 1000 * 1000
+"""What is known of replicas is never younger than by the clock of the machine."""
 NODE, OTHER = 2, 3
 Write = Callable[[Producer], None]
 

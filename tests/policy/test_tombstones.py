@@ -35,7 +35,7 @@ def facts(
     ],
 )
 def test_what_has_expired_goes(found: ReplicaFacts) -> None:
-    assert why_tombstones_stay(found, NODE, DAY_MS, NOW_MS) is None
+    assert why_tombstones_stay(found, NODE, DAY_MS, NOW_MS, NOW_MS) is None
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_what_has_expired_goes(found: ReplicaFacts) -> None:
     ],
 )
 def test_why_it_stays(found: ReplicaFacts, reason: str | None, until_ms: int | None) -> None:
-    stay = why_tombstones_stay(found, NODE, DAY_MS, NOW_MS)
+    stay = why_tombstones_stay(found, NODE, DAY_MS, NOW_MS, NOW_MS)
     assert (stay and stay.reason, stay and stay.until_ms) == (reason, until_ms)
 
 
@@ -84,7 +84,7 @@ nodes = st.lists(st.integers(1, 5), unique=True, max_size=5).map(tuple)
 def test_nothing_goes_while_another_replica_may_lack_it(found: ReplicaFacts, retention_ms: int) -> None:
     """With a replica elsewhere nothing goes unless all those are in sync, and have been for long enough."""
     others = set(found.replicas) - {NODE}
-    stay = why_tombstones_stay(found, NODE, retention_ms, NOW_MS)
+    stay = why_tombstones_stay(found, NODE, retention_ms, NOW_MS, NOW_MS)
     if stay is None and set(found.replicas) != {NODE}:
         assert others <= set(found.isr)
         assert not found.is_moving
@@ -95,8 +95,15 @@ def test_nothing_goes_while_another_replica_may_lack_it(found: ReplicaFacts, ret
 @given(st.integers(0, 2 * DAY_MS), st.integers(0, 2 * DAY_MS))
 def test_the_moment_that_is_named_is_that_in_which_it_may_go(age_ms: int, retention_ms: int) -> None:
     found = facts(since_ms=NOW_MS - age_ms, known_until_ms=None)
-    stay = why_tombstones_stay(found, NODE, retention_ms, NOW_MS)
+    stay = why_tombstones_stay(found, NODE, retention_ms, NOW_MS, NOW_MS)
     if stay is not None:
         assert stay.until_ms is not None
-        assert why_tombstones_stay(found, NODE, retention_ms, stay.until_ms - 1) is not None
-        assert why_tombstones_stay(found, NODE, retention_ms, stay.until_ms) is None
+        assert why_tombstones_stay(found, NODE, retention_ms, stay.until_ms - 1, NOW_MS) is not None
+        assert why_tombstones_stay(found, NODE, retention_ms, stay.until_ms, NOW_MS) is None
+
+
+def test_an_earlier_now_makes_nothing_that_is_known_younger() -> None:
+    """`--now-ms`: that the others were in sync then is not known of today."""
+    late_ms = NOW_MS + KNOWN_FOR_MS + 1
+    assert why_tombstones_stay(facts(), NODE, DAY_MS, NOW_MS, late_ms) is not None
+    assert why_tombstones_stay(facts((2,)), NODE, DAY_MS, NOW_MS, late_ms) is None
