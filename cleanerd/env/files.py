@@ -120,8 +120,7 @@ def new_file(path: str, like: str | None = None, mode: int = 0o666) -> int:
     Always a new one: what had the name goes first, be it a link, a FIFO, or what is left of a process that died and to
     which its children may still write. `like`: the path of the file whose owner and permissions it gets. Raises OSError.
     """
-    directory, name = os.path.split(path)
-    with open_directory(directory) as place:
+    with _parent(path) as (place, name):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=place)
         fd = create_exclusively(name, place, mode)
@@ -134,6 +133,18 @@ def new_file(path: str, like: str | None = None, mode: int = 0o666) -> int:
     return fd
 
 
+@contextlib.contextmanager
+def _parent(path: str) -> Iterator[tuple[int, str]]:
+    """The directory of a path, open, and the name in it; errors of the block name the whole path."""
+    directory, name = os.path.split(path)
+    try:
+        with open_directory(directory) as place:
+            yield place, name
+    except OSError as error:
+        error.filename = path
+        raise
+
+
 def create_exclusively(name: str, directory: int, mode: int) -> int:
     """The same in an open directory, where nothing has the name yet. Raises FileExistsError, OSError."""
     return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _CAREFULLY, mode, dir_fd=directory)
@@ -141,14 +152,12 @@ def create_exclusively(name: str, directory: int, mode: int) -> int:
 
 def open_own(path: str, flags: int) -> int:
     """A descriptor of a regular file that is there, to change it; a link or FIFO is refused. Raises NotRegular, OSError."""
-    directory, name = os.path.split(path)
-    with open_directory(directory) as place:
+    with _parent(path) as (place, name):
         try:
             fd = os.open(name, flags | _CAREFULLY, dir_fd=place)
         except OSError as error:
             if error.errno == errno.ELOOP:
                 check_regular(stat.S_IFLNK, path)
-            error.filename = path
             raise
     try:
         check_regular(os.fstat(fd).st_mode, path)
@@ -309,20 +318,17 @@ class RealFiles:
 
     def rename(self, source: str, target: str) -> None:
         """Atomic move within one file system, replacing `target`."""
-        (here, name), (there, new) = os.path.split(source), os.path.split(target)
-        with open_directory(here) as origin, open_directory(there) as place:
+        with _parent(target) as (place, new), _parent(source) as (origin, name):
             os.replace(name, new, src_dir_fd=origin, dst_dir_fd=place)
 
     def unlink(self, path: str) -> None:
         """Remove a name. The space of a large file comes back a little later (`space.wait_for_deleted`)."""
-        directory, name = os.path.split(path)
-        with open_directory(directory) as place:
+        with _parent(path) as (place, name):
             space.unlink(name, place)
 
     def rmdir(self, directory: str) -> None:
         """Remove an empty directory."""
-        parent, name = os.path.split(directory)
-        with open_directory(parent) as place:
+        with _parent(directory) as (place, name):
             os.rmdir(name, dir_fd=place)
 
     def set_mtime_ns(self, path: str, mtime_ns: int) -> None:

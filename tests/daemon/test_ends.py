@@ -19,7 +19,7 @@ from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import SEGMENT_BYTES, TRUTH, assert_settled, newest, write_logs
 from tests.daemon.processes import DaemonProcess, running, wait_until
-from tests.daemon.tracing import PATIENCE_S, RENAMES, committed_files, injecting, lasting, traced
+from tests.daemon.tracing import PATIENCE_S, RENAMES, injecting, lasting, traced
 from tests.storage.ext4 import Ext4
 from tests.storage.kill9_child import RETENTION_MS
 
@@ -154,7 +154,7 @@ def test_a_daemon_that_is_asked_to_end_in_the_middle_of_a_commit(
 ) -> None:
     """Every rename lasts: it ends the commit first. The second signal ends the process at once, and the next start mends."""
     logs = dirty_logs(tmp_path / "logs")
-    tracing = injecting(RENAMES, lasting(0.5), committed_files(logs / "one-0"))
+    tracing = injecting(RENAMES, lasting(0.5), [logs / "one-0"])
     with traced(tmp_path / "d", tracing, logs, cleanerd_spark_master="local[1]") as daemon:
         daemon.wait(lambda: list((logs / "one-0").glob("*.swap")), PATIENCE_S)
         if is_impatient:

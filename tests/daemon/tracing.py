@@ -1,12 +1,10 @@
 """A daemon below strace, which makes system calls on some files fail or last."""
 
 import errno
-import itertools
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cleanerd.format.names import FileKind, SegmentFileName, Suffix
 from tests.daemon.processes import DaemonProcess
 from tests.operate.tools import need
 
@@ -27,7 +25,10 @@ def lasting(seconds: float) -> str:
 
 
 def injecting(calls: str, fault: str, paths: Iterable[Path]) -> tuple[str, ...]:
-    """Beginning of a command line: what follows meets the fault in these calls (comma between) on these files."""
+    """Beginning of a command line: what follows meets the fault in these calls (comma between) on these files.
+
+    Names are made, changed and taken away below the descriptor of a directory: of such calls name that.
+    """
     options = f"-f -D --seccomp-bpf -o /dev/null -e trace={calls} -e inject={calls}:{fault}".split()
     return (need("strace", "strace"), *options, *(word for path in paths for word in ("-P", str(path))))
 
@@ -36,14 +37,6 @@ def staged_files(partition: Path) -> list[Path]:
     """What the cleaning of a log stages."""
     bases = {int(log.stem) + one for log in partition.glob("*.log") for one in range(3)}
     return [partition / f"{base:020d}{kind}.cleanerd" for base in sorted(bases) for kind in STAGED_KINDS]
-
-
-def committed_files(partition: Path) -> list[Path]:
-    """Names that the segments of a log have in a commit, one after the other."""
-    bases = sorted(int(log.stem) for log in partition.glob("*.log"))
-    kinds = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
-    named = itertools.product(bases, kinds, (Suffix.CLEANED, Suffix.SWAP))
-    return [partition / str(SegmentFileName(*name)) for name in named]
 
 
 class Traced(DaemonProcess):

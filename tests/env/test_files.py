@@ -46,3 +46,23 @@ def test_what_cannot_be_looked_up_is_not_absent(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(os, "stat", stat)
     with pytest.raises(OSError, match="Input/output"):
         RealFiles().exists("file")
+
+
+def test_errors_name_the_whole_path(tmp_path: Path) -> None:
+    """What goes by descriptors, too: an operator has to find the file."""
+    gone, target = str(tmp_path / "none" / "file"), str(tmp_path / "target")
+    real = RealFiles()
+    for call in (
+        lambda: real.write(gone, b""),
+        lambda: real.fsync(gone),
+        lambda: real.truncate(gone, 0),
+        lambda: real.unlink(gone),
+        lambda: real.unlink(target),
+        lambda: real.fsync(target),
+        lambda: real.rmdir(target),
+        lambda: real.rename(target, gone),
+        lambda: real.rename(gone, target),
+        lambda: real.set_mtime_ns(target, 0),
+    ):
+        with pytest.raises(FileNotFoundError, match=str(tmp_path)):
+            call()
