@@ -27,7 +27,7 @@ from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.policy.cleanable import urgency
 from cleanerd.storage.log_dir import CleanedByAnother, LogDir, Owner, why_two_copies
 from cleanerd.storage.scan import PartitionSnapshot
-from cleanerd.storage.staged import StagedGroup, staged_bytes
+from cleanerd.storage.staged import StagedGroup
 
 _T = TypeVar("_T")
 _NAMED = 3
@@ -218,15 +218,12 @@ class Directory(CommitHost):
     def failed_if_full(self, candidates: Sequence[Candidate]) -> list[LogResult]:
         """Their results if nothing more may be staged beside a live broker, none if something may."""
 
-        def staged() -> int:
-            return sum(staged_bytes(self._log_dir.partition(tp)) for tp in self._found)
-
         def why_full() -> NoSpace | None:
             owner = self._log_dir.owner
             if not owner.has_lock:
                 return None
             waits = owner is Owner.LIVE_BROKER and self._run.brokers.why_not(self.path) is not None
-            return self._log_dir.why_full(staged, self._request.config, waits=waits)
+            return self._log_dir.why_full(self._request.config, waits=waits)
 
         error = attempt(why_full, self.path)
         return [] if error is None else [one.result("failed", None).failed(error) for one in candidates]

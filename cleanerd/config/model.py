@@ -108,8 +108,6 @@ class CleanerdConfig(Settings):
     spark_master: Annotated[Str, Key("cleanerd.spark.master", "Spark master; empty: local[log.cleaner.threads], "
         "or all cores that this process may use (affinity, cpu.max) if that is not set.",
         scope=STATIC)] = ""
-    job_stall_timeout_ms: Annotated[Long, at_least(1), Key("cleanerd.job.stall.timeout.ms",
-        "Time without a report of any task after which a Spark job is ended and retried.")] = 300_000
     chunk_bytes: Annotated[Long, at_least(1), Key("cleanerd.chunk.bytes",
         "Bytes of log that one core works on at a time.", scope=STATIC)] = 33_554_432
     io_max_read_bytes_per_second: Annotated[Rate, more_than(0), Key("cleanerd.io.max.read.bytes.per.second",
@@ -129,26 +127,18 @@ class CleanerdConfig(Settings):
         "Pause after the first failure; it doubles with each further one.")] = 10_000
     reserved_topics: Annotated[Words, matching(TOPIC_NAME, "a list of topic names"), Key("cleanerd.reserved.topics",
         "Topics that do not wait behind long jobs.")] = _RESERVED
-    reserved_max_wait_ms: Annotated[Long, at_least(0), Key("cleanerd.reserved.max.wait.ms",
-        "Longest wait of a reserved topic that is due.")] = 60_000
     commit_live: Annotated[Str, one_of("auto", "off"), Key("cleanerd.commit.live",
         "auto: a running broker swaps results in, through an agent in its JVM. off: they wait until it stops.")] = "off"
     broker_agent_untested: Annotated[Bool, Key("cleanerd.broker.agent.untested",
         "Whether to use that agent in untested releases of Kafka, too.")] = False
-    staged_max_bytes: Annotated[Long, at_least(-1), Key("cleanerd.staged.max.bytes",
-        "Largest sum of staged files in a log directory; -1: only free space limits it.")] = -1
     staged_min_free_ratio: Annotated[Double, between(0, 1), Key("cleanerd.staged.min.free.ratio",
         "Share of the file system that results which wait for a broker to stop leave free for it.")] = 0.1
-    staged_commit_interval_ms: Annotated[Long, at_least(1), Key("cleanerd.staged.commit.interval.ms",
-        "How often to look for a free .lock while something is staged.")] = 1000
     broker_cleaner_grace_ms: Annotated[Long, at_least(0), Key("cleanerd.broker.cleaner.grace.ms",
         "How long a log is left to the cleaner of a live broker once that was seen at work; 0: not at all.")] = 900_000
     shutdown_timeout_ms: Annotated[Long, at_least(0), Key("cleanerd.shutdown.timeout.ms",
         "Time for work in progress to stop.")] = 20_000
     state_dir: Annotated[Str, matching("/.+", "an absolute path"), Key("cleanerd.state.dir",
         "Directory of the history and of what must survive a restart.", scope=STATIC)] = "/var/lib/cleanerd"
-    history_max_bytes: Annotated[Long, at_least(1_048_576), Key("cleanerd.history.max.bytes",
-        "Largest size of the history; the oldest events go first.")] = 67_108_864
     control_socket: Annotated[Str, _SOCKET, Key("cleanerd.control.socket", "Unix socket of the control API.",
         scope=STATIC)] = "/run/cleanerd/control.sock"
     metrics_listen: Annotated[Str, address_or_nothing(), Key("cleanerd.metrics.listen",

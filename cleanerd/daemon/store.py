@@ -58,6 +58,8 @@ _T = TypeVar("_T")
 _Key = tuple[str, str]
 _Action = Callable[[sqlite3.Connection], object]
 MAX_AGE_MS = 30 * 86_400_000
+MAX_BYTES = 67_108_864
+"""Of the file: more than 100,000 events. The oldest go first."""
 
 
 class HistoryUnreadable(CleanerdError):

@@ -174,19 +174,13 @@ class LogDir:
     def _cleaner_offsets(self) -> Mapping[TopicPartition, int]:
         return read_offsets(self.files, os.path.join(self.path, names.CLEANER_OFFSET_CHECKPOINT))
 
-    def why_full(
-        self, staged_bytes: Callable[[], int], config: CleanerdConfig, *, waits: bool
-    ) -> NoSpace | None:
+    def why_full(self, config: CleanerdConfig, *, waits: bool) -> NoSpace | None:
         """Why nothing more may be staged, None when something may: the disk of a live broker is not ours to fill.
 
         `waits`: results do, until the broker stops, and cleanerd.staged.min.free.ratio stays free meanwhile. One that is
         swapped takes its room for a moment only, and a cleaning that makes room is needed most where there is little
-        (`floor_bytes`). `staged_bytes` counts what waits there; it is asked only where that matters.
+        (`floor_bytes`).
         """
-        limit_bytes = config.staged_max_bytes
-        if limit_bytes >= 0 and (staged := staged_bytes()) >= limit_bytes:
-            limit = f"cleanerd.staged.max.bytes is {limit_bytes}"
-            return NoSpace(f"{size(staged)} wait staged in {self.path}, {limit}", remedy=_LET_COMMIT)
         ratio = config.staged_min_free_ratio if waits else 0.0
         space = space_for(self.path, lambda space: space.free_bytes >= floor_bytes(space, ratio))
         least_bytes = floor_bytes(space, ratio)

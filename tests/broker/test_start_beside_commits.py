@@ -34,7 +34,6 @@ sys.stdin.readline()
 """
 QUICK = {
     "log.cleaner.min.cleanable.ratio": "0.0",
-    "cleanerd.staged.commit.interval.ms": "10",
     "cleanerd.scan.interval.ms": "1000",
 }
 

@@ -205,36 +205,28 @@ def test_a_job_is_planned_again_for_a_broker_that_came_meanwhile(
     assert {ran.outcome(topic) for topic in "ab"} == {"staged"}
 
 
-@pytest.mark.parametrize(
-    ("limit", "reason"),
-    [
-        ("cleanerd.staged.max.bytes=0", "cleanerd.staged.max.bytes is 0"),
-        ("cleanerd.staged.min.free.ratio=1", "cleanerd.staged.min.free.ratio is 1.0"),
-    ],
-)
-def test_no_more_is_staged_beside_a_live_broker_than_it_allows(
-    limit: str, reason: str, spark: LazySpark, tmp_path: Path
-) -> None:
+def test_no_more_is_staged_beside_a_live_broker_than_it_allows(spark: LazySpark, tmp_path: Path) -> None:
     """Where nobody lives, nothing has to wait, and the limit is none."""
+    limit = "cleanerd.staged.min.free.ratio=1"
     log_dir = write_logs(tmp_path / "logs", "good")
     before = contents(log_dir / "good-0")
     with lock_of_another(log_dir / names.LOCK):
         ran = clean(spark, log_dir, options=[f"--set={limit}"])
     assert (ran.code, ran.outcome("good")) == (1, "failed"), "no room is no success"
-    assert reason in str(ran.results["logs", "good"]["reason"])
+    assert "cleanerd.staged.min.free.ratio is 1.0" in str(ran.results["logs", "good"]["reason"])
     assert "cleanerd.commit.live=auto" in str(ran.results["logs", "good"]["remedy"])
     assert contents(log_dir / "good-0") == before
     assert_cleaned(clean(spark, log_dir, options=[f"--set={limit}"]), log_dir / "good-0")
 
 
-@pytest.mark.parametrize(("staged_max_bytes", "outcome"), [(1 << 30, "staged"), (0, "failed")])
+@pytest.mark.parametrize(("min_free_ratio", "outcome"), [(0.0, "staged"), (1.0, "failed")])
 def test_only_the_directory_of_the_live_broker_waits_for_it(
-    spark: LazySpark, tmp_path: Path, staged_max_bytes: int, outcome: str
+    spark: LazySpark, tmp_path: Path, min_free_ratio: float, outcome: str
 ) -> None:
     """Its logs begin in a job with those of a directory where nobody lives."""
     free, owned = write_logs(tmp_path / "free", "a"), write_logs(tmp_path / "owned", "b")
     with lock_of_another(owned / names.LOCK):
-        ran = clean(spark, free, owned, options=[f"--set=cleanerd.staged.max.bytes={staged_max_bytes}"])
+        ran = clean(spark, free, owned, options=[f"--set=cleanerd.staged.min.free.ratio={min_free_ratio}"])
     assert_cleaned(ran, free / "a-0")
     assert ran.outcome("b", "owned") == outcome
 

@@ -15,7 +15,6 @@ from cleanerd.errors import BadConfiguration
 FORMS = {
     "cleanerd.io.max.read.bytes.per.second": ("1e6 0.5 unlimited", "0 -1 NaN fast"),
     "cleanerd.reserved.topics": ("__consumer_offsets,a.b", f"a/b a,,b {'x' * 250}"),
-    "cleanerd.staged.max.bytes": ("-1 0 5000000000", "-2 1.5"),
     "cleanerd.staged.min.free.ratio": ("0 0.25 1", "-0.1 1.1"),
     "cleanerd.state.dir": ("/var/lib/x", "var/lib"),
     "cleanerd.control.socket": (f"/run/c.sock /{'s' * 106}", f"control.sock /{'s' * 107}"),
@@ -27,7 +26,6 @@ FORMS = {
     "cleanerd.log.level": ("debug error", "INFO trace"),
     "cleanerd.page": ("true False", "yes 1"),
     "cleanerd.retry.max": ("1", "0 -1 x 1.0"),
-    "cleanerd.history.max.bytes": ("1048576", "1048575"),
     "cleanerd.shutdown.timeout.ms": ("0 1", "-1"),
 }
 """A key of each form: what it accepts, and what it refuses."""

@@ -95,7 +95,7 @@ class Fixture:
     looks: bool = True  # at the delete horizons of a new log, and finds none
 
     def __post_init__(self) -> None:
-        self.reserve(wait_ms=0)
+        self.reserve()
         self.inventory = Inventory(self.files, self.clock)
         self.due_logs = DueLogs(self.inventory, self.clock, lambda: self)  # type: ignore[arg-type, return-value]
 
@@ -106,8 +106,8 @@ class Fixture:
     def topic(self, topic: str) -> TopicConfig:
         return self.configs.get(topic, CONFIG)
 
-    def reserve(self, *topics: str, wait_ms: int) -> None:
-        self.broker = SimpleNamespace(reserved_topics=topics, reserved_max_wait_ms=wait_ms)
+    def reserve(self, *topics: str) -> None:
+        self.broker = SimpleNamespace(reserved_topics=topics)
 
     def is_free(self, log: LogId) -> bool:
         return str(log) not in self.busy

@@ -20,7 +20,7 @@ from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import META_PROPERTIES, assert_settled, contents, newest, segment
 from tests.cleaning.test_group_by_group import SEGMENT_BYTES, tight
-from tests.daemon.processes import DaemonProcess, descendants, running, wait_until
+from tests.daemon.processes import DaemonProcess, customise, descendants, running, wait_until
 from tests.operate.scrape import get, parse
 from tests.synthetic import Shape, write_log
 
@@ -30,6 +30,14 @@ BIG = 40_000
 BIG_BYTES = 4_900_000
 SLOW = 1_000_000
 """Bytes a second: the big log takes ten seconds to be cleaned."""
+SHORT_WAITS = """
+import sys
+if "run" in sys.orig_argv:
+    from cleanerd.daemon.engine import client
+    from cleanerd.daemon.inventory import due_logs
+    client.STALL_LIMIT_S = 15.0
+    due_logs.RESERVED_MAX_WAIT_S = 0.5
+"""
 
 
 @pytest.fixture
@@ -63,10 +71,11 @@ def write_small(log_dir: Path, topic: str, **writer: object) -> None:
 
 
 def test_c052_reserved_topic_overtakes_a_long_job_and_an_abort_leaves_its_log_alone(
-    tmp_path: Path, log_dir: Path
+    tmp_path: Path, log_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`__consumer_offsets` never waits longer than cleanerd.reserved.max.wait.ms behind others."""
-    with in_the_middle(tmp_path, log_dir, cleanerd_reserved_max_wait_ms=500) as daemon:
+    """`__consumer_offsets` never waits longer than that behind others."""
+    customise(monkeypatch, tmp_path / "site", SHORT_WAITS)
+    with in_the_middle(tmp_path, log_dir) as daemon:
         write_small(log_dir, "__consumer_offsets")
         daemon.configure(log_cleaner_io_max_bytes_per_second=SLOW // 40)  # names the new topic, too
         before = contents(log_dir / "big-0")
@@ -128,18 +137,18 @@ def test_an_examination_pays_for_what_it_reads_and_can_be_aborted(tmp_path: Path
 
 
 def test_healthz_tells_of_an_engine_that_stalls_until_a_cleaning_comes_through(
-    tmp_path: Path, log_dir: Path
+    tmp_path: Path, log_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The JVM and its workers hang in the middle of a job: the engine is ended, the next one cleans the log."""
+    customise(monkeypatch, tmp_path / "site", SHORT_WAITS)
     with in_the_middle(tmp_path, log_dir, cleanerd_metrics_listen="127.0.0.1:0") as daemon:
         health = functools.partial(get, daemon.metrics_address(), "/healthz")
         assert health()[::2] == (200, "alive\n")
         for engine in psutil.Process(daemon.pid).children():
             for one in engine.children(recursive=True):
                 one.suspend()
-        daemon.configure(cleanerd_job_stall_timeout_ms=1000, log_cleaner_io_max_bytes_per_second=1e12)
-        daemon.wait(lambda: health()[0] == 503, 30)
-        daemon.configure(cleanerd_job_stall_timeout_ms=300_000)
+        daemon.configure(log_cleaner_io_max_bytes_per_second=1e12)
+        daemon.wait(lambda: health()[0] == 503, 60)
         assert "no task of Spark has reported for" in health()[2]
         daemon.wait_committed("big-0", timeout_s=150)
         assert health()[0] == 200

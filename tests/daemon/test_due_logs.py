@@ -328,7 +328,7 @@ def test_horizons_come_after_dirty_logs_and_the_oldest_first(three: Fixture) -> 
 
 
 def test_reserved_topic_does_not_wait_longer_than_it_should(three: Fixture) -> None:
-    three.reserve("log25", wait_ms=60_000)
+    three.reserve("log25")
     assert three.due_names() == ["log30-0", "log25-0"]
     assert three.next_due_in_ms() == 60_000
     three.clock.advance(59_999)
@@ -341,13 +341,13 @@ def test_reserved_topic_does_not_wait_longer_than_it_should(three: Fixture) -> N
 def test_a_look_for_reserved_topics_costs_nothing_for_the_others(three: Fixture) -> None:
     """It is had after each commit, beside any number of other logs."""
     asked: list[str] = []
-    three.reserve("log25", wait_ms=60_000)
+    three.reserve("log25")
     found = three.due_logs.look(lambda log: not asked.append(log.topic_partition.topic), reserved_only=True)
     assert [one.log.topic_partition.topic for one in found.due] == asked == ["log25"]
 
 
 def test_wait_of_a_reserved_topic_begins_anew_when_it_was_served(three: Fixture) -> None:
-    three.reserve("log25", wait_ms=60_000)
+    three.reserve("log25")
     three.due()
     three.clock.advance(60_000)
     write_cleaner_checkpoint(three.root, {"log20-0": 20, "log25-0": 24, "log30-0": 20})

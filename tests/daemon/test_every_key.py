@@ -29,12 +29,12 @@ from cleanerd.config.settings import Scope
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.configuration.reload import ReloadStatus, ReloadTrigger
 from cleanerd.daemon.engine.calls import CleanCall
+from cleanerd.daemon.inventory import due_logs
 from cleanerd.daemon.inventory.due_logs import Look
 from cleanerd.daemon.loops.housekeeper import Housekeeper
 from cleanerd.daemon.process import Daemon
 from cleanerd.daemon.reports import retention
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.values.models import HistoryEvent
 from cleanerd.daemon.work.ownership import Way
 from cleanerd.env.clock import SystemClock
 from cleanerd.errors import NoWayIn
@@ -183,8 +183,10 @@ def look(running: Running) -> Look:
 
 def is_first(running: Running) -> bool:
     """Whether the log goes before all others as one of a reserved topic that has waited too long."""
-    look(running)
-    return any(one.late_s is not None for one in look(running).due)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(due_logs, "RESERVED_MAX_WAIT_S", 0.0)
+        look(running)
+        return any(one.late_s is not None for one in look(running).due)
 
 
 def obstacle(running: Running) -> str | None:
@@ -211,13 +213,6 @@ def grace(running: Running) -> bool:
         return "left to the broker's own cleaner" in (running.parts.conditions.of(running.t).obstacle or "")
 
 
-def staged_pause_s(running: Running) -> object:
-    """How long the committer pauses while something is staged."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(type(running.parts.inventory), "staged", lambda _: [running.t])
-        return pause_s("cleanerd-committer")(running)
-
-
 def failed(running: Running) -> tuple[bool, int]:
     """What one failure makes of a log: whether it is uncleanable, and else how long it waits, in ms."""
     running.supervisor.cleaners.cleanings._note_failed(running.t, BAD)
@@ -235,17 +230,6 @@ def release(running: Running) -> bool:
     except NoWayIn:
         return False
     return True
-
-
-def lasts(running: Running) -> bool:
-    """Whether the history keeps 100 events of 20 kB."""
-    store, now_ms = running.parts.store, running.parts.clock.now_ms()
-    for _ in range(100):
-        store.record(HistoryEvent(time_ms=now_ms, kind="daemon", outcome="started", reason="x" * 20_000))
-    housekeeper = Housekeeper(running.parts)
-    housekeeper._pruned_s = -math.inf
-    housekeeper._prune_history(now_ms)
-    return len(store.events(None, 1000, None, None)) >= 100
 
 
 def has_series(running: Running) -> bool:
@@ -353,9 +337,6 @@ EFFECTS: dict[str, Effect] = {
     "log.cleaner.io.buffer.load.factor": Effect(budget, "0.5", 60_397_977, 33_554_432),
     "log.cleaner.backoff.ms": Effect(pause_s("cleanerd-retention"), "4000", 15.0, 4.0),
     "cleanerd.scan.interval.ms": Effect(pause_s("cleanerd-scanner"), "9000", 30.0, 9.0),
-    "cleanerd.job.stall.timeout.ms": Effect(
-        lambda running: running.parts.engine.stall_limit_s, "1000", 300.0, 1.0
-    ),
     # which logs are cleaned, and when
     "controller.quorum.voters": Effect(deletes_after_ms, "1@a:1,2@b:1", 5, -1),
     "cleanerd.log.cleaner.enable": Effect(obstacle, "false", None, "cleaning is off"),
@@ -364,8 +345,7 @@ EFFECTS: dict[str, Effect] = {
     "cleanerd.min.cleanable.dirty.ratio": Effect(is_due, "1", True, False),
     "log.cleaner.min.compaction.lag.ms": Effect(is_due, str(2**62), True, False),
     "log.cleaner.max.compaction.lag.ms": Effect(is_due, "1", False, True, {"log.cleaner.min.cleanable.ratio": "1"}),
-    "cleanerd.reserved.topics": Effect(is_first, "t", False, True, {"cleanerd.reserved.max.wait.ms": "0"}),
-    "cleanerd.reserved.max.wait.ms": Effect(is_first, "0", False, True, {"cleanerd.reserved.topics": "t"}),
+    "cleanerd.reserved.topics": Effect(is_first, "t", False, True),
     "cleanerd.broker.cleaner.grace.ms": Effect(grace, "0", True, False),
     "producer.id.expiration.ms": Effect(remembers, "1000", True, False),
     "cleanerd.retry.max": Effect(failed, "1", (False, 10_000), (True, 0)),
@@ -388,11 +368,8 @@ EFFECTS: dict[str, Effect] = {
     # results that wait, and brokers
     "cleanerd.commit.live": Effect(lambda running: running.parts.brokers.known_refusal("/d"), "auto", ANY, None),
     "cleanerd.broker.agent.untested": Effect(release, "true", False, True),
-    "cleanerd.staged.max.bytes": Effect(no_room, "0", False, True),
     "cleanerd.staged.min.free.ratio": Effect(no_room, "1", False, True),
-    "cleanerd.staged.commit.interval.ms": Effect(staged_pause_s, "3000", 1.0, 3.0),
     # history, metrics, log, and the engine at last
-    "cleanerd.history.max.bytes": Effect(lasts, "1048576", True, False),
     "cleanerd.metrics.per.partition.topics": Effect(has_series, "t", False, True),
     "cleanerd.log.level": Effect(lambda _: logging.getLogger().level, "debug", logging.INFO, logging.DEBUG),
     "cleanerd.spark.idle.timeout.ms": Effect(engine_runs, "0", True, False),

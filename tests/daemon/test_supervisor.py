@@ -183,13 +183,13 @@ def test_recovery_ends_a_commit_that_had_begun_in_a_held_log_and_begins_no_other
 def test_nothing_more_is_staged_beside_a_live_broker_than_it_allows(world: World) -> None:
     (world.a / names.META_PROPERTIES).write_text(META_PROPERTIES)
     world.configure_topic("one", "compact")
-    world.configure(cleanerd_staged_max_bytes=0)
+    world.configure(cleanerd_staged_min_free_ratio=1)
     world.scan()
     conditions, log = world.parts.conditions, world.log("one")
     assert conditions.of(log).obstacle is None, "nobody owns the directory: nothing has to wait"
     with lock_of_another(world.a / names.LOCK):
         world.scan()
-        assert "cleanerd.staged.max.bytes is 0" in str(conditions.of(log).obstacle)
+        assert "cleanerd.staged.min.free.ratio is 1.0" in str(conditions.of(log).obstacle)
         assert next_logs(world) == []
     world.scan()
     assert conditions.of(log).obstacle is None

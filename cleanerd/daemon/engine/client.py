@@ -33,6 +33,8 @@ from cleanerd.spark_runtime.spark_master import SparkPlace
 
 _POLL_S = 0.5
 _ENDING_S = 60.0  # a JVM that leaves an archive of its classes takes seconds
+STALL_LIMIT_S = 300.0
+"""How long the tasks of a Spark job may be silent: they report each piece that they read, seconds apart on a slow disk."""
 _ABORT_PATIENCE_S = 15.0  # in which the tasks of a job that is to stop report, if they are alive
 
 
@@ -259,16 +261,11 @@ class Engine:
                 return future.result(_POLL_S)
             except TimeoutError:
                 silent_s = child.silent_s
-                if silent_s >= self.stall_limit_s or (silent_s >= _ABORT_PATIENCE_S and host.is_aborted()):
+                if silent_s >= STALL_LIMIT_S or (silent_s >= _ABORT_PATIENCE_S and host.is_aborted()):
                     child.kill()
                     raise EngineStalled(
                         f"no task of Spark has reported for {silent_s:.0f} s; the engine was ended"
                     ) from None
-
-    @property
-    def stall_limit_s(self) -> float:
-        """How long the tasks of a Spark job may be silent."""
-        return self._configuration().broker.job_stall_timeout_ms / 1000
 
     @property
     def pid(self) -> int | None:

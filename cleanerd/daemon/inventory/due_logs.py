@@ -21,6 +21,8 @@ from cleanerd.policy.deadlines import Work, grace_ms
 from cleanerd.storage.scan import first_batch_timestamp_ms
 
 IsFree = Callable[[LogId], bool]
+RESERVED_MAX_WAIT_S = 60.0
+"""Longest wait of a reserved topic that is due: coordinators load such a log as a whole, and wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class DueLogs:
                     visits.due_since_s = now_s
                 left_s = math.inf  # until it is late
                 if is_reserved:
-                    left_s = visits.due_since_s + configuration.broker.reserved_max_wait_ms / 1000 - now_s
+                    left_s = visits.due_since_s + RESERVED_MAX_WAIT_S - now_s
                 instants = [now_ms + math.ceil(min(left_s * 1000, FOREVER_MS))]
                 if is_free(entry.log):
                     visits.offered = basis

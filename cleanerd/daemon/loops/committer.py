@@ -4,9 +4,12 @@ from cleanerd.daemon.loops.scanner import Scanner
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.workers import Worker
 
+_EVERY_S = 1.0
+"""A broker that stops tells nobody: this long its next start may find the old segments."""
+
 
 class Committer:
-    """Tries whenever a lock or a staged result has changed, and every cleanerd.staged.commit.interval.ms."""
+    """Tries whenever a lock or a staged result has changed, and every second while something is staged."""
 
     def __init__(self, parts: Parts, scanner: Scanner) -> None:
         self._parts = parts
@@ -24,9 +27,8 @@ class Committer:
         if waiting:
             parts.commits.try_all(waiting, self._goes_on)
             self._scanner.refresh()
-        config = parts.configuration().broker
         is_waiting = bool(parts.inventory.staged())
-        return (config.staged_commit_interval_ms if is_waiting else config.scan_interval_ms) / 1000
+        return _EVERY_S if is_waiting else parts.configuration().broker.scan_interval_ms / 1000
 
     def _goes_on(self, log_dir: str) -> bool:
         return not (self._parts.life.stopping.is_set() or self._parts.ownership.is_yielding(log_dir))

@@ -4,7 +4,7 @@ import structlog
 from pydantic import TypeAdapter
 
 from cleanerd.daemon.parts import Parts
-from cleanerd.daemon.store import HOLD, MUTE
+from cleanerd.daemon.store import HOLD, MAX_BYTES, MUTE
 from cleanerd.daemon.work.deletions import Deleted
 from cleanerd.daemon.work.mutes import Mute
 from cleanerd.daemon.workers import Bell, Worker
@@ -73,4 +73,4 @@ class Housekeeper:
         now_s = self._parts.clock.monotonic_s()
         if now_s - self._pruned_s > _PRUNE_S:
             self._pruned_s = now_s
-            self._parts.store.prune(now_ms, self._parts.configuration().broker.history_max_bytes)
+            self._parts.store.prune(now_ms, MAX_BYTES)

@@ -87,10 +87,9 @@ class Commits:
         for log_dir in log_dirs:
             if self.ownership.owner_of(log_dir) is None:
                 continue
-            staged_bytes = partial(self.staged_bytes, log_dir)
             try:
                 waits = self.ownership.way(log_dir).committed_by == "restart"
-                error = self.ownership.at(log_dir).why_full(staged_bytes, config, waits=waits)
+                error = self.ownership.at(log_dir).why_full(config, waits=waits)
             except OSError:
                 continue  # the next scan takes it offline
             if error is not None:

@@ -10,6 +10,7 @@ import pytest
 
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
+from cleanerd.daemon.engine import client
 from cleanerd.daemon.engine.calls import CleanCall, ExamineCall
 from cleanerd.daemon.engine.client import CallHost, Engine, EngineDied, EngineStalled
 from cleanerd.env.clock import SystemClock
@@ -26,11 +27,11 @@ CONFIGURATION = resolve(read_sources(None, [("log.cleanup.policy", "compact")]))
 
 
 class Places:
-    """Where the engine is to run, and how long it may be silent."""
+    """Where the engine is to run."""
 
     def __init__(self) -> None:
         self.place = SparkPlace("local[1]")
-        self.broker = CONFIGURATION.broker.but(job_stall_timeout_ms=600_000)
+        self.broker = CONFIGURATION.broker
 
     def engine(self) -> Engine:
         return Engine(lambda: self, lambda _: self.place, SystemClock())
@@ -226,7 +227,7 @@ def test_an_engine_that_has_no_time_to_end_leaves_none(
 @pytest.mark.soak
 @pytest.mark.parametrize("aborted", [False, True], ids=["stalled", "aborted"])
 def test_a_job_that_does_not_progress_is_ended(
-    engine: Engine, places: Places, log_dir: Path, aborted: bool
+    engine: Engine, log_dir: Path, aborted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """JVM and workers of a session hang: the engine and all its processes are ended, the next cleaning has new ones."""
     with Channel(lambda _: engine.beat() or GO_ON) as channel:
@@ -235,12 +236,12 @@ def test_a_job_that_does_not_progress_is_ended(
         old, *others = descendants(engine.pid)
         for pid in others:
             os.kill(pid, signal.SIGSTOP)
-        places.broker = places.broker.but(job_stall_timeout_ms=600_000 if aborted else 5_000)
+        monkeypatch.setattr(client, "STALL_LIMIT_S", 600.0 if aborted else 5.0)
         with pytest.raises(EngineStalled, match="no task of Spark has reported for"):
             clean(engine, log_dir, channel, aborted=aborted)
         assert (engine.stalled is None) == aborted, "who asked for a stop got it"
         wait_until(lambda: all(map(is_gone, [old, *others])), 10)
-        places.broker = places.broker.but(job_stall_timeout_ms=600_000)
+        monkeypatch.setattr(client, "STALL_LIMIT_S", 600.0)
         assert clean(engine, log_dir, channel) == "staged"
         assert engine.stalled is None
 
