@@ -12,7 +12,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from cleanerd.daemon.api.control import Control
-from cleanerd.daemon.api.refusals import Conflict, Invalid, Unavailable
+from cleanerd.daemon.api.refusals import Conflict, Invalid, NotFound, Unavailable
 from cleanerd.daemon.api.routes import routes_of
 from cleanerd.daemon.api.verbs import VERBS as ALL_VERBS
 from cleanerd.daemon.api.verbs import (
@@ -219,6 +219,14 @@ def test_a_request_for_a_log_that_is_ignored_since_comes_to_an_end(world: Stage)
     assert (ended.state, ended.outcome) == ("done", "failed")
     assert "is a broker's and has no metadata log" in str(ended.reason)
     assert world.parts.states.is_free(log)
+
+
+def test_a_log_that_is_not_known_may_lie_in_a_directory_that_is_offline(world: Stage) -> None:
+    """Whoever asks for it hears why."""
+    (world.a / names.REPLICATION_CHECKPOINT).write_text("0\n0\n")
+    world.restart()
+    with pytest.raises(NotFound, match=f"{world.a} is offline: {world.a}/meta.properties: expected the file"):
+        clean.clean(world.control, "one-0", force=True)
 
 
 @contextmanager

@@ -52,8 +52,11 @@ class Control:
         return found
 
     def instead_of(self, pattern: str) -> str:
-        """What may have been meant."""
+        """What may have been meant, or where it may lie."""
         near = similar(pattern, (log.topic_partition for log in self.parts.inventory.logs()))
+        if self.parts.obstacles.offline and not near:
+            log_dir, why = next(iter(self.parts.obstacles.offline.items()))
+            return f"{log_dir} is offline: {why}"
         return f"did you mean {' or '.join(near)}?" if near else "`cleanerctl logs` lists them"
 
 
