@@ -67,13 +67,16 @@ def _plans(monkeypatch: Patch, **changed: Callable[[Any, Any], object]) -> None:
 
 def test_it_finds_a_horizon_that_is_too_early(monkeypatch: Patch) -> None:
     """Rule 4.27: now + delete.retention.ms, and a quarter of that is not enough."""
-    _plans(monkeypatch, new_horizon_ms=lambda work, topic: work.now_ms + topic.delete_retention_ms // 4)
+    _plans(
+        monkeypatch,
+        new_horizon_ms=lambda work, topic: work.new_horizon_ms - topic.delete_retention_ms * 3 // 4,
+    )
     found("the delete horizon of the batch at .* must be")
 
 
 def test_it_finds_what_goes_before_its_horizon(monkeypatch: Patch) -> None:
     """Rules 4.15 and 4.19, with a clock that is a quarter of an hour fast."""
-    _plans(monkeypatch, now_ms=lambda work, _: work.now_ms + 900_000)
+    _plans(monkeypatch, expired_ms=lambda work, _: work.expired_ms + 900_000)
     found("(tombstone|marker) .* before its delete horizon", first=20)
 
 
