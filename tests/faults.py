@@ -25,6 +25,12 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "a log directory that goes away": (
         "daemon/test_at_work.py::test_d14_log_dir_that_fails_is_offline_alone_and_comes_back",
     ),
+    "calls, file systems and processes that a host refuses": (
+        "operate/test_refusals.py::test_calls_that_old_kernels_and_sandboxes_refuse_are_not_needed",
+        "operate/test_refusals.py::test_what_a_command_needs_and_does_not_get_is_a_line",
+        "operate/test_refusals.py::test_a_cleaning_works_without_or_says_what_is_short",
+        "operate/test_refusals.py::test_in_a_container_that_lacks_a_file_system",
+    ),
     "a limit on the size of files": (
         "daemon/test_faults.py::test_a_limit_on_the_size_of_files_fails_the_log_that_needs_more",
     ),

@@ -14,6 +14,7 @@ import os
 import re
 import signal
 import socket
+import stat
 import struct
 import threading
 from dataclasses import dataclass
@@ -39,17 +40,32 @@ _WITHOUT = "start it without, or with -javaagent:cleanerd-agent.jar"
 
 @dataclass(frozen=True, slots=True)
 class Jvm:
-    """A process that is a JVM, as /proc shows it. `inner_pid`: in its own pid namespace. `uid`: of its user."""
+    """A process that is a JVM, as /proc shows it.
+
+    `inner_pid`: in its own pid namespace. `uid`: of its user. `starts_listener`: it was told to listen from its start.
+    """
 
     pid: int
     uid: int
     inner_pid: int
     catches_sigquit: bool
+    starts_listener: bool
 
     @property
     def socket_path(self) -> str:
         """Where it listens, through its own root."""
-        return f"/proc/{self.pid}/root/tmp/.java_pid{self.inner_pid}"
+        return f"{self.tmp}/.java_pid{self.inner_pid}"
+
+    @property
+    def tmp(self) -> str:
+        """Its /tmp, where it listens, whatever its java.io.tmpdir is."""
+        return f"/proc/{self.pid}/root/tmp"
+
+    @property
+    def remedy(self) -> str:
+        """What has not been tried."""
+        listener = "" if self.starts_listener else "-XX:+StartAttachListener or "
+        return f"start it with {listener}-javaagent:cleanerd-agent.jar"
 
 
 def find_jvm(pid: int) -> Jvm:
@@ -77,7 +93,13 @@ def find_jvm(pid: int) -> Jvm:
         if option in options:
             raise NoWayIn(f"the JVM of process {pid} runs with {option}: {_WITHOUT}")
     caught = int(status["SigCgt"], 16) >> (signal.SIGQUIT - 1) & 1
-    return Jvm(pid, int(status["Uid"].split()[1]), int(status["NSpid"].split()[-1]), bool(caught))
+    return Jvm(
+        pid,
+        int(status["Uid"].split()[1]),
+        int(status["NSpid"].split()[-1]),
+        bool(caught),
+        starts_listener="-XX:+StartAttachListener" in options,
+    )
 
 
 def _status(pid: int) -> dict[str, str]:
@@ -154,10 +176,12 @@ def _connect(jvm: Jvm, clock: Clock, deadline_s: float) -> socket.socket:
     found = _try_connect(jvm)
     if found is not None:
         return found
-    if not jvm.catches_sigquit:
+    if not _can_write_to_its_tmp(jvm):
         raise NoWayIn(
-            f"the JVM of process {jvm.pid} does not listen and runs with -Xrs: start it with -XX:+StartAttachListener"
+            f"the JVM of process {jvm.pid} cannot listen: its /tmp cannot be written: {_WITH_AGENT}, or give it another /tmp"
         )
+    if not jvm.catches_sigquit:
+        raise NoWayIn(f"the JVM of process {jvm.pid} does not listen and runs with -Xrs: {jvm.remedy}")
     trigger = _create_trigger(jvm)
     try:
         os.kill(jvm.pid, signal.SIGQUIT)
@@ -173,8 +197,22 @@ def _connect(jvm: Jvm, clock: Clock, deadline_s: float) -> socket.socket:
             os.unlink(trigger)
     raise NoWayIn(
         f"the JVM of process {jvm.pid} was asked to listen on {jvm.socket_path} and does not within {TIMEOUT_S:.0f} s: "
-        f"{_of_another(jvm)}start it with -XX:+StartAttachListener"
+        f"{_of_another(jvm)}{jvm.remedy}"
     )
+
+
+def _can_write_to_its_tmp(jvm: Jvm) -> bool:
+    """As far as one can see: not where there is none, it is read-only, or its bits keep the JVM's user out."""
+    try:
+        found = os.stat(jvm.tmp)
+    except FileNotFoundError:
+        return False
+    except OSError:  # out of our sight
+        return True
+    if not os.access(jvm.tmp, os.W_OK | os.X_OK):  # a read-only file system says so to root, too
+        return False
+    bits = stat.S_IWOTH | stat.S_IWGRP  # it may belong to the group
+    return jvm.uid in (0, found.st_uid) or bool(found.st_mode & bits)
 
 
 def _try_connect(jvm: Jvm) -> socket.socket | None:
@@ -228,5 +266,5 @@ def _create_trigger(jvm: Jvm) -> str:
             return path
     raise NoWayIn(
         f"{' and '.join(triggers)}: neither can be written ({last.strerror}): "
-        "start the broker with -XX:+StartAttachListener, or let cleanerd write to its /tmp"
+        f"{jvm.remedy}, or let cleanerd write to its /tmp"
     )

@@ -17,9 +17,8 @@ _HIDDEN = "(hidden)"
 
 
 def show(arguments: Namespace) -> int:
-    """Every key with its value: those of the broker, then those of each topic asked for.
-
-    Asked for none, the values that topics have of their own; all others follow from the broker's.
+    """Every key with its value: those of each topic asked for; asked for none, those of the broker, and the values that
+    topics have of their own: all others follow from the broker's. A document has the broker's in any case.
     """
     loaded = load(arguments)
     for warning in loaded.warnings:
@@ -37,7 +36,8 @@ def show(arguments: Namespace) -> int:
             topics={topic: _plain(settings, show_origin) for topic, settings in topics.items()},
         )
     else:
-        parts = {"BROKER": configuration.broker_settings, **topics}
+        broker = {} if arguments.topic else {"BROKER": configuration.broker_settings}
+        parts = {**broker, **topics}
         output.write("\n".join(_table(name, settings, arguments.origin) for name, settings in parts.items()))
     return 0
 

@@ -66,6 +66,8 @@ class Jvm:
     ) -> None:
         """Begin its start. Raises Fatal where it could not open the files that it needs, or has no place for its own."""
         _provide_files()
+        if not os.path.exists("/proc/self"):
+            raise Fatal("Java and Spark need /proc, which is not mounted here: mount it")
         for name in [name for name in os.environ if name.startswith(_READ_BY_PYSPARK)]:
             del os.environ[name]
         self._scratch = _scratch_of(conf)

@@ -135,6 +135,27 @@ def test_a_jvm_with_a_tmp_of_its_own(classes: Path, tmp_path: Path) -> None:
         assert not Path(f"/tmp/.java_pid{pid}").exists()
 
 
+@pytest.mark.parametrize("options", [(), ("-XX:+StartAttachListener",), ("-Xrs",)])
+def test_a_jvm_with_a_tmp_that_it_cannot_write_to(
+    classes: Path, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """Whatever its options: it cannot listen. The reason names what has not been tried."""
+    place = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    try:
+        shutil.copy(classes / "Sleeper.class", place)
+        closed = 'mount -t tmpfs -o ro none /tmp && exec "$@"'
+        unshare = [required_program("unshare"), "--mount", "sh", "-c", closed, "-"]
+        with jvm(place, *options, before=unshare) as pid:
+            with pytest.raises(NoWayIn) as raised:
+                load_agent(find_jvm(pid), "/agent.jar", "", SystemClock())
+            assert "its /tmp cannot be written: start it with -javaagent:cleanerd-agent.jar" in str(
+                raised.value
+            )
+            os.kill(pid, 0)
+    finally:
+        shutil.rmtree(place)
+
+
 def test_a_jvm_of_another_user(
     classes: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:

@@ -30,14 +30,16 @@ def test_config_show_tells_origins(run: Run, tmp_path: Path, monkeypatch: pytest
     """File and line, variable, option, default; as JSON and as a table."""
     (tmp_path / "c").write_text("\nlog.retention.hours=1\n")
     monkeypatch.setenv("KAFKA_LOG_CLEANER_THREADS", "2")
-    arguments = ("config", "show", "--config", "c", "--origin", "--set", "log.dir=/x", "--topic", "t")
+    without_topic = ("config", "show", "--config", "c", "--origin", "--set", "log.dir=/x")
+    arguments = (*without_topic, "--topic", "t")
     document = json.loads(run(*arguments, "-o", "json").out)
     assert document["broker"]["log.retention.hours"] == {"value": 1, "origin": "config file: c:2"}
     assert document["broker"]["log.cleaner.threads"]["origin"] == "environment: KAFKA_LOG_CLEANER_THREADS"
     assert document["broker"]["log.dir"]["origin"] == "command line: --set log.dir"
     assert document["topics"]["t"]["retention.ms"]["origin"] == "config file: c:2"
     assert document["topics"]["t"]["segment.bytes"]["origin"] == "default"
-    table = run(*arguments).out
+    assert "log.cleaner.enable" not in run(*arguments).out, "of the topic alone"
+    table = run(*without_topic).out
     assert "log.cleaner.enable" in table
     assert "environment: KAFKA_LOG_CLEANER_THREADS" in table
     assert "ORIGIN" not in run("config", "show").out

@@ -22,7 +22,19 @@ COMMANDS = (
             "cleanerd verify --config /etc/kafka/server.properties",
             "cleanerd verify --log-dir /restored/kafka-logs -o jsonl",
         ),
-        arguments=(*LOG_DIRS, *SELECTION, _PROCESSES, output()),
+        arguments=(
+            *LOG_DIRS,
+            *SELECTION,
+            option(
+                "--severity",
+                "list findings from this severity on: error, warning or info; default: warning",
+                choices=("error", "warning", "info"),
+                default="warning",
+                metavar="LEVEL",
+            ),
+            _PROCESSES,
+            output(),
+        ),
     ),
     Command(
         "inspect",

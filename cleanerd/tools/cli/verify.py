@@ -4,13 +4,15 @@ Exit 0 if nothing is wrong but for warnings; 1 if some finding is an error, or n
 2 or 78 if the command line or the configuration is wrong.
 
 JSON and YAML are `{"apiVersion": "cleanerd/v1", "summary": {...}, "findings": [...]}` with `FINDING_FIELDS` for each;
-JSON lines are the findings one by one, then the summary. What does not apply is null.
+JSON lines are the findings one by one, then the summary. What does not apply is null. Findings below `--severity` are only
+counted in the summary.
 """
 
 import json
 import sys
 from argparse import Namespace
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -34,6 +36,7 @@ FINDING_FIELDS = (
 
 def run(arguments: Namespace) -> int:
     """Check, report; returns the exit code."""
+    from cleanerd.tools.insight.findings import Severity  # noqa: PLC0415
     from cleanerd.tools.insight.verify import verify  # noqa: PLC0415 - loads the compiled loops
 
     directories = log_dirs(arguments)
@@ -45,14 +48,15 @@ def run(arguments: Namespace) -> int:
             processes=arguments.processes,
             read=read,
         )
+    listed = report.listed(Severity(arguments.severity))
     match arguments.output:
         case "json" | "yaml":
-            findings = [_fields(finding) for finding in report.findings]
+            findings = [_fields(finding) for finding in listed]
             output.write_document(arguments.output, summary=_summary(report), findings=findings)
         case "jsonl":
-            _write_lines(report)
+            _write_lines(report, listed)
         case _:
-            _write_table(report)
+            _write_table(report, listed)
     return 1 if is_nothing_there(arguments, directories) or not report.is_sound else 0
 
 
@@ -73,15 +77,14 @@ def _summary(report: "VerifyReport") -> dict[str, object]:
     return values | {"errors": counts["error"], "warnings": counts["warning"], "infos": counts["info"]}
 
 
-def _write_lines(report: "VerifyReport") -> None:
-    lines: list[dict[str, object]] = [{"finding": _fields(finding)} for finding in report.findings]
+def _write_lines(report: "VerifyReport", listed: Sequence["Finding"]) -> None:
+    lines: list[dict[str, object]] = [{"finding": _fields(finding)} for finding in listed]
     lines.append({"summary": _summary(report)})
     for line in lines:
         output.write(json.dumps({"apiVersion": API_VERSION, **line}) + "\n")
 
 
-def _write_table(report: "VerifyReport") -> None:
-    findings = report.findings
+def _write_table(report: "VerifyReport", findings: Sequence["Finding"]) -> None:
     if findings:
         write_table(
             {

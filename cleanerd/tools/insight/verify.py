@@ -43,6 +43,12 @@ class VerifyReport:
         """Findings of a severity."""
         return sum(finding.kind.severity is severity for finding in self.findings)
 
+    def listed(self, least: Severity) -> list[Finding]:
+        """Findings that are at least so bad."""
+        worst_first = list(Severity)
+        wanted = worst_first[: worst_first.index(least) + 1]
+        return [finding for finding in self.findings if finding.kind.severity in wanted]
+
     @property
     def is_sound(self) -> bool:
         """Whether there is no error; warnings do not count."""

@@ -69,3 +69,22 @@ def test_logs_that_are_not_there_are_not_sound(run: Run, tmp_path: Path) -> None
     ran = run("verify", f"--log-dir={broker_log_dir(tmp_path / 'logs')}", "--topic=plian")
     assert ran.code == 1
     assert "no log of topic plian was found; did you mean plain?" in ran.err
+
+
+def test_what_is_only_worth_knowing_is_listed_on_demand(run: Run, log_dir: Path) -> None:
+    """A healthy broker has dozens of such findings. They are counted in any case."""
+    damage.bad_crc(log_dir)
+    damage.orphan_index(log_dir)
+    stray = log_dir / "plain-0" / "notes.txt"
+    stray.touch()
+    found = {}
+    for level in ("error", "warning", "info"):
+        document = json.loads(run("verify", f"--log-dir={log_dir}", f"--severity={level}", "-o", "json").out)
+        found[level] = {one["severity"] for one in document["findings"]}
+        assert (document["summary"]["errors"], document["summary"]["infos"]) == (1, 1)
+    assert found == {
+        "error": {"error"},
+        "warning": {"error", "warning"},
+        "info": {"error", "warning", "info"},
+    }
+    assert "info " not in run("verify", f"--log-dir={log_dir}").out
