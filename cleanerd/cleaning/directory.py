@@ -26,6 +26,7 @@ from cleanerd.errors import CleanerdError, JobFailed, LockHeld, LogUncleanable, 
 from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.policy.cleanable import urgency
 from cleanerd.storage.log_dir import CleanedByAnother, LogDir, Owner, why_two_copies
+from cleanerd.storage.partition_dir import check_no_link
 from cleanerd.storage.scan import PartitionSnapshot
 from cleanerd.storage.staged import StagedGroup
 
@@ -110,7 +111,12 @@ class Directory(CommitHost):
         return self._candidates({})
 
     def _leave_copies(self) -> None:
-        """Leave out logs of which another directory of the same broker has a copy."""
+        """Leave out logs that lie elsewhere, behind a link, or of which another directory of the same broker has a copy."""
+        for tp in list(self._found):
+            link = guarded(partial(check_no_link, self._log_dir.partition(tp).path), self.path)
+            if link is not None:
+                self._add_if_wanted(LogResult.of(tp, self.path).failed(link))
+                self._found.remove(tp)
         twice = self._log_dir.copies(self._found)
         self._found = [tp for tp in self._found if tp not in twice]
         for tp, other in twice.items():

@@ -18,6 +18,7 @@ from cleanerd.env.cache import cache_directory, temporary_directory
 SETTING = "spark.local.dir"
 """Spark's: where its scratch files lie, several places divided by commas."""
 _PREFIX = "cleanerd-scratch-"
+_UNLOCKED = "cleanerd-unlocked-"
 _PATH_MAX = 64  # bytes: a socket below has a name of 42, and 107 in all are allowed
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -66,8 +67,15 @@ class Scratch:
             path = tempfile.mkdtemp(prefix=_PREFIX, dir=root)
             with contextlib.suppress(FileNotFoundError):
                 lock = os.open(path, _OPEN)
-                with contextlib.suppress(OSError):  # a file system without locks
+                try:
                     fcntl.flock(lock, fcntl.LOCK_EX)
+                except (
+                    OSError
+                ):  # no locks for us; a process that has them would take it for one that was left
+                    os.close(lock)
+                    os.rmdir(path)
+                    path = tempfile.mkdtemp(prefix=_UNLOCKED, dir=root)
+                    lock = os.open(path, _OPEN)
                 if os.path.exists(path):
                     self.paths.append(path)
                     self._locks.append(lock)

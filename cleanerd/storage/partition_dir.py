@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cleanerd.env.files import Files, FileStat
+from cleanerd.errors import LogUncleanable
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix, TopicPartition, parse_segment_file
 
 
@@ -81,3 +82,12 @@ class PartitionDir:
     def sync(self) -> None:
         """Sync the directory: all names in it reach stable storage."""
         self.files.fsync_dir(self.path)
+
+
+def check_no_link(path: str) -> None:
+    """A log belongs to the directory that it lies in, and what a link leads to may be another one's. Raises LogUncleanable.
+
+    A broker follows links; cleanerd rewrites nothing behind one, neither a partition directory nor a segment (`regular_fd`).
+    """
+    if os.path.islink(path):
+        raise LogUncleanable(f"{path}: a symbolic link is not a partition directory")

@@ -130,3 +130,20 @@ def test_no_read_takes_more_than_its_caller_allows(tmp_path: Path) -> None:
     assert RealFiles().read(str(path), 4) == b"four"
     with pytest.raises(NotRegular, match="expected at most 3 bytes, found 4"):
         RealFiles().read(str(path), 3)
+
+
+def test_a_partition_directory_that_is_a_link_is_left_alone(tmp_path: Path, spark: LazySpark) -> None:
+    """As by the daemon: what lies behind a link may be another one's. A log directory may be a link."""
+    log_dir = write_logs(tmp_path / "logs", GOOD, "linked")
+    elsewhere = (log_dir / "linked-0").rename(tmp_path / "elsewhere")
+    (log_dir / "linked-0").symlink_to(elsewhere)
+    (tmp_path / "link").symlink_to(log_dir)
+    before = stats(elsewhere)
+    ran = clean(spark, tmp_path / "link")
+    assert ran.code == 1
+    assert ran.outcome(GOOD, "link") == "committed"
+    assert (
+        ran.reason("linked", "link")
+        == f"{tmp_path}/link/linked-0: a symbolic link is not a partition directory"
+    )
+    assert stats(elsewhere) == before

@@ -1,5 +1,6 @@
 """Scratch directories: they end with their session, and what a killed process leaves goes at the next look."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -123,6 +125,19 @@ def test_one_that_is_swept_before_it_is_locked_is_made_again(
     monkeypatch.setattr(tempfile, "mkdtemp", make_late)
     assert Scratch([str(tmp_path)]).paths == made[1:]
     assert Path(made[1]).is_dir()
+
+
+def test_one_that_cannot_be_locked_is_deleted_by_its_owner_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a process with locks, outside of this sandbox, would take it for one that was left."""
+    with monkeypatch.context() as refused:
+        refused.setattr(fcntl, "flock", Mock(side_effect=PermissionError(1, "refused")))
+        scratch = Scratch([str(tmp_path)])
+    sweep([str(tmp_path)])
+    assert os.listdir(tmp_path) == [os.path.basename(scratch.paths[0])]
+    scratch.remove()
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("odd", ["a b", "x" * 80])

@@ -40,7 +40,7 @@ from cleanerd.format.names import (
 )
 from cleanerd.storage.checkpoints import LOG_DIR_CHECKPOINTS, read_offsets
 from cleanerd.storage.log_dir import futures
-from cleanerd.storage.partition_dir import PartitionDir
+from cleanerd.storage.partition_dir import PartitionDir, check_no_link
 from cleanerd.storage.scan import Checkpoints, is_kafka_dir
 
 _SETTLED_AFTER_MS = 2_000  # the coarsest clock of a file system in use
@@ -378,8 +378,7 @@ class Inventory:
         identity = self._files.stat(partition.path)
         if entry.is_settled and identity == entry.identity:
             return with_active_size(partition, before) if before is not None else None
-        if os.path.islink(partition.path):
-            raise OSError(0, "a symbolic link is not a partition directory", partition.path)
+        check_no_link(partition.path)
         now_ms = self._clock.now_ms()
         entry.identity, entry.is_settled = identity, False
         contents = read_contents(partition, before)

@@ -132,6 +132,9 @@ KINDS: Mapping[str, Kind] = {
     "truncation": Kind(_W, "a truncation was interrupted", "open the log with its writer, or run `cleanerd clean`"),
     "unreadable": Kind(_E, "a file or directory cannot be read", "check its owner, its mode and the disk"),
     "not_regular": Kind(_E, "something that is no file has the name of one", "remove it"),
+    "link": Kind(
+        _W, "a symbolic link: a broker follows it, cleanerd does not clean the log", "move what it leads to into its place"
+    ),
     "not_judged": Kind(_E, "a defect of cleanerd: this log was not checked to the end", "report it"),
     "changed": Kind(_I, "a segment changed again and again while it was read", "verify it again"),
 }  # fmt: skip

@@ -89,12 +89,18 @@ def list_partition(facts: DirFacts, topic_partition: TopicPartition, directory: 
     except OSError as error:
         found.add("unreadable", directory, -1, "a readable directory", error.strerror)
         return found
+    _look_for_link(found, directory, "a directory")
     live, waiting = _sort_names(found, listed)
     _list_segments(found, live, waiting)
     _read_metadata(found)
     _read_snapshots(found, live)
     _look_at_staged(found, listed)
     return found
+
+
+def _look_for_link(found: Partition, path: str, expected: str) -> None:
+    if os.path.islink(path):
+        found.add("link", path, -1, expected, f"a symbolic link to {os.readlink(path)}")
 
 
 def waiting_swaps(listed: Sequence[str]) -> list[SegmentFileName]:
@@ -202,6 +208,7 @@ def _list_segment(
     except OSError as error:
         found.add("unreadable", path, -1, "a readable file", error.strerror)
         return
+    _look_for_link(found, path, "a regular file")
     is_clean = facts.is_clean and found.topic_partition.topic != names.CLUSTER_METADATA_TOPIC
     watermark = facts.offset(names.REPLICATION_CHECKPOINT, found.topic_partition) or 0
     flushed = facts.offset(names.RECOVERY_POINT_CHECKPOINT, found.topic_partition) or 0

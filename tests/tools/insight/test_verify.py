@@ -58,7 +58,7 @@ def test_a_damage_is_found_where_it_is(harm: Damage, log_dir: Path) -> None:
 
 def test_every_code_has_a_damage() -> None:
     """But those that need two directories, a staged cleaning or a race."""
-    elsewhere = {"meta_mismatch", "partition_twice", "staged", "changed", "not_judged", "no_log_dir"}
+    elsewhere = {"link", "meta_mismatch", "partition_twice", "staged", "changed", "not_judged", "no_log_dir"}
     assert KINDS.keys() - set(damage.DAMAGES.values()) == elsewhere
 
 
@@ -69,6 +69,16 @@ def test_partitions_of_a_zookeeper_broker_need_no_topic_id(log_dir: Path) -> Non
     assert codes(log_dir) == {"partition_metadata_missing": 1}
     (log_dir / names.META_PROPERTIES).write_text("version=0\nbroker.id=1\ncluster.id=c\n")
     assert codes(log_dir) == {}
+
+
+@pytest.mark.parametrize("name", ["plain-0", f"plain-0/{0:020d}.log"])
+def test_a_link_is_followed_and_named(log_dir: Path, tmp_path: Path, name: str) -> None:
+    """As a broker follows it; a cleaning refuses the log (`tests/cleaning/test_odd_files.py`)."""
+    shutil.move(log_dir / name, tmp_path / "elsewhere")
+    (log_dir / name).symlink_to(tmp_path / "elsewhere")
+    (finding,) = findings(log_dir)
+    assert (finding.code, finding.path) == ("link", str(log_dir / name))
+    assert finding.found == f"a symbolic link to {tmp_path / 'elsewhere'}"
 
 
 def test_a_directory_of_another_program_is_named_as_a_whole(tmp_path: Path) -> None:
