@@ -18,6 +18,7 @@ from tests.broker.live import (
     records,
     troubles,
 )
+from tests.broker.swapping import build_agent
 from tests.broker.tools import READ_UNCOMMITTED, read_all
 from tests.broker.workload import create_topics
 from tests.cleaning.test_bad_input import mounted
@@ -89,3 +90,34 @@ def fill(journal: Journal, topic: str, count: int) -> None:
     for entry in records(topic, (number if number % 2 else 0 for number in range(count))):
         journal.send(topic, entry)
     journal.flush()
+
+
+def test_a_swap_needs_no_tenth_of_the_disk_and_goes_group_by_group(tmp_path: Path) -> None:
+    """A log that has no room as a whole, on a disk with less than a tenth free (architecture 2). Nothing waits there."""
+    build_agent()
+    small = tmp_path / "small"
+    small.mkdir()
+    with (
+        mounted(small, "-t", "tmpfs", "-o", "size=48m", "none"),
+        KafkaBroker(tmp_path / "broker", [small], {"log.segment.delete.delay.ms": "1000"}) as broker,
+    ):
+        journal = Journal(broker.bootstrap)
+        create_topics(broker.admin(), {"tight": CONFIG})
+        wait_until(partial(home, "tight", broker.log_dirs), PATIENCE_S)
+        fill(journal, "tight", 16_000)
+        space = space_of(str(small))
+        with (small / "filler").open("wb") as filler:
+            os.posix_fallocate(filler.fileno(), 0, space.free_bytes - 4_000_000)
+        assert space_of(str(small)).free_ratio < 0.1
+        settings = {**SETTINGS, "cleanerd.commit.live": "auto", "log.cleaner.io.max.bytes.per.second": "1e12"}
+        settings |= {"cleanerd.staged.min.free.ratio": 0.1, "cleanerd.retry.backoff.ms": 1000}
+        with running(tmp_path / "daemon", small, topics={}, **settings) as daemon:
+            wait_until(lambda: daemon.log("tight-0")["state"] == "clean", PATIENCE_S, daemon.output)
+            done = [event for event in daemon.history("tight-0") if event["kind"] == "cleaning"]
+            assert {event["committed_by"] for event in done if event["outcome"] == "committed"} == {"swap"}
+            assert any("there is no room" in str(event["reason"]) for event in done), "some groups at a time"
+            assert daemon.stop() == 0
+        seen = read_all(broker, ["tight"], READ_UNCOMMITTED)
+        check_nothing_is_lost(journal.written["tight"], seen["tight"], why="tight")
+        assert len(seen["tight"]) < len(journal.written["tight"])
+        assert troubles(broker) == []

@@ -50,7 +50,7 @@ def share(conditions: Conditions, log_dir: str) -> Share:
     )
     changes = list(_changes(conditions, left=left, waits=way.committed_by == "restart", is_on=is_on))
     text = "; ".join(said) + (f". To change that: {'; '.join(changes)}" if changes else "")
-    return Share(cleans, left, text, (way.committed_by, way.reason, is_seen, cleans > 0, left > 0))
+    return Share(cleans, left, text, (way.committed_by, is_seen, cleans > 0, left > 0))
 
 
 def _changes(conditions: Conditions, *, left: int, waits: bool, is_on: bool) -> Iterator[str]:
