@@ -47,22 +47,18 @@ _WAYS_OUT = (
 SET_BY_OPERATOR = (Layer.COMMAND_LINE, Layer.TOPIC_FILE)
 _LIMITS = ("retention.ms", "retention.bytes")
 _SET_LIMITS = "set retention.ms or retention.bytes of the topic in topics.d or with --topic-set"
+_LEFT = "deletion by time and size is left to its broker, which is down: "
+_OR_SET = f"start the broker; or {_SET_LIMITS}, and its cleanup.policy"
 _NO_LIMIT = Cause(
     "no limit of time or size is configured, and Kafka's defaults delete nothing here", _SET_LIMITS
 )
-_LEFT_TO_BROKER = Cause(
-    "deletion by time and size is left to its broker, which is down: the cluster may have changed the limits since",
-    f"start the broker; or {_SET_LIMITS}",
-)
+_LEFT_TO_BROKER = Cause(f"{_LEFT}the cluster may have changed the limits since", _OR_SET)
 _LEFT_TO_CONFIGURATION = Cause(
-    "deletion by time and size is left to its broker, which is down: the limits are in the configuration of the broker, "
-    "which cleanerd was not given",
-    f"start the broker; or {_SET_LIMITS}",
+    f"{_LEFT}the limits are in the configuration of the broker, which cleanerd was not given", _OR_SET
 )
 _DEFAULT_POLICY = Cause(
-    "deletion by time and size is left to its broker, which is down: that its cleanup.policy is delete is a default of "
-    "Kafka's, and the broker may have another one",
-    f"start the broker; or set cleanup.policy as well, and {_SET_LIMITS}",
+    f"{_LEFT}that its cleanup.policy is delete is a default of Kafka's, and the broker may have another one",
+    _OR_SET,
 )
 _ELSEWHERE = ("confluent.tier.enable", "diskless.enable", "inkless.enable")
 """Settings of topics with which other brokers keep records outside of their log directories."""
