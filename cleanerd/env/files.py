@@ -318,8 +318,13 @@ class RealFiles:
 
     def rename(self, source: str, target: str) -> None:
         """Atomic move within one file system, replacing `target`."""
-        with _parent(target) as (place, new), _parent(source) as (origin, name):
-            os.replace(name, new, src_dir_fd=origin, dst_dir_fd=place)
+        with _parent(source) as (origin, name):
+            there, new = os.path.split(target)
+            if there == os.path.dirname(source):  # a commit has thousands of these, with `.lock` held
+                os.replace(name, new, src_dir_fd=origin, dst_dir_fd=origin)
+                return
+            with _parent(target) as (place, _):
+                os.replace(name, new, src_dir_fd=origin, dst_dir_fd=place)
 
     def unlink(self, path: str) -> None:
         """Remove a name. The space of a large file comes back a little later (`space.wait_for_deleted`)."""
