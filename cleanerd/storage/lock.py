@@ -23,6 +23,8 @@ Invariants
        CAP_LEASE given. Where that is not so, `is_leased` is false, and a broker may meet the lock.
     8. No key of a terminal stops the process while it holds `.lock` (`stop_between_holds`): a broker that starts would wait
        for the lease, and die when the kernel has broken it.
+    9. Somebody may remove the file of a live broker. So where `.lock` is free it is asked whether a process has the
+       segments open all the same (`unlocked`): that counts as a holder.
 """
 
 import contextlib
@@ -40,6 +42,8 @@ from cleanerd.env.files import create_exclusively, own_file
 from cleanerd.env.trust import open_directory
 from cleanerd.errors import DirOffline, LockHeld
 from cleanerd.format import names
+
+from .unlocked import owner_without_lock
 
 POLL_S = 0.1
 """Pause between two attempts of a waiting `LogDirLock`."""
@@ -176,13 +180,7 @@ class LogDirLock:
         slot, self._slot = self._slot, None
         assert slot is not None, "left without having been entered"
         with slot.mutex:
-            assert slot.fd is not None
-            fd, slot.fd = slot.fd, None
-            fcntl.lockf(fd, fcntl.LOCK_UN)
-            # closing is not enough while a child that was just forked has the descriptor, too
-            if slot.is_leased:
-                fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-            os.close(fd)
+            _let_go(slot)
         if self._is_brokers:
             _stops.end_hold()
 
@@ -239,9 +237,15 @@ def probe(log_dir: str, name: str = names.LOCK) -> int | None:
     """Return who holds the lock, without taking it.
 
     Returns the pid of the holder; 0 if there is one that the kernel does not name (another container, an
-    NFS client); None if the lock is free or the file does not exist. Raises `DirOffline`.
+    NFS client); None if the lock is free or the file does not exist, and no broker lost it (invariant 9).
+    Raises `DirOffline`.
     """
     path = os.path.join(log_dir, name)
+    pid = _locked_by(path)
+    return _unlocked(path) if pid is None else pid
+
+
+def _locked_by(path: str) -> int | None:
     slot = _slot_of(path)
     with slot.mutex:
         if slot.fd is not None:
@@ -294,13 +298,47 @@ def _acquire(path: str) -> _Slot:
     with slot.mutex:
         if slot.fd is not None:
             raise LockHeld(f"{path}: held by another thread of this process", os.getpid())
+        if not os.path.lexists(path):
+            _check_nobody_else(path)  # before a file is made in its directory
         for _ in range(ATTEMPTS_MAX):
             fd = _open(path)
             slot.is_leased = _try_lease(path, fd)
             if _try_lock(path, fd):
                 slot.fd = fd
+                try:
+                    _check_nobody_else(path)
+                except BaseException:
+                    _let_go(slot)
+                    raise
                 return slot
     raise LockHeld(f"{path}: replaced by other processes again and again", None)
+
+
+def _check_nobody_else(path: str) -> None:
+    """Raise LockHeld if a broker whose `.lock` was removed works here (invariant 9)."""
+    pid = _unlocked(path)
+    if pid is not None:
+        process = f"process {pid}" if pid else "another process"
+        raise LockHeld(
+            f"{path}: is free, but {process} has segments open for writing: a broker that is starting, or whose .lock "
+            "somebody has removed: stop and start that one, which makes the file again",
+            pid or None,
+        )
+
+
+def _unlocked(path: str) -> int | None:
+    directory, name = os.path.split(path)
+    return owner_without_lock(directory) if name == names.LOCK else None
+
+
+def _let_go(slot: _Slot) -> None:
+    assert slot.fd is not None
+    fd, slot.fd = slot.fd, None
+    fcntl.lockf(fd, fcntl.LOCK_UN)
+    # closing is not enough while a child that was just forked has the descriptor, too
+    if slot.is_leased:
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    os.close(fd)
 
 
 def _try_lease(path: str, fd: int) -> bool:

@@ -64,9 +64,14 @@ def place(running: Place) -> Place:
     return running
 
 
-def test_results_wait_for_the_end_of_the_broker(place: Place) -> None:
-    """While it lives nothing of its files is touched; when it has stopped the daemon commits by itself."""
-    topics = ("alone", "asked")
+@pytest.mark.parametrize("has_lock_file", [True, False], ids=["locked", "removed"])
+def test_results_wait_for_the_end_of_the_broker(place: Place, has_lock_file: bool) -> None:
+    """While it lives nothing of its files is touched; when it has stopped the daemon commits by itself. That is so, too, if
+    somebody has removed its `.lock` (KAFKA-19334).
+    """
+    topics = ("alone", "asked") if has_lock_file else ("alone-unlocked", "asked-unlocked")
+    if not has_lock_file:
+        (place.log_dir / ".lock").unlink()
     with place.paused():
         place.create(dict.fromkeys(topics, COMPACT))
         for topic in topics:
@@ -85,7 +90,7 @@ def test_results_wait_for_the_end_of_the_broker(place: Place) -> None:
         ("waiting", place.broker.pid)
     }
 
-    waiter = start_waiting_commit(place, "asked-0")
+    waiter = start_waiting_commit(place, f"{topics[1]}-0")
     with pytest.raises(subprocess.TimeoutExpired):
         waiter.wait(0.5)
     assert identities(place, topics) == before
