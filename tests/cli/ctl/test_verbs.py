@@ -39,6 +39,7 @@ ANSWERS = [
     (["logs", "orders", "--state", "dirty"], "logs"),
     (["log", "orders-3"], "logs"),
     (["clean", "orders-3", "--force"], "jobs"),
+    (["clean", "orders", "--dry-run"], "explanations"),
     (["jobs"], "jobs"),
     (["jobs", "JOB"], "job"),
     (["pause", "orders", "--reason", "restore", "--ttl", "2h"], "hold"),
@@ -243,6 +244,17 @@ def test_clean_without_wait_says_how_to_follow_its_job(daemon: Daemon) -> None:
     assert ran.returncode == 0
     assert f"`cleanerctl jobs {job['id']}` follows it; --wait waits for the end" in ran.stdout
     assert daemon.ctl("jobs", job["id"]).returncode == 0
+
+
+def test_a_dry_run_explains_each_log_and_starts_nothing(daemon: Daemon) -> None:
+    ran = daemon.ctl("clean", "orders", "--dry-run")
+    assert ran.returncode == 0
+    assert {
+        f"{one['topic']}-{one['partition']}"
+        for one in daemon.json("clean", "orders", "--dry-run")["explanations"]
+    } == {f"{one['topic']}-{one['partition']}" for one in daemon.json("logs", "orders")["logs"]}
+    assert daemon.json("jobs")["jobs"] == []
+    assert daemon.ctl("clean", "nosuch", "--dry-run").returncode == 4
 
 
 def test_pause_says_when_nothing_matches_yet(daemon: Daemon) -> None:

@@ -36,11 +36,19 @@ def clean(
     return tuple(map(parts.jobs.view, dict.fromkeys(found)))
 
 
+def would_clean(control: daemon.Control, pattern: daemon.Pattern) -> tuple[daemon.Explanation, ...]:
+    """What a cleaning would find in each log that matches, looked at as before one. Starts nothing."""
+    return tuple(daemon.explain.explain(control.parts, log, exact=True) for log in control.some(pattern))
+
+
 _CLEAN = Endpoint("POST", "/v1/clean", "jobs", clean)
+_WOULD_CLEAN = Endpoint("GET", "/v1/clean", "explanations", would_clean)
 
 
 def _ask(client: Client, options: Namespace) -> Reply:
-    """With --wait, the jobs when they are done, and failure when one has failed."""
+    """With --wait, the jobs when they are done, and failure when one has failed; with --dry-run, explanations."""
+    if options.dry_run:
+        return Reply(call(client, _WOULD_CLEAN, {"pattern": options.pattern}))
     asked = {"pattern": options.pattern, "force": options.force, "roll": options.roll}
     started = call(client, _CLEAN, asked)
     if not options.wait:
@@ -56,13 +64,19 @@ def _ask(client: Client, options: Namespace) -> Reply:
 VERB = Verb(
     "clean",
     __doc__,
-    (_CLEAN,),
+    (_CLEAN, _WOULD_CLEAN),
     (
         PATTERN,
         option("--force", "ignore the dirty ratio (never the safety bounds)"),
         option("--roll", "close the active segments first, which are never cleaned"),
+        option("--dry-run", "only explain what a cleaning without --force would find in each log"),
         option("--wait", "wait until the jobs are done; exit 1 if one failed"),
     ),
-    ("clean orders-3 --wait", "clean orders --force", "clean orders-3 --roll --wait"),
+    (
+        "clean orders --dry-run",
+        "clean orders-3 --wait",
+        "clean orders --force",
+        "clean orders-3 --roll --wait",
+    ),
     ask=_ask,
 )
