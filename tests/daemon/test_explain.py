@@ -1,17 +1,22 @@
 """What a daemon tells people: why a log is not cleaned and what to do about it, which name was meant, what was asked."""
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from cleanerd.cleaning.result import LogResult
+from cleanerd.daemon.reports.explain import explain
+from cleanerd.errors import JobFailed
 from cleanerd.format import names
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.damage import wrong_crc
 from tests.cleaning.logs import leave_to_nobody, lock_of_another, write_logs
 from tests.daemon.processes import DaemonProcess, running, wait_until
+from tests.operate.world import World
 
 POLICIES = {"good": "compact", "torn": "compact", "held": "compact", "kept": "delete"}
 OTHERS = {"staged": "compact", "future": "compact,delete", "restored": "compact", "nothing": ""}
@@ -218,3 +223,20 @@ def test_retention_is_previewed_explained_and_run(tmp_path: Path) -> None:
         assert daemon.ctl("retention", "nosuch", check=False).returncode == 4
         events = daemon.ask("history", "--all")["events"]
         assert {event["topic"] for event in events if event["kind"] == "retention"} <= {"old", "both"}
+
+
+def test_what_has_failed_is_no_promise(tmp_path: Path) -> None:
+    """Once the pause is over: it is tried again, and what happened the last time is said."""
+    with contextlib.closing(World(tmp_path)) as world:
+        parts = world.parts
+        log = next(log for log in parts.inventory.logs() if parts.conditions.of(log).state == "dirty")
+        assert explain(parts, log, exact=False).decision == "will be cleaned as soon as a worker is free"
+        failed = LogResult.of(log.topic_partition, log.log_dir).failed(
+            JobFailed("no place for scratch files")
+        )
+        for _ in range(2):
+            parts.failures.failed(log, failed, parts.stamp(log), parts.configuration().broker, 0)
+        assert (
+            explain(parts, log, exact=False).decision
+            == "will be tried again as soon as a worker is free (2 failed; the last time: no place for scratch files)"
+        )

@@ -67,9 +67,9 @@ def explain(parts: Parts, log: LogId, *, exact: bool) -> Explanation:
     elif job is not None and job.started_ms is not None:
         decision = f"being cleaned since {utc(job.started_ms)} (job {job.id})"
     elif job is not None:
-        decision = f"will be cleaned as soon as a worker is free: job {job.id} waits"
+        decision = f"{_promise(parts, log)}: job {job.id} waits"
     elif exact or parts.conditions.of(log).state == "dirty":
-        decision = "will be cleaned as soon as a worker is free"
+        decision = _promise(parts, log)
     else:
         decision = "not cleaned: not dirty enough, judging by its files"
     live = parts.inventory.live(log)
@@ -84,6 +84,13 @@ def explain(parts: Parts, log: LogId, *, exact: bool) -> Explanation:
     if advice is not None:
         facts.append(Fact(name="what to do", value=advice))
     return _explanation(log, decision, facts + retention_facts(parts, log))
+
+
+def _promise(parts: Parts, log: LogId) -> str:
+    failure = parts.failures.of(log)
+    if failure is None:
+        return "will be cleaned as soon as a worker is free"
+    return f"will be tried again as soon as a worker is free ({failure.failures} failed; the last time: {failure.reason})"
 
 
 def _explanation(log: LogId, decision: str, facts: list[Fact]) -> Explanation:
