@@ -176,10 +176,7 @@ def _connect(jvm: Jvm, clock: Clock, deadline_s: float) -> socket.socket:
     found = _try_connect(jvm)
     if found is not None:
         return found
-    if not _can_write_to_its_tmp(jvm):
-        raise NoWayIn(
-            f"the JVM of process {jvm.pid} cannot listen: its /tmp cannot be written: {_WITH_AGENT}, or give it another /tmp"
-        )
+    check_tmp(jvm)
     if not jvm.catches_sigquit:
         raise NoWayIn(f"the JVM of process {jvm.pid} does not listen and runs with -Xrs: {jvm.remedy}")
     trigger = _create_trigger(jvm)
@@ -199,6 +196,14 @@ def _connect(jvm: Jvm, clock: Clock, deadline_s: float) -> socket.socket:
         f"the JVM of process {jvm.pid} was asked to listen on {jvm.socket_path} and does not within {TIMEOUT_S:.0f} s: "
         f"{_of_another(jvm)}{jvm.remedy}"
     )
+
+
+def check_tmp(jvm: Jvm) -> None:
+    """Raises NoWayIn where a JVM does not listen, and could not, whatever it is asked."""
+    if not os.path.exists(jvm.socket_path) and not _can_write_to_its_tmp(jvm):
+        raise NoWayIn(
+            f"the JVM of process {jvm.pid} cannot listen: its /tmp cannot be written: {_WITH_AGENT}, or give it another /tmp"
+        )
 
 
 def _can_write_to_its_tmp(jvm: Jvm) -> bool:

@@ -31,7 +31,7 @@ from cleanerd.env.files import Files
 from cleanerd.env.trust import open_directory
 from cleanerd.errors import NoWayIn
 
-from .attach import Jvm, find_jvm, load_agent, peer_of
+from .attach import Jvm, check_tmp, find_jvm, load_agent, peer_of
 from .jar import AgentJar, agent_jar
 from .meeting import is_seen, jar_for, meeting_place
 
@@ -73,6 +73,7 @@ class Session:
                 jvm, jar = find_jvm(self.pid), agent_jar()
                 if not is_seen(jvm, log_dir):  # as `check_has`, before there is a session
                     raise NoWayIn(f"{log_dir} is not where process {pid} has it: {_SAME_PATH}")
+                check_tmp(jvm)
                 directory = meeting_place(jvm, log_dir)
                 if not loads:
                     raise NotLoaded(

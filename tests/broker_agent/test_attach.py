@@ -151,6 +151,8 @@ def test_a_jvm_with_a_tmp_that_it_cannot_write_to(
             assert "its /tmp cannot be written: start it with -javaagent:cleanerd-agent.jar" in str(
                 raised.value
             )
+            with pytest.raises(NoWayIn, match="its /tmp cannot be written"):  # as `broker check` foresees
+                Session(pid, str(place), RealFiles(), SystemClock(), loads=False)
             os.kill(pid, 0)
     finally:
         shutil.rmtree(place)
