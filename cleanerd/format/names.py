@@ -16,6 +16,8 @@ These pieces are joined, and suffixes looked at, here only. A name that does not
 
 import os
 import re
+import unicodedata
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -114,6 +116,18 @@ _PART_END = FileKind.PART.value + Suffix.STAGED.value
 _ATTEMPT = re.compile(rf"(?<=[0-9]{{{OFFSET_DIGITS}}})\.[0-9a-f]{{16}}{re.escape(_PART_END)}\Z")
 _KINDS = {kind.value: kind for kind in FileKind}
 _SUFFIXES = {suffix.value: suffix for suffix in Suffix}
+
+
+def in_other_digits(listed: Iterable[str]) -> str | None:
+    """The first name of a segment's file in digits that are not ASCII: of a JVM that runs in a locale with others.
+
+    Such a broker reads any digits, and writes those of its locale (`NumberFormat`).
+    """
+    return next((name for name in listed if not name.isascii() and parse_segment_file(_in_ascii(name))), None)
+
+
+def _in_ascii(name: str) -> str:
+    return "".join(str(unicodedata.decimal(char)) if char.isdecimal() else char for char in name)
 
 
 # A directory is listed several times, and first segments have the same names everywhere.

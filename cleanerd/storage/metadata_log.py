@@ -48,7 +48,7 @@ from cleanerd.format.metadata_records import (
 from cleanerd.format.names import FileKind, SegmentFileName, parse_segment_file, segment_path
 from cleanerd.storage.doubts import Doubts, Tail
 from cleanerd.storage.index_files import read_offset_index
-from cleanerd.storage.partition_dir import bases_of
+from cleanerd.storage.partition_dir import bases_of, list_segments
 
 ATTEMPTS_MAX = 3
 """How often a directory is listed again when files vanish while they are read."""
@@ -310,7 +310,7 @@ def newest_batches(files: Files, directory: str) -> Iterator[tuple[str, Batch, i
 
     Raises CorruptFile, FileNotFoundError if files vanish meanwhile, OSError.
     """
-    listing = files.list_names(directory)
+    listing = list_segments(files, directory)
     offset = 0
     for name in reversed(snapshot_names(listing)):
         path = os.path.join(directory, name)

@@ -6,8 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cleanerd.env.files import Files, FileStat
-from cleanerd.errors import LogUncleanable
-from cleanerd.format.names import FileKind, SegmentFileName, Suffix, TopicPartition, parse_segment_file
+from cleanerd.errors import CorruptFile, LogUncleanable
+from cleanerd.format.names import (
+    FileKind,
+    SegmentFileName,
+    Suffix,
+    TopicPartition,
+    in_other_digits,
+    parse_segment_file,
+)
 
 
 def bases_of(
@@ -16,6 +23,18 @@ def bases_of(
     """Base offsets of the files of a kind among the names of a directory, ascending."""
     parsed = filter(None, map(parse_segment_file, listing))
     return sorted(name.base_offset for name in parsed if name.kind is kind and name.suffix is suffix)
+
+
+def list_segments(files: Files, directory: str) -> list[str]:
+    """All names in the directory of a partition. Raises CorruptFile for a segment in digits that are not ASCII: half of the
+    log might have such names.
+    """
+    listed = files.list_names(directory)
+    odd = in_other_digits(listed)
+    if odd is not None:
+        found = f"the digits of another locale, in which its broker runs ({odd}): cleanerd leaves such logs to their broker"
+        raise CorruptFile(f"{directory}/{odd}", 0, "a file name in ASCII digits", found)
+    return listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +61,9 @@ class PartitionDir:
         return self.files.list_names(self.path)
 
     def names(self) -> list[SegmentFileName]:
-        """All names in it that parse."""
-        return [name for name in map(parse_segment_file, self.list_names()) if name is not None]
+        """All names in it that parse. Raises CorruptFile as `list_segments`."""
+        listed = list_segments(self.files, self.path)
+        return [name for name in map(parse_segment_file, listed) if name is not None]
 
     def exists(self, name: SegmentFileName) -> bool:
         """Whether there is such a file."""

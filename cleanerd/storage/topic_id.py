@@ -69,7 +69,8 @@ def topic_stamp(partition: PartitionDir) -> str:
 
 
 def why_not_of_cluster(partition: PartitionDir, topic: str, metadata: ClusterMetadata | None) -> str | None:
-    """Why a partition directory of `topic` must be left alone; None: it is the cluster's, or there is none. Raises OSError.
+    """Why a partition directory of `topic` must be left alone; None: it is the cluster's, or there is none. Raises OSError,
+    and CorruptFile as `list_segments`.
 
     A topic that the metadata log does not know has no configuration either: the defaults would be retention
     by time, whatever the topic was.
@@ -80,6 +81,7 @@ def why_not_of_cluster(partition: PartitionDir, topic: str, metadata: ClusterMet
     if not metadata.is_whole and not partition.files.exists(partition.path_of(PARTITION_METADATA)):
         return None  # no broker with ZooKeeper takes it for a stray one
     if expected is None and metadata.is_whole:
+        partition.names()  # else a broker in such a locale is the cause
         return (
             f"{partition.path}: expected a topic of the cluster, found none named {topic} in its metadata log"
         )

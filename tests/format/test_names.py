@@ -12,6 +12,7 @@ from cleanerd.format.names import (
     SegmentFileName,
     Suffix,
     TopicPartition,
+    in_other_digits,
     of_attempt,
     parse_partition_dir,
     parse_segment_file,
@@ -125,3 +126,12 @@ def test_the_part_of_an_attempt_has_a_name_of_its_own():
         f"{7:020d}.0123456789abcdef.log.cleanerd",
     ):
         assert without_attempt(foreign) == foreign
+
+
+def test_digits_of_other_locales_are_seen() -> None:
+    """Spec disk A6: a JVM in an Arabic or Bengali locale names segments in those digits, and reads any."""
+    arabic = "".join(chr(0x660 + int(digit)) for digit in "00000000000000000042")
+    for name in (f"{arabic}.log", f"0{arabic[1:]}.timeindex", f"{arabic}.log.deleted"):
+        assert parse_segment_file(name) is None
+        assert in_other_digits(["00000000000000000000.log", name]) == name
+    assert in_other_digits(["00000000000000000000.log", "caf\u00e9.log", f"{arabic}.txt", arabic]) is None

@@ -81,6 +81,14 @@ def test_names_in_transition_and_foreign_ones_are_no_segments(log_dir: Path) -> 
     assert scan(log_dir).log_end_offset == 8
 
 
+def test_a_log_with_a_segment_in_the_digits_of_another_locale_is_left_alone(log_dir: Path) -> None:
+    """Spec disk A6: its broker reads them; what else there is is only half of the log."""
+    arabic = "".join(chr(0x660 + int(digit)) for digit in f"{8:020d}") + ".log"
+    (log_dir / str(TP) / arabic).write_bytes(b"")
+    with pytest.raises(CorruptFile, match="digits of another locale"):
+        scan(log_dir)
+
+
 @pytest.mark.parametrize("suffix", [Suffix.CLEANED, Suffix.SWAP])
 @pytest.mark.parametrize("kind", [FileKind.LOG, FileKind.TIME_INDEX])
 def test_log_whose_segments_are_being_exchanged_is_not_looked_at(

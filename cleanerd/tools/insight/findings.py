@@ -107,6 +107,11 @@ KINDS: Mapping[str, Kind] = {
     "foreign_directory": Kind(_E, "a directory that keeps a broker from starting", "move it out of the log directory"),
     "foreign_file": Kind(_I, "a file that is not Kafka's", "nothing"),
     "misnamed_file": Kind(_E, "a file whose name keeps a broker from starting", "move it out of the partition"),
+    "other_digits": Kind(
+        _W,
+        "a segment file in the digits of another locale: its broker reads it, as long as it runs in that locale",
+        "leave it where it is, and the broker its locale",
+    ),
     "short_name": Kind(_W, "a segment file whose name does not have 20 digits", "move it out of the partition"),
     "meta_properties": Kind(_E, "meta.properties cannot be read", "restore it from a backup or another directory"),
     "meta_mismatch": Kind(_E, "log directories of one broker that do not belong together", "find out where they are from"),

@@ -23,6 +23,7 @@ from cleanerd.format.names import (
     SegmentFileName,
     Suffix,
     TopicPartition,
+    in_other_digits,
     parse_segment_file,
 )
 from cleanerd.format.partition_metadata import parse_partition_metadata
@@ -159,6 +160,9 @@ def _judge_name(found: Partition, name: str) -> None:
     if name.endswith((".checkpoint", ".checkpoint.deleted", ".checkpoint.part")) and os.path.isfile(path):
         return
     number, _, _ = name.partition(".")
+    if in_other_digits([name]) is not None:
+        found.add("other_digits", path, -1, "an offset in ASCII digits", name)
+        return
     if not os.path.isfile(path) or _SEGMENT_END.search(name) is None:
         found.add("foreign_file", path)
     elif not number.isdecimal() or int(number) > MAX_OFFSET:

@@ -248,6 +248,7 @@ BESIDE = (
     Written("misnamed_file", "plain-0/backup.log"),
     Written("offset_too_large", "plain-0/99999999999999999999.log", code="misnamed_file"),
     Written("short_name", "plain-0/17.log"),
+    Written("other_digits", f"plain-0/{chr(0x660) * 20}.log"),
     Written("meta_properties", "meta.properties", b"version=7\n", 0),
     Written(
         "partition_metadata",
