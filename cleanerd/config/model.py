@@ -133,6 +133,8 @@ class CleanerdConfig(Settings):
         "Whether to use that agent in untested releases of Kafka, too.")] = False
     staged_min_free_ratio: Annotated[Double, between(0, 1), Key("cleanerd.staged.min.free.ratio",
         "Share of the file system that results which wait for a broker to stop leave free for it.")] = 0.1
+    staged_commit_interval_ms: Annotated[Long, at_least(1), Key("cleanerd.staged.commit.interval.ms",
+        "How often to look for a free .lock while something is staged.")] = 1000
     broker_cleaner_grace_ms: Annotated[Long, at_least(0), Key("cleanerd.broker.cleaner.grace.ms",
         "How long a log is left to the cleaner of a live broker once that was seen at work; 0: not at all.")] = 900_000
     shutdown_timeout_ms: Annotated[Long, at_least(0), Key("cleanerd.shutdown.timeout.ms",

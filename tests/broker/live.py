@@ -53,6 +53,7 @@ DAEMON = {
     "cleanerd.min.cleanable.dirty.ratio": "0.0",
     "log.cleaner.backoff.ms": "500",
     "cleanerd.scan.interval.ms": "500",
+    "cleanerd.staged.commit.interval.ms": "200",
     "cleanerd.spark.idle.timeout.ms": "600000",
 }
 """Quick."""

@@ -34,6 +34,7 @@ sys.stdin.readline()
 """
 QUICK = {
     "log.cleaner.min.cleanable.ratio": "0.0",
+    "cleanerd.staged.commit.interval.ms": "10",
     "cleanerd.scan.interval.ms": "1000",
 }
 

@@ -204,6 +204,13 @@ def no_room(running: Running) -> bool:
     return found
 
 
+def staged_pause_s(running: Running) -> object:
+    """How long the committer pauses while something is staged."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(type(running.parts.inventory), "staged", lambda _: [running.t])
+        return pause_s("cleanerd-committer")(running)
+
+
 def grace(running: Running) -> bool:
     """Whether a log is left to the cleaner of a live broker, which is at work."""
     cleaner = type(running.parts.brokers_cleaner)
@@ -369,6 +376,7 @@ EFFECTS: dict[str, Effect] = {
     "cleanerd.commit.live": Effect(lambda running: running.parts.brokers.known_refusal("/d"), "auto", ANY, None),
     "cleanerd.broker.agent.untested": Effect(release, "true", False, True),
     "cleanerd.staged.min.free.ratio": Effect(no_room, "1", False, True),
+    "cleanerd.staged.commit.interval.ms": Effect(staged_pause_s, "3000", 1.0, 3.0),
     # history, metrics, log, and the engine at last
     "cleanerd.metrics.per.partition.topics": Effect(has_series, "t", False, True),
     "cleanerd.log.level": Effect(lambda _: logging.getLogger().level, "debug", logging.INFO, logging.DEBUG),

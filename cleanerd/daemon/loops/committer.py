@@ -4,12 +4,9 @@ from cleanerd.daemon.loops.scanner import Scanner
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.workers import Worker
 
-_EVERY_S = 1.0
-"""A broker that stops tells nobody: this long its next start may find the old segments."""
-
 
 class Committer:
-    """Tries whenever a lock or a staged result has changed, and every second while something is staged."""
+    """Tries whenever a lock or a staged result has changed, and every cleanerd.staged.commit.interval.ms."""
 
     def __init__(self, parts: Parts, scanner: Scanner) -> None:
         self._parts = parts
@@ -28,7 +25,8 @@ class Committer:
             parts.commits.try_all(waiting, self._goes_on)
             self._scanner.refresh()
         is_waiting = bool(parts.inventory.staged())
-        return _EVERY_S if is_waiting else parts.configuration().broker.scan_interval_ms / 1000
+        config = parts.configuration().broker
+        return (config.staged_commit_interval_ms if is_waiting else config.scan_interval_ms) / 1000
 
     def _goes_on(self, log_dir: str) -> bool:
         return not (self._parts.life.stopping.is_set() or self._parts.ownership.is_yielding(log_dir))
