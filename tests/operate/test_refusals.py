@@ -21,7 +21,6 @@ WITHOUT_SPARK = {
     "config reference": ("config", "reference"),
     "completion": ("completion", "bash"),
     "verify": ("verify", "--log-dir", "logs"),
-    "forecast": ("forecast", "--log-dir", "logs", "--set", "log.cleanup.policy=compact"),
     "salvage": ("salvage", "logs/plain-0", "--output", "copy"),
     "broker check": ("broker", "check", "--log-dir", "logs"),
 }
