@@ -28,7 +28,7 @@ from cleanerd.config.settings import Layer
 from cleanerd.env.clock import latest_ms
 from cleanerd.errors import CorruptFile
 from cleanerd.format.errors import FormatError
-from cleanerd.format.names import TopicPartition
+from cleanerd.format.names import PARTITION_METADATA, TopicPartition
 from cleanerd.policy.tombstones import KNOWN_FOR_MS, Stay, why_tombstones_stay
 from cleanerd.storage.checkpoints import last_written_ms
 from cleanerd.storage.doubts import FORBIDDING, Doubts
@@ -159,8 +159,10 @@ class Knowledge:
         """Why tombstones and markers of a log that have expired must stay; None: they may go. Raises OSError.
 
         In a directory that no broker ever owned nobody but the operator reads. In a broker's, other replicas may be away.
+        Where nothing at all is known of the cluster, not even a topic id, who sets the policy on the command line answers
+        for the replicas as well: there is nobody else to ask.
         """
-        if not self.log_dir.is_kafka or REPLICAS in self.assumed:
+        if not self.log_dir.is_kafka or REPLICAS in self.assumed or self._is_operators_alone(tp):
             return None
         metadata, node_id = self.configuration.metadata, self.log_dir.node_id()
         topic_id = None if metadata is None else metadata.topic_ids.get(tp.topic)
@@ -180,6 +182,15 @@ class Knowledge:
         if self._is_final(metadata):
             found = replace(found, known_until_ms=None)
         return why_tombstones_stay(found, node_id, retention_ms, now_ms, latest_ms(self.log_dir.clock))
+
+    def _is_operators_alone(self, tp: TopicPartition) -> bool:
+        """Whether the command line alone says anything of a log: no metadata log, no broker's answer, no topic id."""
+        configuration = self.configuration
+        return (
+            configuration.metadata is None
+            and configuration.topic_origin(tp.topic, "cleanup.policy").layer is Layer.COMMAND_LINE
+            and not self.log_dir.files.exists(self.log_dir.partition(tp).path_of(PARTITION_METADATA))
+        )
 
     def _is_final(self, metadata: ClusterMetadata) -> bool:
         """Whether nothing in the cluster can change before this node runs again."""

@@ -112,6 +112,18 @@ def test_they_stay_where_no_metadata_log_names_the_replicas(tmp_path: Path, spar
     )
 
 
+def test_they_go_where_the_command_line_alone_says_anything_of_the_log(
+    tmp_path: Path, spark: LazySpark
+) -> None:
+    """A log of before topic ids, without a metadata log: nobody else can be asked. One with an id has a cluster."""
+    broker = stamped(Broker(tmp_path / "logs", spark))
+    (broker.log_dir / f"{names.CLUSTER_METADATA_TOPIC}-0").rename(tmp_path / "elsewhere")
+    ids = broker.log_dir / str(TP) / names.PARTITION_METADATA
+    assert broker.clean(HORIZON_MS).outcome == "skipped"
+    ids.unlink()
+    assert broker.clean(HORIZON_MS).removed == {"tombstone": 5}
+
+
 def test_they_go_at_the_word_of_the_operator(broker: Broker) -> None:
     broker.hear(HORIZON_MS, change(SAMPLE_ID, 0, isr=[NODE]))
     assert broker.clean(HORIZON_MS, assumed=frozenset({SETTINGS, NOW})).outcome == "skipped"
