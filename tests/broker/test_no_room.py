@@ -117,10 +117,8 @@ def test_a_swap_needs_no_tenth_of_the_disk_and_goes_group_by_group(tmp_path: Pat
             wait_until(lambda: daemon.log("tight-0")["state"] == "clean", PATIENCE_S, daemon.output)
             done = [event for event in daemon.history("tight-0") if event["kind"] == "cleaning"]
             assert {event["committed_by"] for event in done if event["outcome"] == "committed"} == {"swap"}
-            cleaned = next(event for event in done if event["outcome"] == "committed")
-            assert cleaned["bytes_read"] > cleaned["bytes_before"], (
-                "in a second round for which the first made room"
-            )
+            read = sum(event["bytes_read"] for event in done)
+            assert read > done[-1]["bytes_before"], "once more, when what was swapped first had made room"
             assert daemon.stop() == 0
         seen = read_all(broker, ["tight"], READ_UNCOMMITTED)
         check_nothing_is_lost(journal.written["tight"], seen["tight"], why="tight")
