@@ -224,12 +224,17 @@ def _try_connect(jvm: Jvm) -> socket.socket | None:
     """None while the JVM does not listen: a socket may be left of one that has ended, or be somebody else's, in a /tmp where
     everybody may make files. To that one nothing is said.
     """
-    connected = socket.socket(socket.AF_UNIX)
+    connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         connected.connect(jvm.socket_path)
     except (FileNotFoundError, ConnectionRefusedError):
         connected.close()
         return None
+    except BlockingIOError:  # a full backlog, at which a connect that waits would wait for ever
+        connected.close()
+        raise NoWayIn(
+            f"{jvm.socket_path}: nobody accepts connections: the JVM of process {jvm.pid} hangs"
+        ) from None
     except OSError as error:
         connected.close()
         raise NoWayIn(f"{jvm.socket_path}: cannot be connected to ({error.strerror}): {_OTHERS}") from error

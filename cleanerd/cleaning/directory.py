@@ -22,7 +22,16 @@ from cleanerd.cleaning.retain import Retained, retain_log
 from cleanerd.cleaning.roll import roll
 from cleanerd.cleaning.slices import OF_A_JOB, SliceSize, Weighed
 from cleanerd.cleaning.wanted import ConfiguredNow, check_expired, check_wanted
-from cleanerd.errors import CleanerdError, JobFailed, LockHeld, LogUncleanable, NoSpace, attempt, guarded
+from cleanerd.errors import (
+    CleanerdError,
+    JobFailed,
+    LockHeld,
+    LogUncleanable,
+    NoSpace,
+    PolicyChanged,
+    attempt,
+    guarded,
+)
 from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.policy.cleanable import urgency
 from cleanerd.storage.log_dir import CleanedByAnother, LogDir, Owner, why_two_copies
@@ -172,7 +181,12 @@ class Directory(CommitHost):
         return logs
 
     def check(self, tp: TopicPartition, round_end: int) -> None:
-        """Whether a result is still wanted."""
+        """Whether a result is still wanted, by what is known now. Raises PolicyChanged, and why that is not known."""
+        configuration, request = self._run.configured.for_deletion(), self._request
+        now = LogDir.at(self._log_dir.files, self.path, self._log_dir.clock, self._log_dir.log_dirs)
+        alone = left_alone(now, [tp], configuration, request.topics, request.assumed, has_begun=True)
+        if alone:
+            raise PolicyChanged(f"{self._log_dir.partition(tp).path}: {alone[tp]}")
         check_wanted(self._log_dir, tp, self._topic_config(tp.topic), round_end)
 
     def check_expired(self, tp: TopicPartition) -> None:

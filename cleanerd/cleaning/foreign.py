@@ -38,15 +38,18 @@ def left_alone(
     configuration: Configuration | None,
     named: frozenset[str] | None,
     assumed: frozenset[str] = frozenset(),
+    *,
+    has_begun: bool = False,
 ) -> dict[TopicPartition, str]:
     """Which of these logs are left alone, and why. Raises OSError, CorruptFile.
 
     `configuration` None: none, the host has asked. `named`: topics that the command line names; None for none.
+    `has_begun`: as `Knowledge.why_untouched`.
     """
     if configuration is None:
         return {}
     knowledge = Knowledge(log_dir, configuration, assumed)
-    reasons = {tp: knowledge.why_untouched(tp) for tp in found}
+    reasons = {tp: knowledge.why_untouched(tp, has_begun=has_begun) for tp in found}
     foreign = {tp: reason for tp, reason in reasons.items() if reason is not None}
     if not foreign:
         return {}

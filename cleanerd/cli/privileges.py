@@ -5,6 +5,7 @@ to whom they should. The configuration has been read by then: it may be root's a
 root, and so are others if their owner cannot reach them, or cleanerd: then it stands on `env/trust.py` alone.
 """
 
+import contextlib
 import os
 import pwd
 import sys
@@ -14,8 +15,9 @@ from functools import partial
 import cleanerd
 from cleanerd.cli.output import print_message
 from cleanerd.env.files import RealFiles
-from cleanerd.env.trust import open_directory
+from cleanerd.env.trust import open_directory, why_open
 from cleanerd.errors import BadUsage, Fatal, guarded
+from cleanerd.storage.lock import probe
 from cleanerd.storage.no_log_dir import why_no_log_dir
 
 
@@ -64,6 +66,8 @@ def _make(directory: str, uid: int, gid: int) -> None:
     parent, name = os.path.split(os.path.abspath(directory))
     try:
         with open_directory(parent) as place:
+            if why_open(parent, os.fstat(place), is_sticky_enough=True) is not None:
+                return  # somebody could exchange it for another one of root's, and may be able to make it himself
             os.mkdir(name, 0o750, dir_fd=place)
             made = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
             try:
@@ -82,6 +86,9 @@ def _become(uid: int, gid: int, log_dirs: Sequence[str], made_for_him: Iterable[
         groups, home = [gid], "/"
     else:
         groups, home = os.getgrouplist(user.pw_name, user.pw_gid), user.pw_dir
+    running = _brokers_group(log_dirs, uid)
+    if running is not None:
+        gid, groups = running, list(dict.fromkeys([running, gid, *groups]))
     mine = os.getgroups(), os.getresgid()
     try:
         os.setgroups(groups)
@@ -108,6 +115,18 @@ def _become(uid: int, gid: int, log_dirs: Sequence[str], made_for_him: Iterable[
         print_message(
             f"the log directories belong to {_name(uid)}, who cannot read {unreadable}: cleanerd goes on as root"
         )
+
+
+def _brokers_group(log_dirs: Sequence[str], uid: int) -> int | None:
+    """The group of the user's broker that runs there, None for none: its JVM lets in nobody of another one."""
+    for path in log_dirs:
+        pid = guarded(partial(probe, path), path)
+        if isinstance(pid, int) and pid > 0:
+            with contextlib.suppress(OSError):
+                found = os.stat(f"/proc/{pid}")
+                if found.st_uid == uid:
+                    return found.st_gid
+    return None
 
 
 def _is_unreadable(path: str) -> bool:

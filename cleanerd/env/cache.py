@@ -9,6 +9,11 @@ from collections.abc import Iterator, Mapping
 
 from .trust import why_exposed, why_exposed_itself
 
+_OF_LOG_DIRS = (
+    "meta.properties", ".lock", ".cleanerd.lock", "recovery-point-offset-checkpoint", "cleaner-offset-checkpoint",
+    "bootstrap.checkpoint", "__cluster_metadata-0",
+)  # fmt: skip
+
 
 def cache_directory(environment: Mapping[str, str]) -> str:
     """systemd's cache directory, else that of the user. It may not exist yet, and it may not be writable.
@@ -22,9 +27,14 @@ def cache_directory(environment: Mapping[str, str]) -> str:
     if environment.get("XDG_CACHE_HOME"):
         return os.path.join(environment["XDG_CACHE_HOME"], "cleanerd")
     home = os.path.expanduser("~")
-    if os.path.isabs(home) and os.access(home, os.W_OK | os.X_OK):
+    if os.path.isabs(home) and os.access(home, os.W_OK | os.X_OK) and not _is_log_dir(home):
         return os.path.join(home, ".cache", "cleanerd")
     return os.path.join(temporary_directory() or "/tmp", f"cleanerd-{os.geteuid()}")  # noqa: S108
+
+
+def _is_log_dir(path: str) -> bool:
+    """Whether a home is a log directory as well. No broker starts beside a directory that is no log's, such as `.cache`."""
+    return any(os.path.lexists(os.path.join(path, name)) for name in _OF_LOG_DIRS)
 
 
 def temporary_directory() -> str | None:

@@ -43,7 +43,7 @@ from cleanerd.env.trust import open_directory
 from cleanerd.errors import DirOffline, LockHeld
 from cleanerd.format import names
 
-from .unlocked import owner_without_lock
+from .unlocked import has_leases, owner_without_lock
 
 POLL_S = 0.1
 """Pause between two attempts of a waiting `LogDirLock`."""
@@ -355,7 +355,7 @@ def _try_lease(path: str, fd: int) -> bool:
         try:
             fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         except OSError as error:
-            if error.errno != errno.EAGAIN or not _has_leases(os.path.dirname(path), os.geteuid()):
+            if error.errno != errno.EAGAIN or not has_leases(os.path.dirname(path), os.geteuid()):
                 return False
         else:
             return True
@@ -374,7 +374,7 @@ def may_lease(log_dir: str) -> bool:
         owner = os.stat(os.path.join(log_dir, names.LOCK)).st_uid
     except OSError:
         owner = os.geteuid()  # there is none: it would be ours
-    return _has_leases(log_dir, owner)
+    return has_leases(log_dir, owner)
 
 
 def is_open_elsewhere(path: str) -> bool:
@@ -390,24 +390,6 @@ def is_open_elsewhere(path: str) -> bool:
             return True
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     return False
-
-
-def _has_leases(directory: str, owner: int) -> bool:
-    """Whether the file system knows leases and we may have them of such a user's files: tried on one without a name."""
-    try:
-        fd = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    except OSError:
-        return False
-    try:
-        if owner != os.fstat(fd).st_uid:
-            os.fchown(fd, owner, -1)
-        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-    except OSError:
-        return False
-    else:
-        return True
-    finally:
-        os.close(fd)
 
 
 def _lease_holder(path: str) -> int:

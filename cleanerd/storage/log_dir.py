@@ -195,15 +195,20 @@ class LogDir:
 
     # -- its broker's other directories -------------------------------------------------------------------------
 
-    def siblings(self) -> Iterator["LogDir"]:
-        """The other directories of the same broker, without any that fails."""
+    def siblings(self, *, or_damaged: bool = False) -> Iterator["LogDir"]:
+        """The other directories of the same broker, without any that fails.
+
+        `or_damaged`: those, too, of which it is not known whose they are. They may be this broker's.
+        """
         if not self.is_kafka:
             return
         broker, inode = self._broker(), self.files.stat(self.path).inode
 
         def is_sibling(other: LogDir) -> bool:
             is_other = self.files.exists(other.path) and self.files.stat(other.path).inode != inode
-            return is_other and other._broker() == broker
+            if not is_other or other._broker() == broker:
+                return is_other
+            return or_damaged and whose(self.files, other.path, thorough=True).damage is not None
 
         for path in self.log_dirs:
             other = LogDir(self.files, path, self.clock, is_kafka=True, log_dirs=self.log_dirs)
@@ -261,7 +266,7 @@ class LogDir:
         return found
 
     def _listed_siblings(self) -> Iterator[tuple["LogDir", frozenset[str]]]:
-        for other in self.siblings() if len(self.log_dirs) > 1 else ():
+        for other in self.siblings(or_damaged=True) if len(self.log_dirs) > 1 else ():
             listed = guarded(partial(self.files.list_names, other.path), other.path)
             if not isinstance(listed, CleanerdError):
                 yield other, frozenset(listed)

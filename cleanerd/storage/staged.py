@@ -83,7 +83,7 @@ class StagedGroup:
     checkpoint: int | None = None
     moves_checkpoint: bool = True
     commit_by_ms: int = NO_LIMIT_MS
-    removes_expired: bool = False
+    removes_expired: bool = True
     log_inode: int | None = None
     previous: PreviousGroup | None = None
 

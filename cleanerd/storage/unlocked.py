@@ -102,10 +102,30 @@ def _is_open_for_writing(path: str) -> bool | None:
         )  # what the kernel sends by default would end the process
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except OSError as error:
-        return True if error.errno == errno.EAGAIN and not _is_open_here(fd) else None
+        # NFS 4 and CIFS say EAGAIN of every file of which they have no delegation
+        is_refused = error.errno == errno.EAGAIN and not _is_open_here(fd)
+        return True if is_refused and has_leases(os.path.dirname(path), os.geteuid()) else None
     else:
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
         return False
+    finally:
+        os.close(fd)
+
+
+def has_leases(directory: str, owner: int) -> bool:
+    """Whether the file system knows leases and we may have them of such a user's files: tried on one without a name."""
+    try:
+        fd = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return False
+    try:
+        if owner != os.fstat(fd).st_uid:
+            os.fchown(fd, owner, -1)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    except OSError:
+        return False
+    else:
+        return True
     finally:
         os.close(fd)
 
@@ -114,7 +134,11 @@ def _is_open_here(fd: int) -> bool:
     """Whether this process has the file open otherwise, too."""
     wanted = os.fstat(fd)
     found = 0
-    for name in os.listdir("/proc/self/fd"):
+    try:
+        own = os.listdir("/proc/self/fd")
+    except OSError:  # no /proc: it may be
+        return True
+    for name in own:
         with contextlib.suppress(OSError):
             found += os.path.samestat(os.fstat(int(name)), wanted)
     return found > 1
@@ -124,8 +148,12 @@ def _holder_of_removed(log_dir: str) -> int | None:
     """Who holds the lock of a `.lock` that was here and has no name any more."""
     for pid, inodes in _whole_file_locks().items():
         fds = f"/proc/{pid}/fd"
-        with contextlib.suppress(OSError):  # it has ended, or is another user's
-            for fd in os.listdir(fds):
+        try:
+            listed = os.listdir(fds)
+        except OSError:  # it has ended, or is another user's
+            continue
+        for fd in listed:
+            with contextlib.suppress(OSError):  # closed meanwhile
                 link = os.readlink(f"{fds}/{fd}")
                 if link.endswith(_REMOVED) and os.stat(f"{fds}/{fd}").st_ino in inodes:
                     directory = f"/proc/{pid}/root{link.removesuffix(_REMOVED)}"

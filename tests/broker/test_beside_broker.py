@@ -100,7 +100,8 @@ def deck(world: World) -> list[Callable[[], None]]:
 
     restarts = [clean_restart, broker_killed, killed_while_committing]
     others = [world.kill_daemon_at_work, world.recreate, world.move, world.delete_records, world.flip_policy]
-    return [*restarts, *others, world.race, world.mute, world.hold, world.reload]
+    mutes = [world.mute] if world.swaps else []  # by a lease, through the agent
+    return [*restarts, *others, world.race, *mutes, world.hold, world.reload]
 
 
 def finish(world: World) -> Counter[tuple[str, str]]:

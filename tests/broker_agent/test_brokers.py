@@ -1,11 +1,16 @@
 """Which session a log directory gets, and for how long a broker that cannot be asked is left alone."""
 
+import os
+import socket
 import threading
+from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from cleanerd.broker_agent import brokers
+from cleanerd.broker_agent import attach, brokers
 from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.broker_agent.session import Session
 from cleanerd.config.load import resolve
@@ -118,3 +123,17 @@ def test_a_broker_that_hangs_keeps_nobody_from_the_others(
             may_end.set()
             thread.join(60)
     assert asked.why_not("/opens") is None
+
+
+def test_a_backlog_that_is_full_holds_nobody_up(tmp_path: Path) -> None:
+    """Of a JVM that hangs: each try leaves a connection there, until a connect that waits would wait for ever."""
+    path = str(tmp_path / "hangs")
+    with socket.socket(socket.AF_UNIX) as listening, ExitStack() as tries:
+        listening.bind(path)
+        listening.listen(0)
+        jvm = cast(attach.Jvm, SimpleNamespace(pid=os.getpid(), uid=os.geteuid(), socket_path=path))
+        connected = attach._try_connect(jvm)
+        assert connected is not None
+        tries.enter_context(connected)
+        with pytest.raises(NoWayIn, match="nobody accepts connections"):
+            attach._try_connect(jvm)

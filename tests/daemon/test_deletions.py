@@ -104,6 +104,20 @@ def test_5_8_all_are_attempted_even_if_one_fails(
     assert pending.run_due(NOW_MS + RETRY_MS) == Deleted(files=1, bytes=5)
 
 
+def test_a_name_that_cannot_be_read_is_the_trouble_of_its_log(
+    pending: PendingDeletions, partition: Path
+) -> None:
+    """Of a broker in a locale with other digits: the others are deleted, and the thread goes on."""
+    other = partition.parent / "other-0"
+    other.mkdir()
+    odd, sound = deleted_file(partition), deleted_file(other)
+    (partition / ("\u0660" * 20 + ".log")).touch()
+    pending.add([odd, sound], NOW_MS)
+    done = pending.run_due(NOW_MS)
+    assert list(done.failures) == [odd]
+    assert not os.path.exists(sound)
+
+
 def test_5_8_missing_files_are_only_noted(pending: PendingDeletions, partition: Path) -> None:
     """A broker deleted them when it loaded the log, or the partition is gone with its directory."""
     paths = [deleted_file(partition, base) for base in (0, 5)]

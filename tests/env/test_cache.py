@@ -20,6 +20,17 @@ def test_cache_directory(environment: dict[str, str], directory: str) -> None:
     assert cache_directory(environment) == directory
 
 
+@pytest.mark.parametrize("name", ["meta.properties", ".lock", "__cluster_metadata-0"])
+def test_a_home_that_is_a_log_directory_has_no_cache_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """No broker starts beside `.cache`: each directory there has to be that of a log (spec disk A1)."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_directory({}) == str(tmp_path / ".cache" / "cleanerd")
+    (tmp_path / name).touch()
+    assert not cache_directory({}).startswith(str(tmp_path))
+
+
 def make_private(place: Path) -> Path:
     """A directory as it should be, with something in it."""
     (place / "below").mkdir(parents=True)

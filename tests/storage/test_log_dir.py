@@ -105,3 +105,18 @@ def test_a_damaged_checkpoint_of_the_other_is_its_own_trouble(log_dirs: tuple[Pa
     record(log_dirs)
     assert path.read_text() == "0\n9\n"
     assert entries(log_dirs[1]) == {TP: 5}
+
+
+def test_2_10_a_move_into_a_directory_that_lost_its_meta_properties_is_seen(
+    log_dirs: tuple[Path, Path],
+) -> None:
+    """Its broker goes on with the move once the file is back: what it copied does not fit to a log cleaned meanwhile."""
+    a, b = log_dirs
+    (a / f"{TP}.0123456789abcdef0123456789abcdef-future").mkdir()
+    (a / names.META_PROPERTIES).unlink()
+    (a / names.REPLICATION_CHECKPOINT).write_text("0\n0\n")
+    found = LogDir.at(FILES, str(b), SystemClock(), [str(a), str(b)])
+    assert found.elsewhere([TP]) == {TP: f"its broker moves it to {a}"}
+    (a / names.REPLICATION_CHECKPOINT).unlink()  # nobody's, as far as anything shows
+    (a / f"{TP}.0123456789abcdef0123456789abcdef-future").rmdir()
+    assert found.elsewhere([TP]) == {}

@@ -128,11 +128,13 @@ def test_other_segments_are_asked_when_the_last_ones_are_gone(log_dir: Path) -> 
         assert owner_without_lock(str(log_dir)) == pid
 
 
-@pytest.mark.parametrize("error", [errno.EINVAL, errno.EACCES, errno.EPERM, errno.ENOSYS])
+@pytest.mark.parametrize("error", [errno.EINVAL, errno.EACCES, errno.EPERM, errno.ENOSYS, errno.EAGAIN])
 def test_without_leases_the_lock_of_a_file_without_a_name_tells(
     log_dir: Path, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
-    """A network file system, a sandbox. A process without that lock cannot be known there."""
+    """A network file system, on which all files may look open (NFS 4), a sandbox. A process without that lock cannot be
+    known there.
+    """
     real = fcntl.fcntl
 
     def no_lease(fd: int, command: int, argument: int | bytes = 0) -> int | bytes:

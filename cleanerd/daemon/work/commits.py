@@ -32,6 +32,7 @@ from cleanerd.errors import (
     Aborted,
     CleanerdError,
     CorruptFile,
+    DirOffline,
     LockHeld,
     PolicyChanged,
     SourceChanged,
@@ -90,8 +91,8 @@ class Commits:
             try:
                 waits = self.ownership.way(log_dir).committed_by == "restart"
                 error = self.ownership.at(log_dir).why_full(config, waits=waits)
-            except OSError:
-                continue  # the next scan takes it offline
+            except (OSError, DirOffline):
+                continue  # the next scan takes it offline, or has
             if error is not None:
                 full[log_dir] = f"{error}: {error.remedy}"
         return full

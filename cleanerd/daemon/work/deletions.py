@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.errors import DirOffline, LockHeld
+from cleanerd.errors import CleanerdError, LockHeld
 from cleanerd.format.names import Suffix
 from cleanerd.storage.delete import deleted_files, unlink_all
 from cleanerd.storage.lock import LogDirLock
@@ -43,7 +43,7 @@ class Deleted:
 
     files: int = 0
     bytes: int = 0
-    failures: dict[str, OSError | DirOffline] = field(default_factory=dict)
+    failures: dict[str, OSError | CleanerdError] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class PendingDeletions:
                         self._delete(some, now_ms, done)
             except LockHeld:
                 break
-            except (OSError, DirOffline) as error:
+            except (OSError, CleanerdError) as error:
                 self._postpone(some, now_ms)
                 done.failures |= dict.fromkeys(some, error)
 

@@ -60,6 +60,14 @@ def kept_holds(state_dir: str) -> list[Hold] | None:
         ) from error
 
 
+def _is_unused(state_dir: str) -> bool:
+    """Whether no daemon has kept anything there: one that works in a log directory names it there."""
+    try:
+        return all(_is_absent(os.path.join(state_dir, name)) for name in (HISTORY, STATE_LOCK))
+    except OSError:
+        return False
+
+
 def _is_absent(path: str) -> bool:
     """Whether nothing has this name. Raises OSError where that cannot be known."""
     try:
@@ -122,6 +130,8 @@ class HoldsOnDisk:
         keeper, now_ms = read_keeper(log_dir), self._clock.now_ms()
         found = list[tuple[str, Hold]]()
         for state_dir in dict.fromkeys((*([keeper] if keeper else []), *self._state_dirs)):
+            if state_dir != keeper and _is_unused(state_dir):
+                continue
             holds = kept_holds(state_dir)
             if holds is None and state_dir == keeper:
                 self._warn(

@@ -60,10 +60,13 @@ class TopicAnswers:
             if quickly and now_s - self._asked_s < _JUST_S:
                 return
             self._asked_s = now_s
-            found = ask_brokers(brokers, self._files, self.log_dirs)
-            if found is not None:
-                self._take(found, asked_ms)
-            self.held = self._holds()
+            found = None
+            try:
+                found = ask_brokers(brokers, self._files, self.log_dirs)
+                if found is not None:
+                    self._take(found, asked_ms)
+            finally:  # an answer that cannot be read vouches for nothing
+                self.held = self._holds()
             if found is not None:
                 self._save()
 
