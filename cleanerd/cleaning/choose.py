@@ -12,9 +12,9 @@ from cleanerd.config.model import CleanerdConfig, TopicConfig
 from cleanerd.config.settings import DEFAULT
 from cleanerd.env.files import Files
 from cleanerd.env.pace import Pace
-from cleanerd.errors import CleanerdError, CorruptFile, attempt, guarded
+from cleanerd.errors import CleanerdError, CorruptFile, attempt
 from cleanerd.format import names
-from cleanerd.format.names import DirKind, FileKind, Suffix, TopicPartition, parse_partition_dir
+from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
 from cleanerd.policy.cleanable import (
     CleanableRange,
     CompactionConfig,
@@ -26,7 +26,7 @@ from cleanerd.policy.tombstones import Stay
 from cleanerd.storage.changed import changed_while_read, stamps
 from cleanerd.storage.checkpoints import read_leader_epochs
 from cleanerd.storage.log_dir import LogDir
-from cleanerd.storage.partition_dir import PartitionDir
+from cleanerd.storage.partition_dir import log_size
 from cleanerd.storage.scan import Checkpoints, PartitionSnapshot
 from cleanerd.storage.stability import Stability, read_stability
 from cleanerd.storage.staged import StagedGroup
@@ -157,19 +157,6 @@ def failed_on_disk(log_dir: LogDir, tp: TopicPartition, error: CleanerdError) ->
         result,
         bytes_before=size_bytes, bytes_after=size_bytes, segments_before=segments, segments_after=segments,
     )  # fmt: skip
-
-
-def log_size(partition: PartitionDir) -> tuple[int, int]:
-    """Bytes and number of the segments, as far as they can be read. Never raises."""
-
-    def measured() -> tuple[int, int]:
-        logs = [
-            name for name in partition.names() if name.kind is FileKind.LOG and name.suffix is Suffix.LIVE
-        ]
-        return sum(partition.stat(name).size_bytes for name in logs), len(logs)
-
-    size = guarded(measured, partition.path)
-    return (0, 0) if isinstance(size, CleanerdError) else size
 
 
 def examine_all(

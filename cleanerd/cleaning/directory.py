@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.cleaning.batching import in_jobs, one_by_one
-from cleanerd.cleaning.choose import Candidate, examine_all, failed_on_disk, log_size
+from cleanerd.cleaning.choose import Candidate, examine_all, failed_on_disk
 from cleanerd.cleaning.clean import Cleaner
 from cleanerd.cleaning.commit_host import CommitHost
 from cleanerd.cleaning.committer import Committer, has_result, in_rounds
@@ -35,7 +35,7 @@ from cleanerd.errors import (
 from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.policy.cleanable import urgency
 from cleanerd.storage.log_dir import CleanedByAnother, LogDir, Owner, why_two_copies
-from cleanerd.storage.partition_dir import check_no_link
+from cleanerd.storage.partition_dir import check_no_link, log_size
 from cleanerd.storage.scan import PartitionSnapshot
 from cleanerd.storage.staged import StagedGroup
 

@@ -34,7 +34,7 @@ from cleanerd.storage.checkpoints import last_written_ms
 from cleanerd.storage.doubts import FORBIDDING, Doubts
 from cleanerd.storage.lock import other_holder
 from cleanerd.storage.log_dir import LogDir
-from cleanerd.storage.metadata_log import Vouched, read_vouched
+from cleanerd.storage.metadata_log import Vouched, last_appended_ms, read_vouched
 from cleanerd.storage.replicas import FollowedReplicas
 from cleanerd.storage.topic_id import why_not_of_cluster
 from cleanerd.storage.whose import partition_sign, why_of_broker
@@ -209,8 +209,8 @@ class Knowledge:
         if latest_ms(self.log_dir.clock) - vouched.until_ms <= KNOWN_FOR_MS:
             return None
         return (
-            f"the broker of {self.log_dir.path} is down, and its last sign of life was at {utc(vouched.until_ms)}: "
-            f"the cluster may have changed the settings of its topics since then; {_WAYS_OUT}"
+            f"the broker of {self.log_dir.path} is down or cut off from its controllers, and its last sign of life was at "
+            f"{utc(vouched.until_ms)}: the cluster may have changed the settings of its topics since then; {_WAYS_OUT}"
         )
 
     @property
@@ -247,18 +247,27 @@ class Knowledge:
         return self.configuration.topic_origin(topic, key).layer
 
     def _vouched(self) -> Vouched | None:
-        """How far a stopped broker vouches for settings; None: it lives, or nobody else can change them."""
+        """How far a broker vouches for settings that has stopped, or lives and hears nothing from its controllers.
+
+        None: it lives and hears, or nobody else can change them.
+        """
         log_dir, metadata = self.log_dir, self.configuration.metadata
         if metadata is None or not log_dir.is_kafka or self._is_final(metadata):
             return None
         own = {log_dir.path, *([os.path.dirname(metadata.directory)] if metadata.is_whole else [])}
-        if any(other_holder(path) is not None for path in own):
+        lives = any(other_holder(path) is not None for path in own)
+        if lives and not (metadata.is_whole and self._hears_nothing(metadata)):
             return None
         if metadata.is_whole:
             return read_vouched(
                 log_dir.files, metadata, {*own, *log_dir.log_dirs, *self.configuration.broker.log_dirs}
             )
         return Vouched(last_written_ms(log_dir.files, own), Doubts())
+
+    def _hears_nothing(self, metadata: ClusterMetadata) -> bool:
+        """Whether a running broker has no news from its controllers: one that starts without them, or is cut off."""
+        written_ms = last_appended_ms(self.log_dir.files, metadata.directory)
+        return latest_ms(self.log_dir.clock) - written_ms > KNOWN_FOR_MS
 
     def _why_not_loaded(self, topic: str) -> str | None:
         """Why the broker may be unable to load a log that was cleaned; None: it can, or an operator wants it cleaned."""

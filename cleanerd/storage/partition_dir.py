@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cleanerd.env.files import Files, FileStat
-from cleanerd.errors import CorruptFile, LogUncleanable
+from cleanerd.errors import CleanerdError, CorruptFile, LogUncleanable, guarded
 from cleanerd.format.names import (
     FileKind,
     SegmentFileName,
@@ -102,6 +102,19 @@ class PartitionDir:
     def sync(self) -> None:
         """Sync the directory: all names in it reach stable storage."""
         self.files.fsync_dir(self.path)
+
+
+def log_size(partition: PartitionDir) -> tuple[int, int]:
+    """Bytes and number of the segments, as far as they can be read. Never raises."""
+
+    def measured() -> tuple[int, int]:
+        logs = [
+            name for name in partition.names() if name.kind is FileKind.LOG and name.suffix is Suffix.LIVE
+        ]
+        return sum(partition.stat(name).size_bytes for name in logs), len(logs)
+
+    size = guarded(measured, partition.path)
+    return (0, 0) if isinstance(size, CleanerdError) else size
 
 
 def check_no_link(path: str) -> None:

@@ -1,5 +1,6 @@
 """What is known of a log, and what is removed without it: nothing (the table of architecture 2)."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from uuid import UUID
@@ -130,7 +131,9 @@ def test_in_a_directory_of_no_broker_a_limit_deletes_and_a_default_does_not(nobo
     assert "Kafka's defaults delete nothing here" in nobodys.knowledge(found).why_kept("own").text
 
 
-NOW_MS = SystemClock().now_ms()
+NOW_MS = (
+    SystemClock().now_ms() + 12 * HOUR_MS
+)  # later than the machine's clock, however long a run of all tests takes
 LOG = TopicPartition("orders", 0)
 
 
@@ -149,7 +152,12 @@ class Stopped:
         frames = [topic("orders", SAMPLE_ID), compact, *more]
         data = batch(0, frames) + batch(len(frames), [SKIPPED], at_ms=last_ms)
         directory = log(self.path / "__cluster_metadata-0", log_0=data)
+        self.append(last_ms)
         (directory / "quorum-state").write_text(f'{{"currentVoters":[{voters}],"data_version":0}}')
+
+    def append(self, at_ms: int) -> None:
+        """As far as the time of the file tells."""
+        os.utime(self.path / "__cluster_metadata-0" / f"{0:020d}.log", ns=(at_ms * 10**6,) * 2)
 
     def why(
         self, now_ms: int, *assumed: str, topics: Sequence[tuple[str, str, str]] = (), has_begun: bool = False
@@ -178,7 +186,7 @@ def test_what_a_stopped_broker_knew_holds_for_some_minutes(stopped: Stopped) -> 
 
 def test_an_earlier_time_makes_nothing_younger(stopped: Stopped) -> None:
     """`--now-ms`: the clock of the machine counts."""
-    long_ago_ms = NOW_MS - 10 * KNOWN_FOR_MS
+    long_ago_ms = SystemClock().now_ms() - 10 * KNOWN_FOR_MS
     stopped.write_metadata(long_ago_ms)
     assert "last sign of life" in str(stopped.why(long_ago_ms))
 
@@ -194,7 +202,9 @@ def test_what_lets_work_begin_later(stopped: Stopped) -> None:
     stopped.write_metadata(NOW_MS)
     (stopped.path / LOCK).touch()
     with lock_of_another(stopped.path / LOCK):
-        assert stopped.why(late_ms) is None, "it lives"
+        assert stopped.why(late_ms) is not None, "it lives, and hears nothing"
+        stopped.append(late_ms)
+        assert stopped.why(late_ms) is None, "it lives, and hears from its controllers"
     assert stopped.why(late_ms) is not None
 
 
@@ -222,6 +232,7 @@ def test_what_the_cluster_may_not_have_accepted_is_not_known(
     assert stopped.why(NOW_MS, SETTINGS) is None
     assert stopped.why(NOW_MS, topics=[("orders", "cleanup.policy", "compact")]) is None
     (stopped.path / LOCK).touch()
+    stopped.append(NOW_MS)
     with lock_of_another(stopped.path / LOCK):
         assert stopped.why(NOW_MS) is None
 

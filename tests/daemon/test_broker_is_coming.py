@@ -29,13 +29,13 @@ from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
 from tests.broker.test_start_beside_commits import QUICK, STAGING_S, kill, start, waiting
 from tests.cleaning.logs import (
-    META_PROPERTIES,
     TRUTH,
     assert_settled,
     clean,
     contents,
     lock_of_another,
     newest,
+    stop_broker,
     write_logs,
 )
 from tests.daemon.inventories import HandClock
@@ -49,6 +49,8 @@ from tests.storage.leases import without_leases
 BUSY = 75
 COMING = "a broker is about to start"
 TOPICS = ("one", "two", "three")
+EXPIRING = "delete\nretention.ms=60000"
+"""A policy, and a limit that names the topic: no other one deletes beside a stopped broker."""
 LATE = ("dirty-0", "expires-0", "horizon-0")
 SETTINGS = {
     **QUICK,
@@ -69,7 +71,7 @@ def test_nothing_begins_until_the_broker_has_come_and_a_forgotten_hold_delays_no
     for late in LATE:
         (log_dir / late).rename(tmp_path / late)
     broker, topics = start(log_dir), dict.fromkeys(("waits", "dirty", "graves", "horizon"), "compact")
-    with running(tmp_path / "daemon", log_dir, topics=topics | {"expires": "delete"}, **SETTINGS) as daemon:
+    with running(tmp_path / "daemon", log_dir, topics=topics | {"expires": EXPIRING}, **SETTINGS) as daemon:
         daemon.wait(lambda: waiting(log_dir) == 2, STAGING_S)
         daemon.ask("pause", "*", "--reason", "forgotten")
         kill(broker)
@@ -94,8 +96,8 @@ def test_nothing_begins_until_the_broker_has_come_and_a_forgotten_hold_delays_no
         assert contents(log_dir / "expires-0") == before, "no retention"
 
         broker = start(log_dir)
-        daemon.wait(lambda: waiting(log_dir) == 3, 20)
-        assert set(triggers(daemon)) == {"schedule", "horizon"}
+        # the pass finds nothing to stage: where replicas are not known, tombstones stay (architecture 2)
+        daemon.wait(lambda: waiting(log_dir) == 2 and set(triggers(daemon)) == {"schedule", "horizon"}, 20)
         kill(broker)
         daemon.wait(lambda: waiting(log_dir) == 0, 20)
         daemon.wait(lambda: contents(log_dir / "expires-0") != before, 10)
@@ -176,7 +178,7 @@ class SlowFiles(RealFiles):
 def world(tmp_path: Path) -> Iterator[World]:
     """A broker's directory `a`."""
     world = World(tmp_path)
-    (world.a / names.META_PROPERTIES).write_text(META_PROPERTIES)
+    stop_broker(world.a, dict.fromkeys(TOPICS, 1_000_000))
     for topic in TOPICS:
         world.configure_topic(topic, "compact")
     yield world
@@ -208,7 +210,7 @@ def test_without_leases_a_slice_ends_in_time_and_three_times_as_long_is_left_to_
     with without_leases(world.a / names.LOCK):
         views = commits.try_all(map(world.log, TOPICS), lambda _: True)
     assert {(view.topic, view.outcome) for view in views} == {(topic, "committed") for topic in TOPICS}
-    assert len(held_s) > 2
+    assert len(held_s) >= 2
     assert max(held_s) <= 2 * HOLD_S
     assert paused_s == pytest.approx([3 * held for held in held_s])
 

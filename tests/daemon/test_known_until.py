@@ -96,6 +96,9 @@ def test_a_broker_that_lives_again_is_known_again(beside: Beside) -> None:
     (beside.broker.path / LOCK).touch()
     with lock_of_another(beside.broker.path / LOCK):
         beside.scanner.refresh()
+        assert "cut off from its controllers" in str(beside.ignored())
+        beside.broker.append(beside.clock.now_ms())
+        beside.scanner.refresh()
         assert beside.ignored() is None
     beside.scanner.refresh()
     assert beside.ignored() is not None

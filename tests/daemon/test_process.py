@@ -3,8 +3,6 @@
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +12,7 @@ import pytest
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import SEGMENT_BYTES, assert_settled, contents, newest, segment, write_logs
-from tests.daemon.processes import DaemonProcess, cmdline, descendants, environment, running
+from tests.daemon.processes import DaemonProcess, cmdline, descendants, running
 
 pytestmark = pytest.mark.soak
 
@@ -188,15 +186,3 @@ def test_bad_configuration_ends_with_78_and_names_every_problem(place: Path) -> 
     assert daemon.spawn().wait(60) == 78
     assert "log.cleaner.threads" in daemon.output()
     assert "cleanerd.nonsense" in daemon.output()
-
-
-def test_an_idle_daemon_imports_neither_numba_nor_pyspark() -> None:
-    """Nor does reading its configuration."""
-    code = (
-        "import sys, cleanerd.cli.run; from cleanerd.config.sources import read_sources; read_sources();"
-        "print([name for name in ('numba', 'llvmlite', 'pyspark', 'pandas') if name in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment()
-    )
-    assert done.stdout.strip() == "[]"

@@ -18,7 +18,6 @@ from functools import cache, partial
 
 import structlog
 
-from cleanerd.cleaning.choose import log_size
 from cleanerd.cleaning.delete_records import DeletionForbidden, delete_records
 from cleanerd.cleaning.knowledge import Knowledge
 from cleanerd.cleaning.retain import Preview, Retained, preview, retain_log
@@ -41,7 +40,7 @@ from cleanerd.policy.retention import Keeper
 from cleanerd.storage.delete import deleted_files
 from cleanerd.storage.generation import end_left_truncation
 from cleanerd.storage.log_dir import LogDir, Owner
-from cleanerd.storage.partition_dir import PartitionDir
+from cleanerd.storage.partition_dir import PartitionDir, log_size
 from cleanerd.storage.scan import Checkpoints
 from cleanerd.storage.topic_id import why_not_of_cluster
 
