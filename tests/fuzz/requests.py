@@ -45,6 +45,7 @@ EXAMPLES: dict[str, tuple[str, dict[str, object] | None]] = {
     "throttle": ("/v1/throttle", None),
     "set_throttle": ("/v1/throttle", {"io_bytes_per_s": 1e6}),
     "clean": ("/v1/clean", {"pattern": "orders-3", "force": True}),
+    "would_clean": ("/v1/clean?pattern=orders", None),
     "pause": ("/v1/pause", {"pattern": "orders", "owner": "me", "ttl_ms": 1000}),
     "resume": ("/v1/resume", {"selector": "payments"}),
     "abort": ("/v1/abort", {"pattern": "orders", "timeout_ms": 1}),

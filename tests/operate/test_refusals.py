@@ -129,6 +129,8 @@ def test_a_cleaning_works_without_or_says_what_is_short(tmp_path: Path, refusal:
 def test_in_a_container_that_lacks_a_file_system(place: Path, command: str, hidden: str) -> None:
     """readOnlyRootFilesystem without a volume at /tmp; no /proc. What only reads needs neither."""
     places = ("/tmp", "/var/tmp", "/dev/shm", "/run") if hidden != "/proc" else ("/proc",)
+    if any(BIN.is_relative_to(one) for one in places):
+        pytest.skip(f"the installation itself lies below one of {', '.join(places)}")
     own = Path("/srv") / f"cleanerd-test-{os.getpid()}"
     shutil.copytree(place, own)
     try:

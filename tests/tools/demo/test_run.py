@@ -17,6 +17,9 @@ from tests.cli.conftest import CLEANERD, Run
 
 NOW_MS = 1_700_000_000_000
 
+ASSUMED = "cleanerd: assumed, as --assume says: now\n"
+"""Deletions are over in the demo's last round, which is days ahead."""
+
 
 def test_demo_cleans_live_logs_and_loses_no_key(
     spark: LazySpark, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -29,7 +32,7 @@ def test_demo_cleans_live_logs_and_loses_no_key(
     assert "superseded" in out
     assert "tombstone" in out
     assert "aborted" in out
-    assert err.replace("cleanerd: assumed, as --assume says: now\n", "").count("cleanerd: ") == 0
+    assert err.replace(ASSUMED, "").count("cleanerd: ") == 0
     for topic in TOPICS:
         assert any(read_records(str(tmp_path / "logs" / f"{topic.name}-0"), isolation="read_committed"))
 
@@ -39,7 +42,7 @@ def test_the_demo_as_it_is_called() -> None:
     """With a session of its own; nothing is amiss, and no message says so."""
     ran = subprocess.run([*CLEANERD, "demo"], capture_output=True, text=True, timeout=300, check=False)
     assert (ran.returncode, ran.stdout[:8]) == (0, "1. Write"), ran.stderr
-    assert "cleanerd: " not in ran.stderr
+    assert ran.stderr.replace(ASSUMED, "").count("cleanerd: ") == 0
 
 
 def test_directory_must_be_empty(run: Run, tmp_path: Path) -> None:
