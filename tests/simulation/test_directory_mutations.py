@@ -50,7 +50,7 @@ def test_it_finds_a_checkpoint_with_entries_of_all_directories(monkeypatch: Patc
 def test_it_finds_a_second_entry(brokers: None, monkeypatch: Patch) -> None:
     """Of a replica that a broker without a cleaner has moved."""
     monkeypatch.setattr(moving, "CLEANER_SHARE", 0.0)
-    monkeypatch.setattr(LogDir, "siblings", lambda _: iter(()))
+    monkeypatch.setattr(LogDir, "siblings", lambda _, **__: iter(()))
     found("gets an entry of .* has one")
 
 
@@ -77,10 +77,10 @@ def test_it_finds_a_daemon_that_waits_until_all_directories_work(monkeypatch: Pa
 def test_it_finds_a_directory_that_keeps_others_from_being_recorded(monkeypatch: Patch) -> None:
     real = LogDir.siblings
 
-    def careless(self: LogDir) -> Iterator[LogDir]:
+    def careless(self: LogDir, **how: bool) -> Iterator[LogDir]:
         for path in self.log_dirs:
             replace(self, path=path)._broker()
-        return real(self)
+        return real(self, **how)
 
     monkeypatch.setattr(LogDir, "siblings", careless)
     found("something waits for ever", first=3)
