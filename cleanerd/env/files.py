@@ -85,8 +85,13 @@ def regular_fd(path: str, *, follow_links: bool = False) -> int:
     found = os.stat(path, follow_symlinks=follow_links)
     check_regular(found.st_mode, path)  # to open a device may do something
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    return _open_checked(path, flags if follow_links else flags | os.O_NOFOLLOW, path)
+
+
+def _open_checked(name: str, flags: int, path: str, place: int | None = None) -> int:
+    """Open `name`, in the directory `place` if there is one; `path` is for errors. Raises NotRegular, OSError."""
     try:
-        fd = os.open(path, flags if follow_links else flags | os.O_NOFOLLOW)
+        fd = os.open(name, flags, dir_fd=place)
     except OSError as error:
         if error.errno == errno.ELOOP:
             check_regular(stat.S_IFLNK, path)
@@ -153,18 +158,7 @@ def create_exclusively(name: str, directory: int, mode: int) -> int:
 def open_own(path: str, flags: int) -> int:
     """A descriptor of a regular file that is there, to change it; a link or FIFO is refused. Raises NotRegular, OSError."""
     with _parent(path) as (place, name):
-        try:
-            fd = os.open(name, flags | _CAREFULLY, dir_fd=place)
-        except OSError as error:
-            if error.errno == errno.ELOOP:
-                check_regular(stat.S_IFLNK, path)
-            raise
-    try:
-        check_regular(os.fstat(fd).st_mode, path)
-    except NotRegular:
-        os.close(fd)
-        raise
-    return fd
+        return _open_checked(name, flags | _CAREFULLY, path, place)
 
 
 @contextlib.contextmanager
