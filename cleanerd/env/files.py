@@ -265,9 +265,12 @@ class RealFiles:
         """Content of a regular file up to its first hole, and its size, as `read_to_hole`."""
         return read_to_hole(path, max_bytes)
 
-    def write(self, path: str, data: bytes) -> None:
-        """Make a new file, as `new_file`, with all of `data` in it. Not synced."""
-        fd = new_file(path)
+    def write(self, path: str, data: bytes, like: str | None = None) -> None:
+        """Make a new file, as `new_file`, with all of `data` in it. Not synced.
+
+        `like`: the path of the file whose owner and permissions it gets: the broker must be able to use it (spec disk D4.6).
+        """
+        fd = new_file(path, like)
         try:
             left = memoryview(data)
             while left:
@@ -334,11 +337,6 @@ class RealFiles:
         """Set the modification time (rule 4.12)."""
         with own_file(path, os.O_RDONLY) as fd:
             os.utime(fd, ns=(mtime_ns, mtime_ns))
-
-    def adopt_owner(self, path: str, like: str) -> None:
-        """Give a file the owner and the permissions of another: the broker must be able to use it (spec disk D4.6)."""
-        with own_file(path, os.O_RDONLY) as fd:
-            _adopt_owner(fd, like)
 
 
 Files = RealFiles

@@ -46,7 +46,7 @@ def assemble(
     if parts:
         files.rename(parts[0], log)
     else:
-        files.write(log, b"")
+        files.write(log, b"", like)
     for part in parts[1:]:
         with room(part, os.path.getsize(part), least_free_bytes):  # both are there for a moment
             _append(log, part)
@@ -58,10 +58,9 @@ def assemble(
     if aborted_txns:
         contents[FileKind.TXN_INDEX] = render_txn_index(aborted_txns)
     for kind, content in contents.items():
-        files.write(partition.path_of(_staged(base_offset, kind)), content)
+        files.write(partition.path_of(_staged(base_offset, kind)), content, like)
     for kind in (FileKind.LOG, *contents):
         path = partition.path_of(_staged(base_offset, kind))
-        files.adopt_owner(path, like)
         files.set_mtime_ns(path, mtime_ns)
         files.fsync(path)
     sizes = {kind: len(content) for kind, content in contents.items()}

@@ -76,8 +76,7 @@ class PartitionDir:
     def write_like(self, name: SegmentFileName, content: bytes, like: str) -> None:
         """Write a file with the owner and permissions of another, and sync it: the broker opens it (spec disk D4.6)."""
         path = self.path_of(name)
-        self.files.write(path, content)
-        self.files.adopt_owner(path, like)
+        self.files.write(path, content, like)
         self.files.fsync(path)
 
     def rename(self, source: SegmentFileName, target: SegmentFileName) -> None:

@@ -19,10 +19,7 @@ def replace_file(files: Files, path: str, content: bytes, like: str | None) -> N
     A crash leaves the old or the new file, and at most a temporary one that no broker looks at.
     """
     temporary = f"{path}{Suffix.STAGED.value}"
-    files.write(temporary, content)
-    model = path if files.exists(path) else like
-    if model is not None:
-        files.adopt_owner(temporary, model)
+    files.write(temporary, content, path if files.exists(path) else like)
     files.fsync(temporary)
     files.rename(temporary, path)
     files.fsync_dir(os.path.dirname(path))

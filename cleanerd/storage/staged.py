@@ -144,8 +144,10 @@ def write_manifest(
     unfinished = path.removesuffix(_MANIFEST_END) + _UNFINISHED_END
     source = partition.path_of(group.name(FileKind.LOG, Suffix.LIVE))
     fields = {"version": _VERSION, **_MANIFEST.dump_python(linked, mode="json")}
-    files.write(unfinished, json.dumps(fields).encode())
-    files.adopt_owner(unfinished, source)  # a broker that cannot read a file takes the directory offline (A6)
+    content = json.dumps(fields).encode()
+    files.write(
+        unfinished, content, source
+    )  # a broker that cannot read a file takes the directory offline (A6)
     files.fsync(unfinished)
     files.rename(unfinished, path)
     partition.sync()

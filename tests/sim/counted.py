@@ -14,7 +14,6 @@ CHANGES = (
     "unlink",
     "rmdir",
     "set_mtime_ns",
-    "adopt_owner",
 )
 
 

@@ -175,8 +175,9 @@ class SimDisk:
         content = self.read(path, max_bytes)
         return content, len(content)
 
-    def write(self, path: str, data: bytes) -> None:
-        self._record("write", path)
+    def write(self, path: str, data: bytes, like: str | None = None) -> None:
+        assert like is None or self._file(like)
+        self._record("write", path, *([like] if like else []))
         directory, name = os.path.split(path)
         place = self._directory(directory)
         if name in place.names:  # what had the name goes: every new file is another one
@@ -237,11 +238,6 @@ class SimDisk:
     def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
         self._record("set_mtime_ns", path)
         self._file(path).mtime_ns = mtime_ns
-
-    def adopt_owner(self, path: str, like: str) -> None:
-        self._record("adopt_owner", path, like)
-        assert self._file(path)
-        assert self._file(like)
 
     # -- inside -------------------------------------------------------------------------------------------
 

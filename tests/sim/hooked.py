@@ -7,7 +7,7 @@ from cleanerd.env.files import RealFiles
 
 CALLS = (
     "list_names", "read", "read_to_hole", "write", "truncate", "fsync", "fsync_dir", "rename", "unlink", "rmdir",
-    "set_mtime_ns", "adopt_owner",
+    "set_mtime_ns",
 )  # fmt: skip
 Hook = Callable[[str, str], object]
 

@@ -59,7 +59,8 @@ def partition(tmp_path: Path) -> Path:
 
 def write_parts(directory: Path) -> None:
     for offset, content in PARTS.items():
-        (directory / name(offset, FileKind.PART, Suffix.STAGED)).write_bytes(content)
+        path = directory / name(offset, FileKind.PART, Suffix.STAGED)
+        FILES.write(str(path), content, str(directory / name(0, FileKind.LOG)))
 
 
 def assembled(
@@ -135,6 +136,7 @@ def test_d4_6_the_broker_can_open_what_root_staged(partition: Path) -> None:
     log = partition / name(0, FileKind.LOG)
     os.chown(log, 1234, 1235)
     log.chmod(0o640)
+    write_parts(partition)
     for kind in assembled(partition):
         found = (partition / name(0, kind, Suffix.STAGED)).stat()
         assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (1234, 1235, 0o640)

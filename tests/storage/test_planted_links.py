@@ -7,6 +7,7 @@ directory, for a link to a directory like it. What the links lead to stays as it
 import contextlib
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -39,7 +40,7 @@ TOPIC = resolve(
         ]
     )
 ).topic(TP.topic)
-CHANGES = {"write", "truncate", "fsync", "rename", "unlink", "set_mtime_ns", "adopt_owner"}
+CHANGES = {"write", "truncate", "fsync", "rename", "unlink", "set_mtime_ns"}
 SOMEBODY = 65534
 
 
@@ -173,6 +174,29 @@ def test_a_link_in_the_place_of_a_directory_at_any_moment(
 
     for world, is_refused in _moments(run, worlds, exchange, step=5):
         assert is_refused or world.log_dir.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("run", [run for run in RUNS if run is not _recover_what_was_left])
+def test_another_file_in_the_place_of_one_that_was_just_written_is_not_given_away(
+    run: Run, worlds: Callable[[], World]
+) -> None:
+    """Owner and permissions are those of what was made, by its descriptor: a name may lead to root's by then."""
+    world = worlds()
+    exchanged = 0
+
+    def exchange(call: str, path: str) -> None:
+        nonlocal exchanged
+        if call == "write" and not path.endswith(".log.cleanerd"):  # which is cut and joined
+            exchanged += 1
+            os.unlink(path)
+            os.link(world.canary, path)
+
+    with contextlib.suppress(OSError, CleanerdError):
+        run(str(world.log_dir), HookedFiles(after=exchange))
+    found = world.canary.stat()
+    assert exchanged
+    assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (0, 0o600)
 
 
 @dataclass

@@ -34,14 +34,14 @@ class NewSegment:
 
     def __init__(self, files: Files, directory: str, base_offset: int, like: str) -> None:
         self.base_offset = base_offset
-        self.like = like
+        self.like = like if os.path.isfile(like) else None
         self.size_bytes = 0
         self.aborted: list[AbortedTxn] = []
         self._files = files
         self._directory = directory
         self._rows: list[Table] = []
         self._kinds = [FileKind.OFFSET_INDEX, FileKind.TIME_INDEX]
-        self._log = open(new_file(self._staged(FileKind.LOG)), "wb", buffering=0)  # noqa: SIM115 - closed by close or abandon
+        self._log = open(new_file(self._staged(FileKind.LOG), self.like), "wb", buffering=0)  # noqa: SIM115 - closed by close or abandon
 
     def fitting(self, rows: Table, bytes_max: int) -> int:
         """How many of the rows fit into `bytes_max` and below the last offset that indexes can hold; one, if it is empty."""
@@ -108,14 +108,13 @@ class NewSegment:
             self._files.rename(self._staged(kind), live)
 
     def _write(self, kind: FileKind, content: bytes) -> None:
-        self._files.write(self._staged(kind), content)
+        self._files.write(self._staged(kind), content, self.like)
         self._settle(kind)
 
     def _settle(self, kind: FileKind) -> None:
-        """Owner and time of the original, by which retention goes when there are no timestamps; then to the disk."""
+        """The time of the original, by which retention goes when there are no timestamps; then to the disk."""
         path = self._staged(kind)
-        if os.path.isfile(self.like):
-            self._files.adopt_owner(path, self.like)
+        if self.like is not None:
             self._files.set_mtime_ns(path, self._files.stat(self.like).mtime_ns)
         self._files.fsync(path)
 

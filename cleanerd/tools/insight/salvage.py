@@ -343,8 +343,7 @@ class _Salvage:
 
     def _write(self, name: str, content: bytes) -> None:
         path = os.path.join(self._output, name)
-        self._files.write(path, content)
-        self._files.adopt_owner(path, self._written[0].like)
+        self._files.write(path, content, self._written[0].like)
         self._files.fsync(path)
 
 

@@ -209,5 +209,5 @@ def test_mark_is_readable_for_a_broker() -> None:
     truncate(disk, 31)
     path = at(names.GENERATION)
     like = at("00000000000000000030.log")
-    assert ("adopt_owner", f"{path}.cleanerd", like) in disk.operations
+    assert ("write", f"{path}.cleanerd", like) in disk.operations
     assert FileKind.LOG.value not in names.GENERATION

@@ -244,11 +244,11 @@ class FullDisk(RealFiles):
     def __init__(self, room: int) -> None:
         self.room = room
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: bytes, like: str | None = None) -> None:
         self.room -= 1
         if self.room < 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        super().write(path, data)
+        super().write(path, data, like)
 
 
 @pytest.mark.parametrize("room", range(6))
