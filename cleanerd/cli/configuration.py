@@ -23,7 +23,7 @@ from cleanerd.config.sources import read_sources
 from cleanerd.daemon.configuration.answers import ask_brokers
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import Files, RealFiles
-from cleanerd.errors import BadUsage, CleanerdError, guarded
+from cleanerd.errors import BadConfiguration, BadUsage, CleanerdError, guarded
 from cleanerd.format.names import DirKind, parse_partition_dir
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.metadata_log import by_node, find_metadata, why_other_node
@@ -51,7 +51,8 @@ def load(arguments: Namespace, *, is_daemon: bool = False) -> Loaded:
     static = _static(arguments)
     if is_daemon:
         config = static.configuration.broker
-        become_owner(static.log_dirs, (config.state_dir, os.path.dirname(config.control_socket)))
+        if become_owner(static.log_dirs, (config.state_dir, os.path.dirname(config.control_socket))):
+            _check_read_again(arguments)
     return _with_cluster(static, static.log_dirs, None, is_daemon=is_daemon)
 
 
@@ -79,6 +80,14 @@ def _static(arguments: Namespace) -> Loaded:
         unread = "".join(f"; {text}" for text in configuration.unread)
         raise BadUsage(f"which logs? give the broker's --config FILE, or --log-dir DIR{unread}")
     return Loaded(configuration, _log_dirs(arguments.log_dir, configuration.broker.log_dirs))
+
+
+def _check_read_again(arguments: Namespace) -> None:
+    """Raise BadConfiguration if only root could read it: nobody would vouch for it as soon as it may have changed."""
+    problems = read_sources(arguments.config, arguments.set, arguments.topic_set).problems
+    if problems:
+        why = "a daemon reads it again when it changes, as the owner of the log directories: let that user read it"
+        raise BadConfiguration([f"{problem}; {why} (chgrp, chmod g+r)" for problem in problems])
 
 
 def _with_cluster(

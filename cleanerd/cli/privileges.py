@@ -1,8 +1,8 @@
 """As root, become the user whose log directories these are, before anything is made there and before a JVM starts.
 
 What cleanerd does in a directory is then no more than its owner could do himself, whatever lies there; and new files belong
-to whom they should. The configuration has been read by then: it may be root's alone. Directories of root are cleaned as
-root, and so are others if their owner cannot reach them, or cleanerd: then it stands on `env/trust.py` alone.
+to whom they should. The configuration has been read by then: that of a one-shot may be root's alone. Directories of root are
+cleaned as root, and so are others if their owner cannot reach them, or cleanerd: then it stands on `env/trust.py` alone.
 """
 
 import contextlib
@@ -21,14 +21,14 @@ from cleanerd.storage.lock import probe
 from cleanerd.storage.no_log_dir import why_no_log_dir
 
 
-def become_owner(log_dirs: Sequence[str], made_for_him: Iterable[str] = ()) -> None:
-    """Give up root for good, if this is root and the directories belong to somebody else.
+def become_owner(log_dirs: Sequence[str], made_for_him: Iterable[str] = ()) -> bool:
+    """Give up root for good, if this is root and the directories belong to somebody else; returns whether it did.
 
     `made_for_him`: directories that he needs and may not be able to make. Raises BadUsage for directories of several users,
     or one behind a link that somebody else could exchange; Fatal where the system refuses.
     """
     if os.geteuid() != 0:
-        return
+        return False
     owners = _owners(log_dirs)
     if len({(found.st_uid) for found in owners.values()}) > 1:
         whose = ", ".join(f"{path}: {_name(found.st_uid)}" for path, found in owners.items())
@@ -38,8 +38,9 @@ def become_owner(log_dirs: Sequence[str], made_for_him: Iterable[str] = ()) -> N
         )
     owner = next(iter(owners.values()), None)
     if owner is None or owner.st_uid == 0:
-        return
+        return False
     _become(owner.st_uid, owner.st_gid, [*owners], made_for_him)
+    return os.geteuid() != 0
 
 
 def _owners(log_dirs: Sequence[str]) -> Mapping[str, os.stat_result]:

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import stat
+from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection
@@ -12,8 +13,9 @@ from typing import Any
 import pytest
 
 from cleanerd.cli import privileges
+from cleanerd.cli.configuration import load
 from cleanerd.cli.privileges import become_owner
-from cleanerd.errors import BadUsage
+from cleanerd.errors import BadConfiguration, BadUsage
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 SOMEBODY, ANOTHER = 65534, 4242
@@ -125,3 +127,26 @@ def test_an_owner_who_cannot_read_cleanerd(
     groups = os.getgroups()
     assert _who(dirs(ANOTHER)) == ((0, 0, 0), (0, 0, 0), groups)
     assert "cleanerd/__init__.py: cleanerd goes on as root" in capsys.readouterr().err
+
+
+def test_a_daemon_does_not_begin_with_what_only_root_may_read(
+    dirs: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    """It could not read it again: every reload would be refused, and nothing deleted from then on (architecture 2)."""
+    config = tmp_path / "server.properties"
+    config.write_text(f"log.dirs={dirs(ANOTHER)[0]}\ncleanerd.state.dir={tmp_path}/state\n")
+    config.chmod(0o600)
+    arguments = Namespace(config=str(config), set=[], topic_set=[], log_dir=[])
+
+    def loaded() -> object:
+        try:
+            return load(arguments, is_daemon=True).log_dirs
+        except BadConfiguration as error:
+            return str(error)
+
+    found = _in_a_child(loaded)
+    assert "server.properties: expected a readable file, found: Permission denied" in found
+    assert "let that user read it" in found
+    os.chown(config, 0, ANOTHER)
+    config.chmod(0o640)
+    assert _in_a_child(loaded) == (str(tmp_path / "logs0"),)
