@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 
 from pydantic import TypeAdapter
@@ -33,21 +32,12 @@ from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.daemon.work.retention import RetentionPasses
 from cleanerd.daemon.work.schedule import Schedule
 from cleanerd.daemon.work.states import PartitionStates
-from cleanerd.daemon.workers import Bell
+from cleanerd.daemon.workers import Bell, Life
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.spark_runtime.spark_master import express_place, spark_place
 from cleanerd.storage.replicas import FollowedReplicas
 from cleanerd.storage.whose import Onlooker
-
-
-@dataclass(slots=True)
-class Life:
-    """Where the daemon is between its start and its stop."""
-
-    started_s: float
-    is_ready: bool = False
-    stopping: threading.Event = field(default_factory=threading.Event)
 
 
 class Parts:

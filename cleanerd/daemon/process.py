@@ -38,8 +38,6 @@ from cleanerd.daemon.configuration.reload import Reloader, ReloadStatus, ReloadT
 from cleanerd.daemon.configuration.watch import ConfigWatcher
 from cleanerd.daemon.notify import ServiceManager
 from cleanerd.daemon.parts import Parts
-from cleanerd.daemon.reports import scraped_metrics
-from cleanerd.daemon.reports.status_line import StatusLine
 from cleanerd.daemon.store import Store
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry import log_setup as logs
@@ -103,11 +101,8 @@ class Daemon:
             refresh=self._refresh,
         )
         self._supervisor = Supervisor(self._parts)
-        self._parts.metrics.read_with(
-            lambda: scraped_metrics.read(self._parts, self._supervisor, self._reloader)
-        )
         self._control = Control(self._parts, self._supervisor, self._reloader, self._mutes)
-        self._status_line = StatusLine(self._parts, self._reloader)
+        self._parts.metrics.read_with(self._control.scraped.read)
         roots = dict.fromkeys([configuration.broker.metadata_log_dir, *log_dirs])
         self._cluster_changes = ClusterChanges(
             MetadataTail(RealFiles(), [f"{path}/{CLUSTER_METADATA_TOPIC}-0" for path in roots]),
@@ -158,7 +153,7 @@ class Daemon:
             raise
         self._watcher.start()
         _log.info("ready", version=__version__, pid=os.getpid(), control_socket=config.control_socket)
-        self._manager.ready(self._status_line.text())
+        self._manager.ready(self._control.status_line.text())
         self._wait()
         _log.info("stopping")
         self._manager.stopping(self._reloader.current.broker.shutdown_timeout_ms / 1000 + _STOP_MARGIN_S)
@@ -192,10 +187,10 @@ class Daemon:
                 self._reload_wanted.clear()
                 self._manager.reloading()
                 self._reload(ReloadTrigger.SIGNAL)
-                self._manager.ready(self._status_line.text())
+                self._manager.ready(self._control.status_line.text())
             self._manager.keep_watch(is_alive=self._supervisor.is_alive(_HUNG_S))
             if self._manager.listens:
-                self._manager.status(self._status_line.text())
+                self._manager.status(self._control.status_line.text())
 
     def _on_stop(self, *_: object) -> None:
         if self._stopping.is_set():

@@ -6,6 +6,7 @@ A thread that dies is started again after a pause that doubles, and counted; Kaf
 import math
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import structlog
 from structlog.contextvars import bind_contextvars, clear_contextvars
@@ -15,6 +16,15 @@ from cleanerd.env.clock import Clock
 _RESTART_PAUSE_S = 1.0
 _RESTART_PAUSE_MAX_S = 60.0
 _log = structlog.get_logger("cleanerd")
+
+
+@dataclass(slots=True)
+class Life:
+    """Where the daemon is between its start and its stop."""
+
+    started_s: float
+    is_ready: bool = False
+    stopping: threading.Event = field(default_factory=threading.Event)
 
 
 class Bell:

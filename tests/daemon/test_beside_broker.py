@@ -17,8 +17,6 @@ from cleanerd.cleaning.result import SUPERSEDED, CleaningOutcome, LogResult
 from cleanerd.daemon.api.verbs import clean
 from cleanerd.daemon.engine.calls import ExamineCall
 from cleanerd.daemon.engine.client import Engine
-from cleanerd.daemon.reports.explain import _cleaned_next_by, explain
-from cleanerd.daemon.reports.views import log_dir_view
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.holds import Hold
@@ -74,7 +72,7 @@ def test_a_broker_that_hangs_does_not_keep_an_explanation(
         return LogResult.of(task.partitions[0], task.log_dir, "planned")
 
     def facts() -> dict[str, str]:
-        return {fact.name: fact.value for fact in explain(world.parts, log, exact=True).facts}
+        return {fact.name: fact.value for fact in world.control.explainer.of(log, exact=True).facts}
 
     bring_closed_segments(world, "one-0")
     scan(world)
@@ -277,7 +275,7 @@ def test_what_is_left_to_the_brokers_cleaner_is_said_with_what_would_change_it(w
     bring_closed_segments(world, "one-0")
 
     def said() -> tuple[int, int, str]:
-        view = log_dir_view(world.parts, str(world.a))
+        view = world.control.views.log_dir(str(world.a))
         return view.cleans, view.leaves, str(view.share)
 
     scan(world)
@@ -306,7 +304,7 @@ def test_explain_says_who_cleans_a_log_next(world: World) -> None:
     scan(world)
 
     def said() -> str:
-        found = _cleaned_next_by(world.parts, world.log("one"))
+        found = world.control.explainer._cleaned_next_by(world.log("one"))
         world.parts.obstacles.ignored.clear()
         return found
 
@@ -318,7 +316,7 @@ def test_explain_says_who_cleans_a_log_next(world: World) -> None:
     world.parts.states.try_start_all([world.log("one")])
     assert said() == "cleanerd, which is at work on it"
     job = world.parts.jobs.start("schedule", [world.log("one")])
-    found = explain(world.parts, world.log("one"), exact=True)
+    found = world.control.explainer.of(world.log("one"), exact=True)
     assert found.decision.startswith("being cleaned since 20")
     assert "examination" not in [fact.name for fact in found.facts], "its files change meanwhile"
     world.parts.jobs.end(job, ["committed"], None)

@@ -14,8 +14,6 @@ from cleanerd.cleaning.result import LogResult
 from cleanerd.daemon.api.refusals import Conflict
 from cleanerd.daemon.api.verbs import clean, explain, status
 from cleanerd.daemon.parts import Parts
-from cleanerd.daemon.reports.status_line import StatusLine
-from cleanerd.daemon.reports.views import log_views
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.commits import JobHost
 from cleanerd.daemon.work.holds import Hold
@@ -75,7 +73,7 @@ def bring_about(world: World) -> None:
 def test_every_reader_says_the_same(world: World) -> None:
     bring_about(world)
     daemon = world.daemon
-    views = {view.topic: view for view in log_views(daemon.parts, daemon.parts.inventory.logs())}
+    views = {view.topic: view for view in world.control.views.logs(daemon.parts.inventory.logs())}
     expected = {
         "foreign": "ignored", "held": "paused", "busy": "cleaning", "stopped": "aborted", "garbage": "uncleanable",
         "unreadable": "uncleanable", "waiting": "staged", "failing": "dirty",
@@ -85,7 +83,7 @@ def test_every_reader_says_the_same(world: World) -> None:
     counted = {dict(key)["state"]: int(n) for (_, key), n in world.scrape().of("cleanerd_partitions") if n}
     assert counted == Counter(view.state for view in views.values())
     assert status.status(world.control).logs_by_state == counted
-    assert "; 2 uncleanable" in StatusLine(daemon.parts, world.reloader).text()
+    assert "; 2 uncleanable" in world.control.status_line.text()
 
 
 def test_2_10_a_log_that_its_broker_moves_is_left_alone(world: World) -> None:
@@ -235,11 +233,11 @@ def test_a_log_below_its_own_threshold_is_not_dirty(world: World) -> None:
     assert world.parts.conditions.of(log).state == "dirty"
     world.configure(log_cleaner_min_cleanable_ratio="1.0")
     assert world.parts.conditions.of(log).state == "clean"
-    (view,) = log_views(world.parts, [log])
+    (view,) = world.control.views.logs([log])
     assert view.dirty_ratio == 1.0
     assert not view.dirty_ratio_exact
     world.configure(log_cleaner_min_compaction_lag_ms=10**13)
-    (view,) = log_views(world.parts, [log])
+    (view,) = world.control.views.logs([log])
     assert (view.dirty_ratio, view.dirty_ratio_exact) == (0.0, True)
 
 

@@ -33,7 +33,6 @@ from cleanerd.daemon.inventory import due_logs
 from cleanerd.daemon.inventory.due_logs import Look
 from cleanerd.daemon.loops.housekeeper import Housekeeper
 from cleanerd.daemon.process import Daemon
-from cleanerd.daemon.reports import retention
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.ownership import Way
 from cleanerd.env.clock import SystemClock
@@ -68,6 +67,7 @@ class Running:
         self._before = root_logger.level, root_logger.handlers[:], sys.excepthook
         self._daemon = Daemon(self._load(), (str(self.log_dir),), str(self._file), self._load, lambda: None)
         self.parts, self.supervisor = self._daemon._parts, self._daemon._supervisor
+        self.control = self._daemon._control
         self.parts.ownership.take_at_start(self.parts.log_dirs)
         self.t = self.log("t")
         self._written, self._random = 0, random.Random(1)
@@ -316,7 +316,7 @@ def deleted_after(running: Running) -> int:
 
 
 def breaches(running: Running) -> tuple[str, ...]:
-    return tuple(retention.planned(running.parts, running.t).breaches)
+    return tuple(running.control.retention.planned(running.t).breaches)
 
 
 def codec_of(name: str) -> dict[str, str]:

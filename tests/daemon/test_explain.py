@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from cleanerd.cleaning.result import LogResult
-from cleanerd.daemon.reports.explain import explain
 from cleanerd.errors import JobFailed
 from cleanerd.format import names
 from cleanerd.tools.client.producer import Producer
@@ -230,13 +229,16 @@ def test_what_has_failed_is_no_promise(tmp_path: Path) -> None:
     with contextlib.closing(World(tmp_path)) as world:
         parts = world.parts
         log = next(log for log in parts.inventory.logs() if parts.conditions.of(log).state == "dirty")
-        assert explain(parts, log, exact=False).decision == "will be cleaned as soon as a worker is free"
+        assert (
+            world.control.explainer.of(log, exact=False).decision
+            == "will be cleaned as soon as a worker is free"
+        )
         failed = LogResult.of(log.topic_partition, log.log_dir).failed(
             JobFailed("no place for scratch files")
         )
         for _ in range(2):
             parts.failures.failed(log, failed, parts.stamp(log), parts.configuration().broker, 0)
         assert (
-            explain(parts, log, exact=False).decision
+            world.control.explainer.of(log, exact=False).decision
             == "will be tried again as soon as a worker is free (2 failed; the last time: no place for scratch files)"
         )

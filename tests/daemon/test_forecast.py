@@ -6,7 +6,7 @@ from cleanerd.cleaning.result import LogResult
 from cleanerd.daemon.api.refusals import NotFound
 from cleanerd.daemon.api.verbs import forecast as verb
 from cleanerd.daemon.api.verbs import pause, throttle
-from cleanerd.daemon.reports.forecast import ASSUMED_BYTES_PER_S, forecast, misses
+from cleanerd.daemon.reports.forecast import ASSUMED_BYTES_PER_S
 from cleanerd.daemon.values.models import Forecast, HistoryEvent, ThrottleChange
 from tests.cleaning.logs import segment
 from tests.operate.world import World
@@ -15,7 +15,7 @@ AHEAD_MS = 600_000
 
 
 def looked_at(world: World) -> Forecast:
-    return forecast(world.parts, world.parts.inventory.logs())
+    return world.control.forecasts.of(world.parts.inventory.logs())
 
 
 def cleaned(world: World, size_bytes: int, seconds: float, job_id: str) -> None:
@@ -37,7 +37,11 @@ def test_logs_that_have_to_wait_are_late(world: World) -> None:
     assert {log.due_why for log in found.logs} == {"older than max.compaction.lag.ms"}
     assert sum(log.is_late for log in found.logs) == 2
     assert {log.due_ms for log in found.logs} == {log.deadline_ms for log in found.logs}
-    assert found.misses == misses(world.parts, world.parts.conditions.all(world.parts.inventory.logs())) == 2
+    assert (
+        found.misses
+        == world.control.forecasts.misses(world.parts.conditions.all(world.parts.inventory.logs()))
+        == 2
+    )
     throttle.set_throttle(world.control, ThrottleChange(io_bytes_per_s=10**9))
     assert looked_at(world).misses == 0
 
@@ -78,7 +82,7 @@ def test_a_log_becomes_due_as_it_grows(world: World) -> None:
     world.scan()
 
     def due() -> tuple[int | None, str | None]:
-        (found,) = forecast(parts, [log]).logs
+        (found,) = world.control.forecasts.of([log]).logs
         return found.due_ms, found.due_why
 
     assert due() == (None, None)

@@ -9,7 +9,6 @@ from structlog.testing import capture_logs
 
 from cleanerd.cleaning.result import LogResult
 from cleanerd.daemon.api.verbs import status
-from cleanerd.daemon.reports.explain import explain
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.policy.lease_duty import GRACE_S
@@ -139,7 +138,7 @@ def test_whatever_keeps_cleanerd_from_a_log_gives_it_back_to_the_broker(
         assert one not in kept(world)
     (event,) = (line for line in said if line["event"] == "lease_given_back" and line["topic"] == "one")
     assert CAUSES[cause] in event["reason"]
-    facts = {fact.name: fact.value for fact in explain(world.parts, one, exact=False).facts}
+    facts = {fact.name: fact.value for fact in world.control.explainer.of(one, exact=False).facts}
     assert facts["muted"].startswith("given back to the broker's cleaner")
     assert CAUSES[cause] in facts["muted"]
     assert world.scrape().total("cleanerd_leases_given_back", log_dir=str(world.a)) >= 1

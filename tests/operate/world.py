@@ -9,7 +9,6 @@ from cleanerd.config.sources import read_sources
 from cleanerd.daemon.api.control import Control
 from cleanerd.daemon.configuration.reload import Reloader, ReloadOutcome, ReloadTrigger
 from cleanerd.daemon.parts import Parts
-from cleanerd.daemon.reports import scraped_metrics
 from cleanerd.daemon.store import Store
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.values.log_id import LogId
@@ -56,7 +55,7 @@ class World:
         self.daemon = Supervisor(self.parts)
         mutes = Mutes(self.history, self.clock)
         self.control = Control(self.parts, self.daemon, self.reloader, mutes)
-        self.parts.metrics.read_with(lambda: scraped_metrics.read(self.parts, self.daemon, self.reloader))
+        self.parts.metrics.read_with(self.control.scraped.read)
         self.scan()
 
     def add(self, *topics: str) -> None:

@@ -1,14 +1,19 @@
-"""What the verbs of the control API work with: the parts of the daemon, and which logs a pattern means.
+"""What the verbs of the control API work with: the daemon, its reports, and which logs a pattern means.
 
 A partition can lie in two log directories while it moves: verbs that take one answer with a value for each directory.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from cleanerd.daemon.api.refusals import NotFound
 from cleanerd.daemon.configuration.reload import Reloader, ReloadOutcome, ReloadTrigger
 from cleanerd.daemon.parts import Parts
+from cleanerd.daemon.reports.explain import Explainer
+from cleanerd.daemon.reports.forecast import Forecasts
+from cleanerd.daemon.reports.retention import RetentionReport
+from cleanerd.daemon.reports.scraped_metrics import ScrapedMetrics
+from cleanerd.daemon.reports.status_line import StatusLine
+from cleanerd.daemon.reports.views import Views
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import LogRef
@@ -17,14 +22,31 @@ from cleanerd.daemon.work.mutes import Mutes
 from cleanerd.format.names import TopicPartition
 
 
-@dataclass(frozen=True, slots=True)
 class Control:
-    """The running daemon, for any thread."""
+    """The running daemon, and what it reports; thread-safe."""
 
-    parts: Parts
-    supervisor: Supervisor
-    reloader: Reloader
-    mutes: Mutes
+    def __init__(self, parts: Parts, supervisor: Supervisor, reloader: Reloader, mutes: Mutes) -> None:
+        self.parts, self.supervisor, self.reloader, self.mutes = parts, supervisor, reloader, mutes
+        conditions = parts.conditions
+        self.views = Views(conditions, parts.events, parts.commits)
+        self.retention = RetentionReport(conditions, parts.retention)
+        self.forecasts = Forecasts(conditions, parts.events, parts.store, parts.throttle)
+        self.explainer = Explainer(
+            conditions,
+            self.retention,
+            parts.jobs,
+            parts.leases,
+            parts.commits,
+            parts.events,
+            parts.brokers,
+            parts.engine,
+        )
+        self.status_line = StatusLine(conditions, parts.work_bell, reloader)
+        self.scraped = ScrapedMetrics(
+            log_dirs=parts.log_dirs, conditions=conditions, forecasts=self.forecasts, commits=parts.commits,
+            duty=parts.lease_duty, jobs=parts.jobs, metrics=parts.metrics, throttle=parts.throttle, store=parts.store,
+            engine=parts.engine, life=parts.life, supervisor=supervisor, reloader=reloader,
+        )  # fmt: skip
 
     def reload(self, trigger: ReloadTrigger) -> ReloadOutcome:
         """Read the configuration again, and wake whatever a new one concerns."""

@@ -6,9 +6,6 @@ from cleanerd.cleaning.delete_records import *
 from cleanerd.daemon.api.control import *
 from cleanerd.daemon.api.parameters import *
 from cleanerd.daemon.configuration.reload import *
-from cleanerd.daemon.reports import explain as explain
-from cleanerd.daemon.reports import forecast as forecast
-from cleanerd.daemon.reports import retention as retention
 from cleanerd.daemon.reports.views import *
 from cleanerd.daemon.store import *
 from cleanerd.daemon.values.log_id import *

@@ -24,9 +24,6 @@ from cleanerd.daemon.api.verbs.logs import logs
 from cleanerd.daemon.api.verbs.status import status
 from cleanerd.daemon.page import pages
 from cleanerd.daemon.page.html import headers
-from cleanerd.daemon.reports.explain import explain
-from cleanerd.daemon.reports.forecast import forecast
-from cleanerd.daemon.reports.views import log_views
 from cleanerd.daemon.store import HistoryUnreadable
 from cleanerd.daemon.values.models import HistoryEvent, HistoryEventKind, LogForecast
 from cleanerd.format.names import TopicPartition, parse_partition_dir
@@ -90,7 +87,7 @@ class StatusPage:
     def _forecasts(self) -> tuple[LogForecast, ...]:
         """Of all logs; none where the history, from which the rate comes, cannot be read."""
         try:
-            return forecast(self._parts, self._parts.inventory.logs()).logs
+            return self._control.forecasts.of(self._parts.inventory.logs()).logs
         except HistoryUnreadable:
             return ()
 
@@ -104,10 +101,9 @@ class StatusPage:
         return pages.log(str(parsed[0]), self._reports(parsed[0]), events, now_ms)
 
     def _reports(self, topic_partition: TopicPartition) -> list[pages.LogReport]:
-        parts = self._parts
-        logs = [log for log in parts.inventory.logs() if log.topic_partition == topic_partition]
-        views = log_views(parts, logs)
-        return [(view, explain(parts, log, exact=False)) for log, view in zip(logs, views, strict=True)]
+        logs = [log for log in self._parts.inventory.logs() if log.topic_partition == topic_partition]
+        views, explain = self._control.views.logs(logs), self._control.explainer.of
+        return [(view, explain(log, exact=False)) for log, view in zip(logs, views, strict=True)]
 
     def _history(self, fields: Fields) -> bytes:
         chosen = fields.get("range", "")

@@ -7,13 +7,15 @@ goes on as before.
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
-from cleanerd.cleaning.throttle import RateLimit
+from cleanerd.cleaning.throttle import RateLimit, Throttle
 from cleanerd.daemon.inventory.urgency import FOREVER_MS, DirtyEstimate, DueReason
-from cleanerd.daemon.parts import Parts
+from cleanerd.daemon.store import Store
+from cleanerd.daemon.telemetry.event_log import EventLog
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import Forecast, HistoryEvent, HistoryEventKind, LogForecast
-from cleanerd.daemon.work.condition import Condition
+from cleanerd.daemon.work.condition import Condition, Conditions
 from cleanerd.policy.deadlines import NEVER_MS, Work, duration_ms, grace_ms, plan, ratio_reached_ms
 
 ASSUMED_BYTES_PER_S = 50e6
@@ -24,43 +26,81 @@ _CLEANINGS: tuple[HistoryEventKind, ...] = ("cleaning",)
 Estimates = dict[LogId, DirtyEstimate]
 
 
-def forecast(parts: Parts, logs: Collection[LogId]) -> Forecast:
-    """For all logs together; `logs` are those to list in detail."""
-    now_ms, rate, is_measured = parts.clock.now_ms(), *_rate(parts)
-    workers = parts.configuration().broker.log_cleaner_threads
-    waiting = _waiting(parts, parts.conditions.all(parts.inventory.logs()))
-    planned = plan(_works(waiting, now_ms, rate), now_ms=now_ms, workers=workers, bytes_per_s=rate)
-    late = {one.work.log: one.work.deadline_ms for one in planned if one.is_late}
-    return Forecast(
-        workers=workers,
-        bytes_per_s=rate,
-        rate_is_measured=is_measured,
-        misses=len(late),
-        first_miss_ms=min(late.values(), default=None),
-        logs=tuple(
-            _log_forecast(parts, log, estimate, rate, is_late=log in late)
-            for log, estimate in waiting.items()
-            if log in logs
-        ),
-    )
+@dataclass(frozen=True, slots=True)
+class Forecasts:
+    """Looks ahead by what is known now; thread-safe."""
 
+    conditions: Conditions
+    events: EventLog
+    store: Store
+    throttle: Throttle
 
-def misses(parts: Parts, conditions: Iterable[tuple[LogId, Condition]]) -> int:
-    """How many logs are expected to miss max.compaction.lag.ms; `conditions`: of all logs."""
-    now_ms, (rate, _) = parts.clock.now_ms(), _rate(parts)
-    works = _works(_waiting(parts, conditions), now_ms, rate)
-    workers = parts.configuration().broker.log_cleaner_threads
-    return sum(one.is_late for one in plan(works, now_ms=now_ms, workers=workers, bytes_per_s=rate))
+    def of(self, logs: Collection[LogId]) -> Forecast:
+        """For all logs together; `logs` are those to list in detail."""
+        now_ms, rate, is_measured = self.conditions.clock.now_ms(), *self._rate()
+        workers = self.conditions.configuration().broker.log_cleaner_threads
+        waiting = self._waiting(self.conditions.all(self.conditions.inventory.logs()))
+        planned = plan(_works(waiting, now_ms, rate), now_ms=now_ms, workers=workers, bytes_per_s=rate)
+        late = {one.work.log: one.work.deadline_ms for one in planned if one.is_late}
+        return Forecast(
+            workers=workers,
+            bytes_per_s=rate,
+            rate_is_measured=is_measured,
+            misses=len(late),
+            first_miss_ms=min(late.values(), default=None),
+            logs=tuple(
+                self._log_forecast(log, estimate, rate, is_late=log in late)
+                for log, estimate in waiting.items()
+                if log in logs
+            ),
+        )
 
+    def misses(self, conditions: Iterable[tuple[LogId, Condition]]) -> int:
+        """How many logs are expected to miss max.compaction.lag.ms; `conditions`: of all logs."""
+        now_ms, (rate, _) = self.conditions.clock.now_ms(), self._rate()
+        works = _works(self._waiting(conditions), now_ms, rate)
+        workers = self.conditions.configuration().broker.log_cleaner_threads
+        return sum(one.is_late for one in plan(works, now_ms=now_ms, workers=workers, bytes_per_s=rate))
 
-def _waiting(parts: Parts, conditions: Iterable[tuple[LogId, Condition]]) -> Estimates:
-    """Compacted logs with something to clean that nothing prevents."""
-    found: Estimates = {}
-    for log, condition in conditions:
-        estimate = parts.due_logs.estimate(log)
-        if estimate is not None and condition.obstacle is None:
-            found[log] = estimate
-    return found
+    def _waiting(self, conditions: Iterable[tuple[LogId, Condition]]) -> Estimates:
+        """Compacted logs with something to clean that nothing prevents."""
+        found: Estimates = {}
+        for log, condition in conditions:
+            estimate = self.conditions.due_logs.estimate(log)
+            if estimate is not None and condition.obstacle is None:
+                found[log] = estimate
+        return found
+
+    def _rate(self) -> tuple[float, bool]:
+        """Bytes of log per second and worker, and whether that was measured, of the larger half of the last jobs."""
+        jobs: dict[str | None, list[HistoryEvent]] = defaultdict(list)
+        for event in self.store.events(None, _EVENTS, None, _CLEANINGS):
+            if event.outcome in ("committed", "staged", "unchanged") and event.bytes_before and event.seconds:
+                jobs[event.job_id].append(event)
+        sizes = sorted(
+            (sum(one.bytes_before or 0 for one in events), max(one.seconds or 0 for one in events))
+            for events in jobs.values()
+        )
+        larger = sizes[len(sizes) // 2 :]
+        measured = sum(size for size, _ in larger) / sum(seconds for _, seconds in larger) if larger else None
+        limits, threads = self.throttle.limits(), self.conditions.configuration().broker.log_cleaner_threads
+        allowed = min(limits[RateLimit.READ], limits[RateLimit.TOTAL]) / threads
+        return min(measured or ASSUMED_BYTES_PER_S, allowed), measured is not None
+
+    def _log_forecast(
+        self, log: LogId, estimate: DirtyEstimate, rate: float, *, is_late: bool
+    ) -> LogForecast:
+        now_ms = self.conditions.clock.now_ms()
+        reason = estimate.reason(now_ms)
+        due_ms, why = (now_ms, reason.value) if reason else _due(estimate, self.events.last(log), now_ms)
+        return LogForecast(
+            **log.fields(),
+            due_ms=due_ms,
+            due_why=why,
+            takes_ms=None if estimate.range.is_empty else duration_ms(estimate.range.size_bytes, rate),
+            deadline_ms=estimate.deadline_ms if estimate.deadline_ms < FOREVER_MS else None,
+            is_late=is_late,
+        )
 
 
 def _works(waiting: Estimates, now_ms: int, rate: float) -> list[Work[LogId]]:
@@ -77,39 +117,6 @@ def _works(waiting: Estimates, now_ms: int, rate: float) -> list[Work[LogId]]:
             latest_ms = min(deadline_ms + wait_ms, NEVER_MS)
         works.append(Work(log, size_bytes, ready_ms, latest_ms))
     return works
-
-
-def _rate(parts: Parts) -> tuple[float, bool]:
-    """Bytes of log per second and worker, and whether that was measured, of the larger half of the last jobs."""
-    jobs: dict[str | None, list[HistoryEvent]] = defaultdict(list)
-    for event in parts.store.events(None, _EVENTS, None, _CLEANINGS):
-        if event.outcome in ("committed", "staged", "unchanged") and event.bytes_before and event.seconds:
-            jobs[event.job_id].append(event)
-    sizes = sorted(
-        (sum(one.bytes_before or 0 for one in events), max(one.seconds or 0 for one in events))
-        for events in jobs.values()
-    )
-    larger = sizes[len(sizes) // 2 :]
-    measured = sum(size for size, _ in larger) / sum(seconds for _, seconds in larger) if larger else None
-    limits, threads = parts.throttle.limits(), parts.configuration().broker.log_cleaner_threads
-    allowed = min(limits[RateLimit.READ], limits[RateLimit.TOTAL]) / threads
-    return min(measured or ASSUMED_BYTES_PER_S, allowed), measured is not None
-
-
-def _log_forecast(
-    parts: Parts, log: LogId, estimate: DirtyEstimate, rate: float, *, is_late: bool
-) -> LogForecast:
-    now_ms = parts.clock.now_ms()
-    reason = estimate.reason(now_ms)
-    due_ms, why = (now_ms, reason.value) if reason else _due(estimate, parts.events.last(log), now_ms)
-    return LogForecast(
-        **log.fields(),
-        due_ms=due_ms,
-        due_why=why,
-        takes_ms=None if estimate.range.is_empty else duration_ms(estimate.range.size_bytes, rate),
-        deadline_ms=estimate.deadline_ms if estimate.deadline_ms < FOREVER_MS else None,
-        is_late=is_late,
-    )
 
 
 def _due(estimate: DirtyEstimate, last: HistoryEvent | None, now_ms: int) -> tuple[int | None, str | None]:

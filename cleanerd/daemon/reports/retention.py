@@ -1,12 +1,13 @@
 """Retention of a log for people: what goes and for which of the three breaches, what stays, why and until when."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from cleanerd.cleaning.retain import Preview
-from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import Fact, RetentionView
-from cleanerd.daemon.work.retention import Passed, whose_turn
+from cleanerd.daemon.work.condition import Conditions
+from cleanerd.daemon.work.retention import Passed, RetentionPasses, whose_turn
 from cleanerd.errors import CleanerdError
 from cleanerd.policy.retention import Breach, Kept
 from cleanerd.storage.log_dir import Owner
@@ -18,77 +19,113 @@ _END_OF_TIME_MS = 253_402_300_800_000
 _BUSY = "it is paused or being cleaned, or another process holds .lock"
 
 
-def planned(parts: Parts, log: LogId) -> RetentionView:
-    """What a pass would do now; `skipped` with what it would do once it may, if that is known."""
-    ignored = parts.obstacles.ignored.get(log)
-    if ignored is not None:
-        return _view(log, outcome="skipped", reason=ignored)
-    try:
-        found = parts.retention.preview(log)
-    except CleanerdError as error:
-        return _view(log, outcome="failed", reason=str(error))
-    obstacle, goes = _obstacle(parts, log), found.goes.values()
-    due_ms = None if found.kept is None else found.kept.due_ms
-    return _view(
-        log,
-        outcome="skipped" if obstacle else "planned" if goes else "nothing",
-        reason=obstacle,
-        segments=sum(segments for segments, _ in goes),
-        bytes=sum(size for _, size in goes),
-        breaches=tuple(breach.value for breach in found.goes),
-        log_start_offset=found.log_start_offset,
-        kept=None if found.kept is None else _why(found),
-        next_ms=due_ms if due_ms is None or due_ms < _END_OF_TIME_MS else None,
-    )
+@dataclass(frozen=True, slots=True)
+class RetentionReport:
+    """What retention does to logs; thread-safe."""
 
+    conditions: Conditions
+    passes: RetentionPasses
 
-def run(parts: Parts, logs: Sequence[LogId]) -> tuple[RetentionView, ...]:
-    """One pass now, over those of the logs that may have one."""
-    obstacles = {log: _obstacle(parts, log) for log in logs}
-    passed = parts.retention.run([log for log in logs if obstacles[log] is None])
-    return tuple(
-        _done(parts, log, passed[log])
-        if log in passed
-        else _view(log, outcome="skipped", reason=obstacles[log] or _BUSY)
-        for log in logs
-    )
+    def planned(self, log: LogId) -> RetentionView:
+        """What a pass would do now; `skipped` with what it would do once it may, if that is known."""
+        ignored = self.conditions.states.obstacles.ignored.get(log)
+        if ignored is not None:
+            return _view(log, outcome="skipped", reason=ignored)
+        try:
+            found = self.passes.preview(log)
+        except CleanerdError as error:
+            return _view(log, outcome="failed", reason=str(error))
+        obstacle, goes = self._obstacle(log), found.goes.values()
+        due_ms = None if found.kept is None else found.kept.due_ms
+        return _view(
+            log,
+            outcome="skipped" if obstacle else "planned" if goes else "nothing",
+            reason=obstacle,
+            segments=sum(segments for segments, _ in goes),
+            bytes=sum(size for _, size in goes),
+            breaches=tuple(breach.value for breach in found.goes),
+            log_start_offset=found.log_start_offset,
+            kept=None if found.kept is None else _why(found),
+            next_ms=due_ms if due_ms is None or due_ms < _END_OF_TIME_MS else None,
+        )
 
+    def run(self, logs: Sequence[LogId]) -> tuple[RetentionView, ...]:
+        """One pass now, over those of the logs that may have one."""
+        obstacles = {log: self._obstacle(log) for log in logs}
+        passed = self.passes.run([log for log in logs if obstacles[log] is None])
+        return tuple(
+            self._done(log, passed[log])
+            if log in passed
+            else _view(log, outcome="skipped", reason=obstacles[log] or _BUSY)
+            for log in logs
+        )
 
-def _done(parts: Parts, log: LogId, passed: Passed) -> RetentionView:
-    if isinstance(passed, CleanerdError):
-        return _view(log, outcome="failed", reason=str(passed))
-    after = planned(parts, log)  # what stays, and why
-    if passed is None:
-        return after.model_copy(update={"outcome": "nothing", "reason": None})
-    return after.model_copy(
-        update={
-            "outcome": "deleted",
-            "reason": None,
-            "segments": passed.segments,
-            "bytes": passed.bytes,
-            "breaches": tuple(breach.value for breach in passed.reasons),
-            "log_start_offset": passed.log_start_offset,
-        }
-    )
+    def _done(self, log: LogId, passed: Passed) -> RetentionView:
+        if isinstance(passed, CleanerdError):
+            return _view(log, outcome="failed", reason=str(passed))
+        after = self.planned(log)  # what stays, and why
+        if passed is None:
+            return after.model_copy(update={"outcome": "nothing", "reason": None})
+        return after.model_copy(
+            update={
+                "outcome": "deleted",
+                "reason": None,
+                "segments": passed.segments,
+                "bytes": passed.bytes,
+                "breaches": tuple(breach.value for breach in passed.reasons),
+                "log_start_offset": passed.log_start_offset,
+            }
+        )
 
+    def _obstacle(self, log: LogId) -> str | None:
+        """What keeps a pass from this log, None when nothing does."""
+        barred, owner = (
+            self.conditions.states.obstacles.barred(log),
+            self.conditions.ownership.owner(log.log_dir),
+        )
+        if barred is not None:
+            return barred
+        if owner is Owner.BROKER_COMING:
+            return f"{log.log_dir}: a broker is about to start"
+        if owner is Owner.LIVE_BROKER:
+            pid = self.conditions.ownership.owner_of(log.log_dir)
+            return f"process {pid or 'unknown'} holds .lock: retention is its broker's"
+        config = self.conditions.configuration()
+        if config.topic(log.topic_partition.topic).compact and not config.broker.log_cleaner_enable:
+            return "log.cleaner.enable is false, and compacted logs get their retention from the cleaner"
+        known = self.conditions.inventory.facts(log)
+        failed = set() if self.conditions.failures.of(log) is None else {log}
+        if known is None or not whose_turn([known], config, failed, is_time=True):
+            return self.conditions.of(log).obstacle or "it has no closed segment"
+        return None
 
-def _obstacle(parts: Parts, log: LogId) -> str | None:
-    """What keeps a pass from this log, None when nothing does."""
-    barred, owner = parts.obstacles.barred(log), parts.ownership.owner(log.log_dir)
-    if barred is not None:
-        return barred
-    if owner is Owner.BROKER_COMING:
-        return f"{log.log_dir}: a broker is about to start"
-    if owner is Owner.LIVE_BROKER:
-        pid = parts.ownership.owner_of(log.log_dir)
-        return f"process {pid or 'unknown'} holds .lock: retention is its broker's"
-    config = parts.configuration()
-    if config.topic(log.topic_partition.topic).compact and not config.broker.log_cleaner_enable:
-        return "log.cleaner.enable is false, and compacted logs get their retention from the cleaner"
-    known, failed = parts.inventory.facts(log), {log} if parts.failures.of(log) is not None else set()
-    if known is None or not whose_turn([known], config, failed, is_time=True):
-        return parts.conditions.of(log).obstacle or "it has no closed segment"
-    return None
+    def facts(self, log: LogId) -> list[Fact]:
+        """The three breaches one by one (6.3-6.5), then the oldest segment that none of them takes (6.2)."""
+        if self.conditions.inventory.facts(log) is None:
+            return []
+        try:
+            found = self.passes.preview(log)
+        except CleanerdError as error:
+            return [Fact(name="retention", value=str(error), rule="1.28")]
+        config = found.config
+        goes = [Fact(name="log start", value=_below(found), rule="6.3")]
+        if config.delete:
+            said = self.conditions.topic_config(log)
+            size = _limit("retention.bytes", config.retention_bytes, said.retention_bytes)
+            size += _breached(found, Breach.SIZE)
+            time = _limit("retention.ms", config.retention_ms, said.retention_ms) + _breached(
+                found, Breach.TIME
+            )
+            goes += [
+                Fact(name="retention size", value=size, rule="6.4"),
+                Fact(name="retention time", value=time, rule="6.5"),
+            ]
+        obstacle = self._obstacle(log)
+        if found.goes and obstacle is not None:
+            goes.append(Fact(name="retention", value=f"no pass now: {obstacle}", rule="1.28"))
+        if found.kept is not None:
+            goes.append(Fact(name="oldest segment", value=_until(found, found.kept), rule="6.2"))
+        return goes
 
 
 def _view(log: LogId, **fields: object) -> RetentionView:
@@ -99,33 +136,6 @@ def _why(found: Preview) -> str:
     assert found.kept is not None
     assert found.cause is not None
     return f"segment {found.kept.segment.base_offset} stays: {found.cause.text}"
-
-
-def retention_facts(parts: Parts, log: LogId) -> list[Fact]:
-    """The three breaches one by one (6.3-6.5), then the oldest segment that none of them takes (6.2)."""
-    if parts.inventory.facts(log) is None:
-        return []
-    try:
-        found = parts.retention.preview(log)
-    except CleanerdError as error:
-        return [Fact(name="retention", value=str(error), rule="1.28")]
-    config = found.config
-    goes = [Fact(name="log start", value=_below(found), rule="6.3")]
-    if config.delete:
-        said = parts.configuration().topic(log.topic_partition.topic)
-        size = _limit("retention.bytes", config.retention_bytes, said.retention_bytes)
-        size += _breached(found, Breach.SIZE)
-        time = _limit("retention.ms", config.retention_ms, said.retention_ms) + _breached(found, Breach.TIME)
-        goes += [
-            Fact(name="retention size", value=size, rule="6.4"),
-            Fact(name="retention time", value=time, rule="6.5"),
-        ]
-    obstacle = _obstacle(parts, log)
-    if found.goes and obstacle is not None:
-        goes.append(Fact(name="retention", value=f"no pass now: {obstacle}", rule="1.28"))
-    if found.kept is not None:
-        goes.append(Fact(name="oldest segment", value=_until(found, found.kept), rule="6.2"))
-    return goes
 
 
 def _limit(key: str, value: int, said: int) -> str:

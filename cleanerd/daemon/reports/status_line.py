@@ -1,19 +1,20 @@
 """The daemon in one line, for `systemctl status`."""
 
 from cleanerd.daemon.configuration.reload import Reloader
-from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.work.condition import Condition
+from cleanerd.daemon.work.condition import Condition, Conditions
+from cleanerd.daemon.workers import Bell
 
 _PAUSE_S = 3.0
 _AT_LATEST_S = 60.0
 
 
 class StatusLine:
-    """Updated only when a scan or a cleaning has changed something, and not too often: with many logs that takes a while."""
+    """Made again only after a scan or a cleaning, and at most every three seconds: it looks at every log."""
 
-    def __init__(self, parts: Parts, reloader: Reloader) -> None:
-        self._parts = parts
+    def __init__(self, conditions: Conditions, work_bell: Bell, reloader: Reloader) -> None:
+        self._conditions = conditions
+        self._work_bell = work_bell
         self._reloader = reloader
         self._basis: tuple[object, ...] = ()
         self._made_s = 0.0
@@ -21,17 +22,17 @@ class StatusLine:
 
     def text(self) -> str:
         """Like `12/340 partitions dirty, dirtiest foo-3 71 %`; ratios are upper bounds, as `cleanerctl logs` has them."""
-        parts, now_s = self._parts, self._parts.clock.monotonic_s()
+        known, now_s = self._conditions, self._conditions.clock.monotonic_s()
         if self._text and now_s - self._made_s < _PAUSE_S:
             return self._text
-        given_up = sum(failure.is_uncleanable for failure in parts.failures.all())
-        offline, is_rejected = len(parts.obstacles.offline), self._reloader.is_rejected
+        given_up = sum(failure.is_uncleanable for failure in known.failures.all())
+        offline, is_rejected = len(known.states.obstacles.offline), self._reloader.is_rejected
         # time alone makes logs dirtier, and no bell rings when one has vanished
         minute = now_s // _AT_LATEST_S
-        basis = (minute, parts.work_bell.rings(), given_up, offline, is_rejected)
+        basis = (minute, self._work_bell.rings(), given_up, offline, is_rejected)
         if basis != self._basis:
             self._basis, self._made_s = basis, now_s
-            conditions = dict(parts.conditions.all(parts.inventory.logs()))
+            conditions = dict(known.all(known.inventory.logs()))
             uncleanable = sum(condition.state == "uncleanable" for condition in conditions.values())
             text = [self._dirty(conditions)]
             text += [f"{uncleanable} uncleanable"] if uncleanable else []
@@ -43,7 +44,7 @@ class StatusLine:
     def _dirty(self, conditions: dict[LogId, Condition]) -> str:
         ratios: dict[LogId, float] = {}
         for log, condition in conditions.items():
-            found = self._parts.due_logs.estimate(log) if condition.state == "dirty" else None
+            found = self._conditions.due_logs.estimate(log) if condition.state == "dirty" else None
             if found is not None:
                 ratios[log] = found.range.dirty_ratio
         cleanable = sum(condition.state not in ("retained", "ignored") for condition in conditions.values())

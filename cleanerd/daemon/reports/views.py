@@ -2,16 +2,17 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from cleanerd.cleaning.throttle import RateLimit, Throttle
 from cleanerd.daemon.configuration.reload import ReloadOutcome, ReloadStatus
 from cleanerd.daemon.inventory.listed_log import ListedLog
-from cleanerd.daemon.parts import Parts
+from cleanerd.daemon.telemetry.event_log import EventLog
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HoldView, LogDirView, LogView, MuteView, ReloadView, ThrottleLimits
-from cleanerd.daemon.work.condition import Condition
+from cleanerd.daemon.work.commits import Commits
+from cleanerd.daemon.work.condition import Condition, Conditions
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.daemon.work.mutes import Mute
 from cleanerd.daemon.work.share import share
@@ -19,31 +20,73 @@ from cleanerd.env.space import space_of
 from cleanerd.policy.cleanable import CleanableRange, non_active_from
 
 
-def log_views(parts: Parts, logs: Iterable[LogId]) -> Iterator[LogView]:
-    """Of each log. A dirty ratio is that of the files: an upper bound of the true one."""
-    for log, condition in parts.conditions.all(logs):
-        yield _log_view(parts, log, condition)
+@dataclass(frozen=True, slots=True)
+class Views:
+    """Views of logs, holds and log directories as they are now; thread-safe."""
 
+    conditions: Conditions
+    events: EventLog
+    commits: Commits
 
-def _log_view(parts: Parts, log: LogId, condition: Condition) -> LogView:
-    tp, known = log.topic_partition, parts.inventory.facts(log)
-    config, failure = parts.configuration().topic(tp.topic), parts.failures.of(log)
-    estimate = parts.due_logs.estimate(log)
-    return LogView(
-        **log.fields(),
-        state=condition.state,
-        policy="unknown" if log in parts.obstacles.ignored else ",".join(config.cleanup_policy),
-        size_bytes=known.contents.size_bytes if known else 0,
-        segments=len(known.contents.closed) + 1 if known else 0,
-        log_start_offset=known.offsets.log_start if known else None,
-        **({} if estimate is None else _compaction(estimate.known, estimate.range)),
-        next_due_ms=failure.retry_at_ms if failure else None,
-        next_due_why="retry" if failure and failure.retry_at_ms else None,
-        last=parts.events.last(log),
-        failures=failure.failures if failure else 0,
-        reason=condition.reason,
-        holds=tuple(hold.id for hold in parts.states.holds() if hold.matches(tp)),
-    )
+    def logs(self, logs: Iterable[LogId]) -> Iterator[LogView]:
+        """The view of each log. Its dirty ratio is an upper bound, taken from file sizes."""
+        for log, condition in self.conditions.all(logs):
+            yield self._log(log, condition)
+
+    def _log(self, log: LogId, condition: Condition) -> LogView:
+        tp, known = log.topic_partition, self.conditions.inventory.facts(log)
+        config, failure = self.conditions.topic_config(log), self.conditions.failures.of(log)
+        estimate, is_unknown = (
+            self.conditions.due_logs.estimate(log),
+            log in self.conditions.states.obstacles.ignored,
+        )
+        return LogView(
+            **log.fields(),
+            state=condition.state,
+            policy="unknown" if is_unknown else ",".join(config.cleanup_policy),
+            size_bytes=known.contents.size_bytes if known else 0,
+            segments=len(known.contents.closed) + 1 if known else 0,
+            log_start_offset=known.offsets.log_start if known else None,
+            **({} if estimate is None else _compaction(estimate.known, estimate.range)),
+            next_due_ms=failure.retry_at_ms if failure else None,
+            next_due_why="retry" if failure and failure.retry_at_ms else None,
+            last=self.events.last(log),
+            failures=failure.failures if failure else 0,
+            reason=condition.reason,
+            holds=tuple(hold.id for hold in self.conditions.states.holds() if hold.matches(tp)),
+        )
+
+    def hold(self, hold: Hold) -> HoldView:
+        """A hold and the logs that match it now."""
+        logs = (str(log) for log in self.conditions.inventory.logs() if hold.matches(log.topic_partition))
+        return HoldView(**asdict(hold), logs=tuple(logs))
+
+    def log_dir(self, log_dir: str) -> LogDirView:
+        """A log directory: online or not, its owner, and the results that wait in it."""
+        reason = self.conditions.states.obstacles.offline.get(log_dir)
+        free_bytes, owner, staged = None, None, 0
+        if reason is None:
+            try:
+                free_bytes = space_of(log_dir).free_bytes
+                owner = self.conditions.ownership.owner_of(log_dir)
+                staged = self.commits.staged_bytes(log_dir)
+            except OSError as error:
+                reason = str(error)
+        way, found = self.conditions.ownership.way(log_dir), share(self.conditions, log_dir)
+        return LogDirView(
+            path=log_dir,
+            online=reason is None,
+            reason=reason,
+            free_bytes=free_bytes,
+            staged_bytes=staged,
+            lock_owner_pid=owner or None,
+            broker_is_live=way.committed_by != "lock",
+            committed_by=way.committed_by,
+            swap_reason=way.reason,
+            cleans=found.cleans,
+            leaves=found.leaves,
+            share=found.text if reason is None else None,
+        )
 
 
 def _compaction(known: ListedLog, bound: CleanableRange) -> dict[str, Any]:
@@ -83,50 +126,6 @@ def limits_view(throttle: Throttle) -> ThrottleLimits:
         io_bytes_per_s=limits[RateLimit.TOTAL],
         read_bytes_per_s=limits[RateLimit.READ],
         write_bytes_per_s=limits[RateLimit.WRITE],
-    )
-
-
-def rates_of(parts: Parts) -> tuple[float, float]:
-    """Bytes per second read and written by the jobs that run, on average since they began."""
-    read = written = 0.0
-    for job in parts.jobs.running():
-        seconds = max((parts.clock.now_ms() - (job.started_ms or 0)) / 1000, 0.001)
-        read += job.read_bytes / seconds
-        written += job.written_bytes / seconds
-    return read, written
-
-
-def hold_view(parts: Parts, hold: Hold) -> HoldView:
-    """A hold and the logs that match it now."""
-    logs = (str(log) for log in parts.inventory.logs() if hold.matches(log.topic_partition))
-    return HoldView(**asdict(hold), logs=tuple(logs))
-
-
-def log_dir_view(parts: Parts, log_dir: str) -> LogDirView:
-    """A log directory: whether it works, whose it is, what waits in it."""
-    reason = parts.obstacles.offline.get(log_dir)
-    free_bytes, owner, staged = None, None, 0
-    if reason is None:
-        try:
-            free_bytes = space_of(log_dir).free_bytes
-            owner = parts.ownership.owner_of(log_dir)
-            staged = parts.commits.staged_bytes(log_dir)
-        except OSError as error:
-            reason = str(error)
-    way, found = parts.ownership.way(log_dir), share(parts.conditions, log_dir)
-    return LogDirView(
-        path=log_dir,
-        online=reason is None,
-        reason=reason,
-        free_bytes=free_bytes,
-        staged_bytes=staged,
-        lock_owner_pid=owner or None,
-        broker_is_live=way.committed_by != "lock",
-        committed_by=way.committed_by,
-        swap_reason=way.reason,
-        cleans=found.cleans,
-        leaves=found.leaves,
-        share=found.text if reason is None else None,
     )
 
 

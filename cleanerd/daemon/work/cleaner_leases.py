@@ -39,7 +39,7 @@ class CleanerLeases:
         self._inventory = inventory
         self._files = files
         self._clock = clock
-        self._duty = duty
+        self.duty = duty
         self._holder = os.urandom(8).hex()
         self._renewing = threading.Lock()
         self._renewed_s = clock.monotonic_s()
@@ -58,8 +58,8 @@ class CleanerLeases:
             self._renewed_s = self._clock.monotonic_s()
             wanted = defaultdict[str, list[LogId]](list, {log.log_dir: [] for log in self.held})
             muted = [log for log in self._inventory.logs() if log.topic_partition.topic in topics]
-            self._duty.begin([log for log in muted if log.topic_partition.topic in new])
-            for log in self._duty.to_lease(muted):
+            self.duty.begin([log for log in muted if log.topic_partition.topic in new])
+            for log in self.duty.to_lease(muted):
                 wanted[log.log_dir].append(log)
             refused: dict[LogId, str] = {}
             for log_dir, logs in wanted.items():

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from cleanerd.config.load import Configuration
+from cleanerd.config.model import TopicConfig
 from cleanerd.daemon.inventory.due_logs import DueLogs
 from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.inventory.listed_log import ListedLog
@@ -70,13 +71,17 @@ class Conditions:
     brokers_cleaner: BrokersCleaner
     is_leased: Callable[[LogId], bool]
 
+    def topic_config(self, log: LogId) -> TopicConfig:
+        """The settings of the topic of a log that hold now."""
+        return self.configuration().topic(log.topic_partition.topic)
+
     def broker_cleans(self, log: LogId) -> bool:
         """Whether the cleaner of the broker that owns the log directory is at work, and not kept from the log."""
         return self.brokers_cleaner.is_at_work(log.log_dir) and not self.is_leased(log)
 
     def left_to_broker(self, log: LogId) -> bool:
         """Whether a live broker's cleaner, once it is seen at work, has a log for some time before cleanerd takes it."""
-        broker, config = self.configuration().broker, self.configuration().topic(log.topic_partition.topic)
+        broker, config = self.configuration().broker, self.topic_config(log)
         is_off = self.brokers_cleaner.is_off(log.log_dir) or self.is_leased(log)
         is_first = config.broker_min_cleanable_dirty_ratio <= config.min_cleanable_dirty_ratio < 1
         return is_first and not is_off and broker.broker_cleaner_grace_ms > 0
@@ -111,12 +116,12 @@ class Conditions:
 
     def _unread(self, log: LogId) -> str | None:
         """Why a compacted log cannot be read, None if it can."""
-        is_compacted = self.configuration().topic(log.topic_partition.topic).compact
+        is_compacted = self.topic_config(log).compact
         return self.inventory.error(log) if is_compacted else None
 
     def _at_rest(self, log: LogId, owner_of: _OwnerOf) -> Condition:
         """Of a log that no worker has and no hold keeps."""
-        is_compacted = self.configuration().topic(log.topic_partition.topic).compact
+        is_compacted = self.topic_config(log).compact
         known, unread, failure = self.inventory.facts(log), self._unread(log), self.failures.of(log)
         if unread is not None:
             return Condition("uncleanable", unread, unread)

@@ -145,6 +145,15 @@ class Jobs:
             running = (j for j in self._jobs.values() if j.started_ms is not None and j.ended_ms is None)
             return list(dict.fromkeys(running))
 
+    def rates(self) -> tuple[float, float]:
+        """Bytes per second that running jobs read and write, averaged since each began."""
+        read = written = 0.0
+        for job in self.running():
+            seconds = max((self._clock.now_ms() - (job.started_ms or 0)) / 1000, 0.001)
+            read += job.read_bytes / seconds
+            written += job.written_bytes / seconds
+        return read, written
+
     def view(self, job_id: str) -> JobView:
         """One job. Raises KeyError."""
         with self._changed:

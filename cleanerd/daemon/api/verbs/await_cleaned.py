@@ -28,7 +28,7 @@ def await_cleaned(
             raise Unavailable("the daemon is stopping")
         with parts.progressed:
             parts.progressed.wait(min(left_s, 1.0))
-    return tuple(daemon.log_views(parts, logs))
+    return tuple(control.views.logs(logs))
 
 
 def _cleaned_up_to(control: daemon.Control, log: daemon.LogId) -> int:

@@ -38,7 +38,7 @@ def clean(
 
 def would_clean(control: daemon.Control, pattern: daemon.Pattern) -> tuple[daemon.Explanation, ...]:
     """What a cleaning would find in each log that matches, looked at as before one. Starts nothing."""
-    return tuple(daemon.explain.explain(control.parts, log, exact=True) for log in control.some(pattern))
+    return tuple(control.explainer.of(log, exact=True) for log in control.some(pattern))
 
 
 _CLEAN = Endpoint("POST", "/v1/clean", "jobs", clean)

@@ -12,7 +12,7 @@ from cleanerd.daemon.api.verb import Endpoint, Verb, daemon
 def forecast(control: daemon.Control, pattern: daemon.Pattern | None = None) -> daemon.Forecast:
     """When logs become due, how long they take, and which will miss max.compaction.lag.ms; `pattern`: which logs to list."""
     listed = control.matching(None) if pattern is None else control.some(pattern)
-    return daemon.forecast.forecast(control.parts, frozenset(listed))
+    return control.forecasts.of(frozenset(listed))
 
 
 _FORECAST = Endpoint("GET", "/v1/forecast", "forecast", forecast)

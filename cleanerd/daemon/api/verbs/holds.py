@@ -7,7 +7,7 @@ from cleanerd.daemon.api.verb import Endpoint, Verb, daemon
 
 def holds(control: daemon.Control) -> tuple[daemon.HoldView, ...]:
     """Holds in force, the oldest first."""
-    return tuple(daemon.hold_view(control.parts, hold) for hold in control.parts.states.holds())
+    return tuple(map(control.views.hold, control.parts.states.holds()))
 
 
 _HOLDS = Endpoint("GET", "/v1/holds", "holds", holds)

@@ -8,7 +8,7 @@ from cleanerd.daemon.api.verb import Endpoint, Verb, daemon
 
 def log(control: daemon.Control, topic_partition: daemon.Tp) -> tuple[daemon.LogView, ...]:
     """One partition, in each log directory that has it."""
-    return tuple(daemon.log_views(control.parts, control.of(topic_partition)))
+    return tuple(control.views.logs(control.of(topic_partition)))
 
 
 _LOG = Endpoint("GET", "/v1/logs/{topic_partition}", "logs", log)

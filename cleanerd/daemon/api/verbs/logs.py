@@ -11,7 +11,7 @@ def logs(
     control: daemon.Control, pattern: daemon.Pattern | None = None, state: daemon.LogState | None = None
 ) -> tuple[daemon.LogView, ...]:
     """Every log that matches, in order of name; an empty list if none does."""
-    views = daemon.log_views(control.parts, control.matching(pattern))
+    views = control.views.logs(control.matching(pattern))
     return tuple(view for view in views if state is None or view.state == state)
 
 

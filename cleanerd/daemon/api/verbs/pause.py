@@ -36,7 +36,7 @@ def pause(
         parts.states.release(hold.id)
         parts.store.delete(daemon.HOLD, hold.id)  # else it would be written once that works again
         raise Unavailable("the hold would not survive a restart: the state directory cannot be written")
-    return daemon.hold_view(parts, hold)
+    return control.views.hold(hold)
 
 
 _PAUSE = Endpoint("POST", "/v1/pause", "hold", pause)

@@ -15,7 +15,7 @@ def resume(control: daemon.Control, selector: daemon.Pattern) -> tuple[daemon.Ho
         raise NotFound(
             f"there is no hold with the id or the pattern {selector}; `cleanerctl holds` lists them"
         )
-    views = tuple(daemon.hold_view(parts, hold) for hold in found)
+    views = tuple(map(control.views.hold, found))
     is_kept = True
     for hold in found:
         parts.states.release(hold.id)

@@ -19,8 +19,8 @@ def retention(
     """
     logs = control.some(pattern)
     if dry_run:
-        return tuple(daemon.retention.planned(control.parts, log) for log in logs)
-    views = daemon.retention.run(control.parts, logs)
+        return tuple(map(control.retention.planned, logs))
+    views = control.retention.run(logs)
     control.supervisor.scanner.scan()
     return views
 

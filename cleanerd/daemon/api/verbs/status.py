@@ -22,7 +22,7 @@ def status(control: daemon.Control) -> daemon.StatusView:
         pid=os.getpid(),
         uptime_s=parts.clock.monotonic_s() - parts.life.started_s,
         ready=parts.life.is_ready,
-        log_dirs=tuple(daemon.log_dir_view(parts, log_dir) for log_dir in parts.log_dirs),
+        log_dirs=tuple(map(control.views.log_dir, parts.log_dirs)),
         logs_by_state=Counter(one.state for _, one in parts.conditions.all(parts.inventory.logs())),
         workers_busy=len(running),
         workers_total=len(control.supervisor.cleaners.workers.all()) - 1,  # the express one is extra

@@ -15,7 +15,7 @@ from cleanerd.daemon.api.verb import Endpoint, Reply, Verb, daemon
 
 def throttle(control: daemon.Control) -> daemon.ThrottleView:
     """I/O limits and measured rates."""
-    read, written = daemon.rates_of(control.parts)
+    read, written = control.parts.jobs.rates()
     return daemon.ThrottleView(
         limits=daemon.limits_view(control.parts.throttle),
         request_queue=control.supervisor.pacer.view,
