@@ -23,6 +23,7 @@ from cleanerd.cleaning.roll import roll
 from cleanerd.cleaning.slices import OF_A_JOB, SliceSize, Weighed
 from cleanerd.cleaning.wanted import ConfiguredNow, check_expired, check_wanted
 from cleanerd.errors import (
+    Aborted,
     CleanerdError,
     JobFailed,
     LockHeld,
@@ -181,12 +182,18 @@ class Directory(CommitHost):
         return logs
 
     def check(self, tp: TopicPartition, round_end: int) -> None:
-        """Whether a result is still wanted, by what is known now. Raises PolicyChanged, and why that is not known."""
+        """Whether a result is still wanted, by what is known now.
+
+        Raises PolicyChanged; Aborted, and what else is wrong, if that is not known: it may wait.
+        """
         configuration, request = self._run.configured.for_deletion(), self._request
         now = LogDir.at(self._log_dir.files, self.path, self._log_dir.clock, self._log_dir.log_dirs)
         alone = left_alone(now, [tp], configuration, request.topics, request.assumed, has_begun=True)
-        if alone:
-            raise PolicyChanged(f"{self._log_dir.partition(tp).path}: {alone[tp]}")
+        if alone and configuration is not None:
+            unknown = Knowledge(now, configuration, request.assumed).why_not_vouched(tp.topic, has_begun=True)
+            raise (PolicyChanged if unknown is None else Aborted)(
+                f"{self._log_dir.partition(tp).path}: {alone[tp]}"
+            )
         check_wanted(self._log_dir, tp, self._topic_config(tp.topic), round_end)
 
     def check_expired(self, tp: TopicPartition) -> None:

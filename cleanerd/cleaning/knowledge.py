@@ -31,7 +31,7 @@ from cleanerd.format.errors import FormatError
 from cleanerd.format.names import PARTITION_METADATA, TopicPartition
 from cleanerd.policy.tombstones import KNOWN_FOR_MS, Stay, why_tombstones_stay
 from cleanerd.storage.checkpoints import last_written_ms
-from cleanerd.storage.doubts import FORBIDDING, Doubts
+from cleanerd.storage.doubts import ELSEWHERE, FORBIDDING, Doubts
 from cleanerd.storage.lock import other_holder
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.metadata_log import Vouched, last_appended_ms, read_vouched
@@ -60,8 +60,6 @@ _DEFAULT_POLICY = Cause(
     f"{_LEFT}that its cleanup.policy is delete is a default of Kafka's, and the broker may have another one",
     _OR_SET,
 )
-_ELSEWHERE = ("confluent.tier.enable", "diskless.enable", "inkless.enable")
-"""Settings of topics with which other brokers keep records outside of their log directories."""
 _CONSUMER_OFFSETS = "__consumer_offsets"
 _COORDINATORS_MENDED = {"4.0": "4.0.2", "4.1": "4.1.2", "4.2": "4.2.1"}
 """By release, the first whose group coordinator loads what a cleaning has left (rule A.8)."""
@@ -91,7 +89,7 @@ class Knowledge:
             )
         not_of_cluster = why_not_of_cluster(log_dir.partition(tp), topic, self.configuration.metadata)
         return (
-            not_of_cluster or self._why_not_loaded(topic) or self._why_not_vouched(topic, has_begun=has_begun)
+            not_of_cluster or self._why_not_loaded(topic) or self.why_not_vouched(topic, has_begun=has_begun)
         )
 
     def _why_damaged(self, tp: TopicPartition) -> str | None:
@@ -115,7 +113,7 @@ class Knowledge:
         if topic in configuration.unusable:
             return f"{configuration.unusable[topic]}; topics.d may set another value for cleanerd"
         own = {} if configuration.metadata is None else configuration.metadata.topic_configs.get(topic, {})
-        elsewhere = [key for key in _ELSEWHERE if own.get(key) == "true"]
+        elsewhere = [key for key in ELSEWHERE if own.get(key) == "true"]
         config = configuration.topic(topic)
         if config.remote_storage_enable and config.compact:
             elsewhere.append("remote.storage.enable")
@@ -219,8 +217,11 @@ class Knowledge:
         vouched = self._vouched()
         return None if vouched is None else vouched.until_ms
 
-    def _why_not_vouched(self, topic: str, *, has_begun: bool) -> str | None:
-        """Why the settings that a topic has from the cluster may be others by now, or may never have been accepted."""
+    def why_not_vouched(self, topic: str, *, has_begun: bool) -> str | None:
+        """Why the settings that a topic has from the cluster may be others by now, or may never have been accepted.
+
+        That proves no change: a result that was made by them may wait. Raises OSError, CleanerdError.
+        """
         own = self.configuration.own_texts(topic)
         is_set = "cleanup.policy" in own and self._layer(topic, "cleanup.policy") in SET_BY_OPERATOR
         if is_set or SETTINGS in self.assumed:
@@ -228,20 +229,32 @@ class Knowledge:
         vouched = self._vouched()
         if vouched is None:
             return None
-        doubted = [
+        doubted = self._doubted(topic, vouched.doubts)
+        if doubted:
+            return (
+                f"{topic}: a change of {', '.join(doubted)} at the end of the metadata log of a stopped broker may never "
+                f"have been accepted by the cluster: whether it holds is not known; {_WAYS_OUT}"
+            )
+        return None if has_begun else self._why_too_old(vouched)
+
+    def _doubted(self, topic: str, doubts: Doubts) -> list[str]:
+        """The keys that decide for a topic, and whose values are not certain. A limit decides nothing without `delete`."""
+        own = self.configuration.own_texts(topic)
+        found = [key for name, key in sorted(doubts.topics) if name == topic]
+        found += [
             key
             for key in FORBIDDING
             if key not in own
-            and not vouched.doubts.defaults.isdisjoint(TOPIC_KEYS[key].synonyms)
+            and not doubts.defaults.isdisjoint(TOPIC_KEYS[key].synonyms)
             and self._layer(topic, key) is not Layer.COMMAND_LINE
         ]
-        if topic in vouched.doubts.topics or doubted:
-            what = "its settings" if topic in vouched.doubts.topics else f"the broker's {', '.join(doubted)}"
-            return (
-                f"{topic}: a change of {what} at the end of the metadata log of a stopped broker may never have been "
-                f"accepted by the cluster: whether it holds is not known; {_WAYS_OUT}"
-            )
-        return None if has_begun else self._why_too_old(vouched)
+        is_deleting = self.configuration.topic(topic).delete
+        return [
+            key
+            for key in found
+            if (is_deleting or key not in _LIMITS)
+            and not (key in own and self._layer(topic, key) in SET_BY_OPERATOR)
+        ]
 
     def _layer(self, topic: str, key: str) -> Layer:
         return self.configuration.topic_origin(topic, key).layer

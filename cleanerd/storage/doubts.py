@@ -4,9 +4,13 @@ The high watermark of the log is not on disk (spec disk F4). A node appends what
 before that is committed; after a failure the quorum may go on without it. So of a node that has stopped, a record is certain
 only if one of these holds:
 
-1. a snapshot covers it, or a later leader epoch follows it in the log
-2. most voters have it: the leader of its epoch, where it comes from, and this node, if it is a voter
-3. its broker has applied it, or something behind it: a partition directory has the id of a topic that was created later, or
+1. a snapshot covers it
+2. a record of a later leader epoch follows it in the log that is no control record. A controller appends such a record only
+   after its listener was given all that was committed before that epoch (KafkaRaftClient.ListenerContext), and nothing of
+   earlier epochs counts as committed before a record of its own epoch is (LeaderState.maybeUpdateHighWatermark, as in Raft).
+   The LEADER_CHANGE record alone proves nothing: a node that is elected appends it on its own
+3. most voters have it, or a later record: the leader of the last epoch, where it comes from, and this node, if a voter
+4. its broker has applied it, or something behind it: a partition directory has the id of a topic that was created later, or
    by the same batch or metadata transaction. A broker applies what is committed, and whole batches and transactions only.
 """
 
@@ -24,34 +28,36 @@ from cleanerd.format.metadata_records import RESOURCE_BROKER, RESOURCE_TOPIC, Co
 from cleanerd.format.names import PARTITION_METADATA, parse_partition_dir
 from cleanerd.format.partition_metadata import parse_partition_metadata
 
+_POLICY = "cleanup.policy"
 FORBIDDING = (
-    "cleanup.policy", "min.compaction.lag.ms", "delete.retention.ms", "retention.ms", "retention.bytes",
+    _POLICY, "min.compaction.lag.ms", "delete.retention.ms", "retention.ms", "retention.bytes",
     "remote.storage.enable",
 )  # fmt: skip
 """Keys of a topic with another value of which something would have to stay."""
-_ELSEWHERE = ("confluent.tier.enable", "diskless.enable", "inkless.enable")
-_OF_TOPICS = frozenset((*FORBIDDING, *_ELSEWHERE))
+ELSEWHERE = ("confluent.tier.enable", "diskless.enable", "inkless.enable")
+"""Settings of topics with which other brokers keep records outside of their log directories."""
+_OF_TOPICS = frozenset((*FORBIDDING, *ELSEWHERE))
 _OF_BROKERS = frozenset(synonym for key in FORBIDDING for synonym in TOPIC_KEYS[key].synonyms)
 
 
 @dataclass(frozen=True, slots=True)
 class Doubts:
-    """What is not certain: settings of these topics, and the values of these broker keys for topics without their own."""
+    """What is not certain: keys of topics, and the values of these broker keys for topics without their own."""
 
-    topics: frozenset[str] = frozenset()
+    topics: frozenset[tuple[str, str]] = frozenset()
     defaults: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """In the batch, or transaction, before `end_offset`. `topic_id`: of a topic that was created. `default`: a key of the
-    broker with the id `broker`, as text, or of all ("").
+    """Of a key, in the batch, or transaction, before `end_offset`. `topic`: whose value it is; None: that of the broker with
+    the id `broker`, as text, or of all (""). `topic_id`: of a topic that was created.
     """
 
     end_offset: int
+    key: str
     topic: str | None = None
     topic_id: UUID | None = None
-    default: str | None = None
     broker: str = ""
 
 
@@ -67,36 +73,39 @@ class Tail:
         self.leader: int | None = None
         self.voters: frozenset[int] | None = None
         self.epoch = -1
+        self._controllers_epoch = -1  # in which the last controller has written
         self._changes: list[_Change] = []
         self._found: tuple[list[tuple[str, int]], Doubts] | None = (
             None  # as of which times of the directories
         )
 
-    def batch(self, epoch: int, timestamp_ms: int) -> None:
+    def batch(self, epoch: int, timestamp_ms: int, *, is_control: bool) -> None:
         """The next batch."""
         self.seen_ms = max(timestamp_ms, 0)
         if epoch > self.epoch:
-            self._changes.clear()
             self.epoch, self.leader = epoch, None
+        if epoch > self._controllers_epoch and not is_control:
+            self._controllers_epoch = epoch
+            self._changes.clear()  # rule 2
 
     def covered(self) -> None:
         """A snapshot has all that was collected."""
         self._changes.clear()
 
     def created(self, end_offset: int, topic: str, topic_id: UUID) -> None:
-        """A topic came."""
-        self._changes.append(_Change(end_offset, topic, topic_id))
+        """A topic came, with whatever policy."""
+        self._changes.append(_Change(end_offset, _POLICY, topic, topic_id))
 
     def removed(self, end_offset: int, topic: str) -> None:
         """A topic went."""
-        self._changes.append(_Change(end_offset, topic))
+        self._changes.append(_Change(end_offset, _POLICY, topic))
 
     def configured(self, end_offset: int, record: ConfigRecord) -> None:
         """A topic, or a broker, has another value, or none of its own any more."""
         if record.resource_type == RESOURCE_TOPIC and record.name in _OF_TOPICS:
-            self._changes.append(_Change(end_offset, record.resource_name))
+            self._changes.append(_Change(end_offset, record.name, record.resource_name))
         elif record.resource_type == RESOURCE_BROKER and record.name in _OF_BROKERS:
-            self._changes.append(_Change(end_offset, default=record.name, broker=record.resource_name))
+            self._changes.append(_Change(end_offset, record.name, broker=record.resource_name))
 
     def doubts(
         self,
@@ -120,12 +129,12 @@ class Tail:
         left = [one for one in self._changes if one.end_offset > offset]
         ours = ("", str(node_id))
         return Doubts(
-            frozenset(one.topic for one in left if one.topic is not None),
-            frozenset(one.default for one in left if one.default is not None and one.broker in ours),
+            frozenset((one.topic, one.key) for one in left if one.topic is not None),
+            frozenset(one.key for one in left if one.topic is None and one.broker in ours),
         )
 
     def _applied_end(self, files: Files, log_dirs: Iterable[str]) -> int:
-        """Up to which offset the directories show that the broker has applied the log (rule 3)."""
+        """Up to which offset the directories show that the broker has applied the log (rule 4)."""
         partitions: dict[str, list[str]] = {}
         for log_dir in log_dirs:
             listed = guarded(partial(files.list_names, log_dir), log_dir)

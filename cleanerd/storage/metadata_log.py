@@ -438,7 +438,7 @@ def starts_batch(data: bytes | memoryview, position: int, offset: int = names.MA
 def _replay_batch(image: _Image, path: str, batch: Batch, offset: int) -> None:
     """Replay what the batch holds from `offset` on."""
     position, header, records = batch
-    image.tail.batch(header.leader_epoch, header.max_timestamp_ms)
+    image.tail.batch(header.leader_epoch, header.max_timestamp_ms, is_control=header.is_control)
     for record in records:
         if record.offset < offset:
             continue

@@ -146,11 +146,12 @@ class Stopped:
         (path / "orders-0" / PARTITION_METADATA).write_text(f"version: 0\ntopic_id: {render_uuid(SAMPLE_ID)}")
         self.write_metadata(NOW_MS)
 
-    def write_metadata(self, last_ms: int, *more: bytes, voters: str = '{"voterId":1},{"voterId":2}') -> None:
-        """The last batch is of that time; the one before it, of one topic, has more records, and is certain."""
+    def write_metadata(
+        self, last_ms: int, voters: str = '{"voterId":1},{"voterId":2}', last: bytes = SKIPPED
+    ) -> None:
+        """The last batch is of that time, and not certain; the one before it is."""
         compact = config(TOPIC, "orders", "cleanup.policy", "compact")
-        frames = [topic("orders", SAMPLE_ID), compact, *more]
-        data = batch(0, frames) + batch(len(frames), [SKIPPED], at_ms=last_ms)
+        data = batch(0, [topic("orders", SAMPLE_ID), compact]) + batch(2, [last], at_ms=last_ms)
         directory = log(self.path / "__cluster_metadata-0", log_0=data)
         self.append(last_ms)
         (directory / "quorum-state").write_text(f'{{"currentVoters":[{voters}],"data_version":0}}')
@@ -216,6 +217,8 @@ def test_what_lets_work_begin_later(stopped: Stopped) -> None:
         (config(BROKER, "", "log.cleaner.min.compaction.lag.ms", "5"), False),
         (config(BROKER, "", "log.cleanup.policy", "delete"), True),  # the topic has its own
         (config(TOPIC, "others", "cleanup.policy", "delete"), True),
+        (config(TOPIC, "orders", "retention.ms", "5"), True),  # it is not deleted by
+        (config(BROKER, "", "log.retention.ms", "5"), True),
     ],
 )
 def test_what_the_cluster_may_not_have_accepted_is_not_known(
@@ -235,6 +238,17 @@ def test_what_the_cluster_may_not_have_accepted_is_not_known(
     stopped.append(NOW_MS)
     with lock_of_another(stopped.path / LOCK):
         assert stopped.why(NOW_MS) is None
+
+
+def test_a_limit_decides_only_where_it_deletes(stopped: Stopped) -> None:
+    both = config(TOPIC, "orders", "cleanup.policy", "compact,delete")
+    for record in (config(TOPIC, "orders", "retention.ms", "5"), config(BROKER, "", "log.retention.ms", "5")):
+        data = batch(0, [topic("orders", SAMPLE_ID), both]) + batch(2, [record], at_ms=NOW_MS)
+        log(stopped.path / "__cluster_metadata-0", log_0=data)
+        assert "retention.ms at the end of the metadata log" in str(stopped.why(NOW_MS))
+        assert stopped.why(NOW_MS, topics=[("orders", "retention.ms", "7")], has_begun=True) is None, (
+            "overridden"
+        )
 
 
 def test_an_answer_holds_as_long_as_a_metadata_log_does(tmp_path: Path) -> None:

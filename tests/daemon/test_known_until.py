@@ -22,6 +22,7 @@ from cleanerd.units import utc
 from tests.cleaning.logs import lock_of_another
 from tests.cleaning.test_knowledge import Stopped
 from tests.daemon.inventories import HandClock
+from tests.storage.metadata import TOPIC, config
 
 OFFSET = 10_000
 
@@ -81,6 +82,21 @@ def test_what_has_begun_goes_on(beside: Beside) -> None:
     JobHost(log_dir, beside.parts.commits).check(beside.log.topic_partition, OFFSET)
     with pytest.raises(Aborted, match="last sign of life"):
         _WaitingHost(log_dir, beside.parts.commits, lambda _: True).check(beside.log.topic_partition, OFFSET)
+
+
+def test_a_result_waits_for_a_policy_that_is_not_certain(beside: Beside) -> None:
+    """That of a fresh cleaning, too: nothing proves that the cluster has another one (rule A.5)."""
+    assert beside.parts.states.try_start_all([beside.log])
+    beside.broker.write_metadata(
+        beside.stopped_ms, last=config(TOPIC, "orders", "min.compaction.lag.ms", "5")
+    )
+    log_dir = beside.parts.ownership.at(beside.log.log_dir)
+    for host in (
+        JobHost(log_dir, beside.parts.commits),
+        _WaitingHost(log_dir, beside.parts.commits, lambda _: True),
+    ):
+        with pytest.raises(Aborted, match="may never have been accepted"):
+            host.check(beside.log.topic_partition, OFFSET)
 
 
 def test_delete_records_needs_no_settings(beside: Beside) -> None:

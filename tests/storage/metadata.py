@@ -103,9 +103,11 @@ def batch(
     return encode_batch(records, base_offset=base_offset, codec=codec, leader_epoch=leader_epoch)
 
 
-def control(offset: int, kind: ControlType, value: bytes = b"\x00\x00\x00", at_ms: int = 1000) -> bytes:
+def control(
+    offset: int, kind: ControlType, value: bytes = b"\x00\x00\x00", at_ms: int = 1000, leader_epoch: int = 0
+) -> bytes:
     record = Record(offset, at_ms, struct.pack(">hh", 0, kind), value)
-    return encode_batch([record], base_offset=offset, control=True)
+    return encode_batch([record], base_offset=offset, control=True, leader_epoch=leader_epoch)
 
 
 def snapshot(*frames: bytes, footer: bool = True, at_ms: int = 1000) -> bytes:

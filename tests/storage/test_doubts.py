@@ -35,7 +35,8 @@ ID, NEXT_ID = UUID(int=7), UUID(int=8)
 CREATED = [topic("orders", ID), config(TOPIC, "orders", "cleanup.policy", "delete")]
 CHANGED = [config(TOPIC, "orders", "cleanup.policy", "compact")]
 NEXT = [topic("next", NEXT_ID)]
-CERTAIN, UNCERTAIN = Doubts(), Doubts(frozenset({"orders"}))
+POLICY = "cleanup.policy"
+CERTAIN, UNCERTAIN = Doubts(), Doubts(frozenset({("orders", POLICY)}))
 
 
 class Node:
@@ -52,11 +53,11 @@ class Node:
         state = {"currentVoters": found, "leaderId": leader, "leaderEpoch": epoch, "data_version": 0}
         (self.directory / "quorum-state").write_text(json.dumps(state))
 
-    def write(self, *batches: Sequence[bytes], epochs: Sequence[int] = ()) -> None:
-        """One batch of records each, all of epoch 0 unless others are given."""
+    def write(self, *batches: Sequence[bytes]) -> None:
+        """One batch of records each, all of epoch 0."""
         data, offset = b"", 0
-        for number, frames in enumerate(batches):
-            data += batch(offset, frames, leader_epoch=epochs[number] if epochs else 0)
+        for frames in batches:
+            data += batch(offset, frames)
             offset += len(frames)
         log(self.directory, log_0=data)
 
@@ -92,9 +93,11 @@ def test_a_partition_directory_shows_that_its_topic_was_accepted(node: Node) -> 
     node.has_partition("orders-3", ID)
     assert node.doubts() == CERTAIN
     node.write(CREATED, CHANGED, NEXT)
-    assert node.doubts() == Doubts(frozenset({"orders", "next"}))
+    assert node.doubts() == Doubts(frozenset({("orders", POLICY), ("next", POLICY)}))
     node.has_partition("next-0", UUID(int=99))
-    assert node.doubts() == Doubts(frozenset({"orders", "next"})), "of an older topic of that name"
+    assert node.doubts() == Doubts(frozenset({("orders", POLICY), ("next", POLICY)})), (
+        "of an older topic of that name"
+    )
     node.has_partition("next-1", NEXT_ID)
     assert node.doubts() == CERTAIN
 
@@ -110,10 +113,21 @@ def test_a_metadata_transaction_is_accepted_as_a_whole(node: Node) -> None:
     assert node.doubts() == CERTAIN
 
 
-def test_a_later_leader_epoch_makes_what_is_before_it_certain(node: Node) -> None:
-    node.write(CREATED, CHANGED, [SKIPPED], epochs=(3, 3, 4))
+@pytest.mark.parametrize("leader", [1, 2], ids=["this node", "another"])
+def test_what_a_controller_writes_in_a_later_epoch_makes_what_is_before_it_certain(
+    leader: int, node: Node
+) -> None:
+    """Any node that is elected appends LEADER_CHANGE on its own, behind what only it may have (rule A.5). A controller
+    writes once it knows what was accepted before.
+    """
+    node.quorum(1, 2, 3, 4, 5, leader=leader, epoch=4)
+    changed, elected = batch(0, CHANGED, leader_epoch=3), struct.pack(">hi", 0, leader)
+    data = changed + control(1, ControlType.LEADER_CHANGE, elected, leader_epoch=4)
+    log(node.directory, log_0=data)
+    assert node.doubts() == UNCERTAIN
+    log(node.directory, log_0=data + batch(2, [SKIPPED], leader_epoch=4))
     assert node.doubts() == CERTAIN
-    node.write(CREATED, [SKIPPED], CHANGED, epochs=(3, 4, 4))
+    log(node.directory, log_0=data + batch(2, [SKIPPED, *CHANGED], leader_epoch=4))
     assert node.doubts() == UNCERTAIN
 
 
@@ -168,6 +182,12 @@ def test_defaults_of_this_broker_and_of_all_brokers_are_settings_too(node: Node)
         [config(TOPIC, "orders", "leader.replication.throttled.replicas", "*")],
     )
     assert node.doubts() == Doubts(frozenset(), frozenset({"log.cleanup.policy", "log.retention.ms"}))
+
+
+def test_each_key_of_a_topic_is_a_doubt_of_its_own(node: Node) -> None:
+    limits = ["retention.ms", "confluent.tier.enable"]
+    node.write([config(TOPIC, "orders", key, "5") for key in (*limits, "segment.bytes")])
+    assert node.doubts() == Doubts(frozenset(("orders", key) for key in limits))
 
 
 def test_a_topic_that_was_removed_or_created_again_is_not_certain(node: Node) -> None:

@@ -205,14 +205,15 @@ class JobHost(CommitHost):
         commits, log = self.commits, LogId(self.path, tp)
         configuration = commits.configuration()
         knowledge = Knowledge(commits.ownership.at(self.path), configuration)  # as it is now
+        unknown = knowledge.why_not_vouched(tp.topic, has_begun=not self.begins)
+        if unknown is not None:
+            raise Aborted(unknown)  # that proves no change: it waits on, until its broker is back
         log_dir, reason = knowledge.log_dir, knowledge.why_untouched(tp, has_begun=True)
         # it may not be there to be seen
         if reason is None and (target := commits.inventory.moving_to(log)) is not None:
             reason = f"{log.directory}: its broker moves it to {target}"
         if reason is not None:
             raise PolicyChanged(reason)
-        if self.begins and (stale := knowledge.why_untouched(tp)) is not None:
-            raise Aborted(stale)  # it waits on: its broker may come back
         check_wanted(log_dir, tp, configuration.topic(tp.topic), round_end)
         commits.states.begin_commit(log)
 
