@@ -3,9 +3,10 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from cleanerd.cli.arguments import Argument
 from cleanerd.cli.ctl.parser import PUBLIC
+from cleanerd.cli.ctl.verb import Verb
 from cleanerd.config.reference import render_reference
-from cleanerd.daemon.api.verb import Argument, Verb
 from cleanerd.daemon.telemetry.event_table import BOUND, EVENTS, Event
 from cleanerd.daemon.telemetry.metric_table import METRICS, Metric
 from tests.operate.tools import ROOT
@@ -117,7 +118,7 @@ def _entries(verbs: Sequence[Verb]) -> str:
 
 def _manual(verb: Verb) -> str:
     """What it does: the text behind the first sentence, where there is one."""
-    return (verb.doc or "").partition("\n\n")[2].strip() or verb.sentence
+    return (verb.doc).partition("\n\n")[2].strip() or verb.sentence
 
 
 def _argument(argument: Argument) -> str:

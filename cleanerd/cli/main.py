@@ -14,13 +14,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
 from cleanerd import __version__
+from cleanerd.cli.arguments import argument, option
 from cleanerd.cli.completion import autocomplete, script
 from cleanerd.cli.options import ASSUME, CONFIGURATION, LOG_DIRS, NOW, SELECTION, output, repeated
 from cleanerd.cli.output import INTERRUPTED, prepare_streams, print_message, write
 from cleanerd.cli.parser import SHELLS, Command, Parser, add_commands
 from cleanerd.cli.tables import fitted
 from cleanerd.cli.unexpected import catch_unexpected, line_of
-from cleanerd.daemon.api.arguments import argument, option
 from cleanerd.env.host import leave_settings, search_host_last
 from cleanerd.errors import BadConfiguration, BadUsage, CleanerdError, Fatal
 

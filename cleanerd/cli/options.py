@@ -4,8 +4,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable
 
 from cleanerd.cleaning.assumed import ASSUMPTIONS
-from cleanerd.daemon.api.arguments import argument, number, option
-from cleanerd.daemon.api.verb import Argument
+from cleanerd.cli.arguments import Argument, argument, number, option
 
 FORMATS = ("table", "wide", "json", "jsonl", "yaml")
 """`wide` is a table that is not cut to the terminal, `jsonl` a line for each result."""

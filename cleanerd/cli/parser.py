@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
+from cleanerd.cli.arguments import Argument
 from cleanerd.cli.output import write
-from cleanerd.daemon.api.verb import Argument
 
 SHELLS = ("bash", "zsh", "fish")
 """Those that `cleanerd.cli.completion` knows."""

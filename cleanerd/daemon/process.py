@@ -33,7 +33,7 @@ from cleanerd.daemon.api.control_server import ControlServer
 from cleanerd.daemon.api.control_socket import listen
 from cleanerd.daemon.api.metrics_server import MetricsServer, pages
 from cleanerd.daemon.api.status_page import StatusPage, landing_page
-from cleanerd.daemon.api.verbs import VERBS
+from cleanerd.daemon.api.verbs import ROUTES
 from cleanerd.daemon.configuration.reload import Reloader, ReloadStatus, ReloadTrigger
 from cleanerd.daemon.configuration.watch import ConfigWatcher
 from cleanerd.daemon.notify import ServiceManager
@@ -175,7 +175,7 @@ class Daemon:
         server = ControlServer(
             listen(config.control_socket, os.environ),
             self._control,
-            VERBS,
+            ROUTES,
             pages=served,
             own_uid=os.geteuid(),
         )

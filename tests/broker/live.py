@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as Delivery
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from cleanerd.daemon.api.client import Client
+from cleanerd.cli.ctl.client import Client
 from cleanerd.env.clock import SystemClock
 from cleanerd.format.record import Record
 from tests.broker.kafka import KafkaBroker

@@ -60,7 +60,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("cleanerctl re", ["resume", "retry", "reload", "retention"]),
+        ("cleanerctl re", ["retry", "resume", "reload", "retention"]),
         ("cleanerctl log or", ["orders-0", "orders-3"]),
         ("cleanerctl explain orders-3", ["orders-3"]),
         ("cleanerctl clean or", ["orders", "orders-0", "orders-3"]),

@@ -8,8 +8,8 @@ from pathlib import Path
 from cleanerd.daemon.api.control_server import ControlServer
 from cleanerd.daemon.api.control_socket import listen
 from cleanerd.daemon.api.http import Page, RequestLimits
-from cleanerd.daemon.api.verb import Verb
-from cleanerd.daemon.api.verbs import VERBS, clean
+from cleanerd.daemon.api.routes import Route
+from cleanerd.daemon.api.verbs import ROUTES, clean
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.clock import SystemClock
 from cleanerd.format.names import TopicPartition
@@ -22,7 +22,7 @@ class RealClock(SystemClock, HandClock):
 
 
 class Served(World):
-    """With two dirty logs, orders-0 and orders-3, and the real clock. `own`: verbs beside those of the daemon."""
+    """With two dirty logs, orders-0 and orders-3, and the real clock. `own`: routes beside those of the daemon."""
 
     topics = ("orders",)
 
@@ -31,7 +31,7 @@ class Served(World):
         root: Path,
         path: Path | None = None,
         *,
-        own: Sequence[Verb] = (),
+        own: Sequence[Route] = (),
         limits: RequestLimits | None = None,
         pages: Mapping[str, Page] | None = None,
     ) -> None:
@@ -49,7 +49,7 @@ class Served(World):
         self.server = ControlServer(
             listen(str(self.path), os.environ),
             self.control,
-            (*VERBS, *self.own),
+            (*ROUTES, *self.own),
             own_uid=os.geteuid(),
             limits=self._limits,
             pages=self._pages,

@@ -13,13 +13,12 @@ from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
 
 from cleanerd.daemon.api.openapi import document
-from cleanerd.daemon.api.routes import routes_of
-from cleanerd.daemon.api.verbs import VERBS
+from cleanerd.daemon.api.verbs import ROUTES
 from tests.daemon.served import Served
 
 pytestmark = pytest.mark.soak
 
-API = schemathesis.openapi.from_dict(document(routes_of(VERBS)))
+API = schemathesis.openapi.from_dict(document(ROUTES))
 
 
 class Bridge:

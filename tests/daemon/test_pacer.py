@@ -10,8 +10,7 @@ import pytest
 
 from cleanerd.broker_agent.live_logs import RequestQueue
 from cleanerd.cleaning.throttle import RateLimit, Throttle
-from cleanerd.cli.ctl import tables
-from cleanerd.daemon.api.verb import Reply
+from cleanerd.cli.ctl.verbs import daemon as daemon_verbs
 from cleanerd.daemon.api.verbs import throttle as throttle_verb
 from cleanerd.daemon.configuration.reload import ReloadStatus
 from cleanerd.daemon.loops.pacer import Pacer
@@ -100,7 +99,7 @@ def paced(tmp_path: Path) -> Iterator[Paced]:
 
 
 def text(paced: Paced) -> str:
-    return tables.text(Reply({"throttle": throttle_verb.throttle(paced.world.control).model_dump()}))
+    return daemon_verbs.THROTTLE.view.show(throttle_verb.throttle(paced.world.control).model_dump())
 
 
 def test_requests_that_wait_slow_cleaning_down_and_their_end_lets_it_go(paced: Paced) -> None:
@@ -133,7 +132,7 @@ def test_the_other_limits_stay_what_they_are_and_hold(paced: Paced) -> None:
     assert limit == paced.limit
     paced.steps(STEPS, wait_ms=0)
     assert paced.limit == math.inf
-    assert tables.io_limit(throttle_verb.throttle(paced.world.control).model_dump()) == "5.0 MB/s"
+    assert daemon_verbs.io_limit(throttle_verb.throttle(paced.world.control).model_dump()) == "5.0 MB/s"
 
 
 def test_it_comes_goes_and_changes_with_a_reload(paced: Paced) -> None:

@@ -18,12 +18,12 @@ from structlog.testing import capture_logs
 
 from cleanerd.daemon.api.control import Control
 from cleanerd.daemon.api.control_socket import Peer, SocketUnusable, bind
+from cleanerd.daemon.api.endpoints import Endpoint
 from cleanerd.daemon.api.http import Answer, Request, RequestLimits
 from cleanerd.daemon.api.openapi import document
 from cleanerd.daemon.api.refusals import MAX_WAIT_MS
-from cleanerd.daemon.api.routes import routes_of
-from cleanerd.daemon.api.verb import Endpoint, Verb
-from cleanerd.daemon.api.verbs import VERBS, clean, pause
+from cleanerd.daemon.api.routes import Route
+from cleanerd.daemon.api.verbs import ROUTES, clean, pause
 from cleanerd.daemon.values.models import ThrottleChange, ThrottleLimits
 from tests.daemon.clients import until
 from tests.daemon.served import Served
@@ -46,7 +46,7 @@ class Api(Served):
 
     def __init__(self, root: Path, run: Callable[[Control], object] = bug, **options: Any) -> None:
         """`run`: what the verb `own` does."""
-        own = Verb("own", "", (Endpoint("POST", "/v1/own", "own", run),))
+        own = Route(Endpoint("POST", "/v1/own", "own"), run)
         super().__init__(root, own=[own], pages={"/metrics": page}, **options)
 
     def connect(self) -> socket.socket:
@@ -296,7 +296,7 @@ def test_stop_waits_for_a_request_in_progress(tmp_path: Path) -> None:
 def test_openapi_document_is_whole(api: Api) -> None:
     """Every route is in it, every parameter of a path is declared, every reference leads somewhere, and it is served."""
     found = json.loads(api.ask("GET", "/openapi.json")[2])
-    routes = routes_of((*VERBS, *api.own))
+    routes = (*ROUTES, *api.own)
     assert found == document(routes)
     assert (found["openapi"], set(found["info"])) == ("3.1.0", {"title", "version"})
     operations = [operation for path in found["paths"].values() for operation in path.values()]

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from cleanerd.daemon.api.http import Answer, RequestLimits
 from cleanerd.daemon.api.metrics_server import MetricsServer
-from cleanerd.daemon.api.routes import routes_of
-from cleanerd.daemon.api.verbs import VERBS
+from cleanerd.daemon.api.verbs import ROUTES
 from cleanerd.spark_runtime.channel import Channel
 from cleanerd.spark_runtime.messages import GO_ON, MESSAGE_BYTES
 from tests.daemon.served import Served
@@ -69,7 +68,7 @@ class _Refused(Exception):
 
 def _requests() -> tuple[bytes, ...]:
     found = []
-    for route in routes_of(VERBS):
+    for route in ROUTES:
         target, body = EXAMPLES[route.verb]
         target = target.format(job="0")  # there is none
         data = b"" if body is None else json.dumps(body).encode()

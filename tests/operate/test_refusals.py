@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.daemon.api.verbs import VERBS
+from cleanerd.cli.ctl.verbs import VERBS
 from tests.cleaning.logs import write_logs
 from tests.operate.tools import missing, need
 

@@ -9,13 +9,8 @@ import sys
 from collections.abc import Callable, Sequence
 
 from cleanerd.cli.completion import autocomplete
-from cleanerd.cli.ctl import tables as ctl_tables
-from cleanerd.cli.ctl.parser import make_parser
-from cleanerd.cli.output import INTERRUPTED, is_table, prepare_streams, rendered, write
-from cleanerd.cli.tables import fitted
-from cleanerd.cli.unexpected import line_of
-from cleanerd.daemon.api.asking import ask
-from cleanerd.daemon.api.client import (
+from cleanerd.cli.ctl.asking import ask
+from cleanerd.cli.ctl.client import (
     BUSY,
     FAILED,
     NO_PERMISSION,
@@ -24,7 +19,11 @@ from cleanerd.daemon.api.client import (
     Client,
     ControlError,
 )
-from cleanerd.daemon.api.verb import Reply
+from cleanerd.cli.ctl.parser import make_parser
+from cleanerd.cli.ctl.verb import Reply
+from cleanerd.cli.output import INTERRUPTED, is_table, prepare_streams, rendered, write
+from cleanerd.cli.tables import fitted
+from cleanerd.cli.unexpected import line_of
 from cleanerd.errors import CleanerdError
 
 _LEAST_PAUSE_S = 0.1
@@ -93,7 +92,7 @@ def _shown(reply: Reply, options: argparse.Namespace, indent: int | None) -> str
     if not is_table(options.output):
         return rendered(reply.document, options.output, indent=indent)
     with fitted(options.output != "wide"):
-        return ctl_tables.text(reply)
+        return reply.text()
 
 
 def _reply(options: argparse.Namespace) -> Reply:

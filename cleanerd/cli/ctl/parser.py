@@ -7,27 +7,30 @@ import argparse
 import os
 
 from cleanerd import __version__
+from cleanerd.cli.arguments import argument, duration
+from cleanerd.cli.completion import script
+from cleanerd.cli.ctl.client import Client
+from cleanerd.cli.ctl.verb import Reply, Verb, View
+from cleanerd.cli.ctl.verbs import VERBS
 from cleanerd.cli.options import FORMATS, OUTPUT_HELP
 from cleanerd.cli.parser import SHELLS, Parser, add_arguments
-from cleanerd.daemon.api.arguments import argument, duration
-from cleanerd.daemon.api.client import Client
-from cleanerd.daemon.api.verb import Reply, Verb
-from cleanerd.daemon.api.verbs import VERBS
 
 DEFAULT_SOCKET = "/run/cleanerd/control.sock"
 
 
-def _completion(_: Client, options: argparse.Namespace) -> Reply:
-    from cleanerd.cli.completion import script  # noqa: PLC0415 - only here
+_SCRIPT = View(str)
 
+
+def _completion(_: Client, options: argparse.Namespace) -> Reply:
     made = script("cleanerctl", options.shell)
-    return Reply({"completion": made}, text=made)
+    return Reply({"completion": made}, _SCRIPT)
 
 
 _COMPLETION = Verb(
     "completion",
     "Print a script that completes verbs, options and names of logs in a shell.",
     (),
+    _SCRIPT,
     (argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS)),),
     (
         "completion bash > /etc/bash_completion.d/cleanerctl",

@@ -29,8 +29,7 @@ from cleanerd.daemon.api.control import Control
 from cleanerd.daemon.api.control_socket import Listening, Peer, group_of, may_change, peer_of
 from cleanerd.daemon.api.http import Answer, HttpServer, Page, Request, RequestLimits, UnreadableRequest
 from cleanerd.daemon.api.refusals import Invalid, OperationError, Unavailable
-from cleanerd.daemon.api.routes import Route, routes_of
-from cleanerd.daemon.api.verb import Verb
+from cleanerd.daemon.api.routes import Route
 from cleanerd.daemon.store import HistoryUnreadable
 
 _log = structlog.get_logger("cleanerd")
@@ -44,14 +43,14 @@ class ControlServer(HttpServer):
         self,
         listening: Listening,
         control: Control,
-        verbs: Sequence[Verb],
+        routes: Sequence[Route],
         *,
         pages: Mapping[str, Page] | None = None,
         limits: RequestLimits | None = None,
         own_uid: int,
     ) -> None:
         super().__init__(listening.socket, "control", limits or RequestLimits(), control.parts.clock)
-        self._routes = routes_of(verbs)
+        self._routes = routes
         self._listening = listening
         self._control = control
         self._pages: Mapping[str, Page] = {"/openapi.json": self._document, **(pages or {})}

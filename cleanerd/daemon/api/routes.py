@@ -1,39 +1,41 @@
-"""A verb's request as a route: its paths, its parameters, its answer.
+"""A request of the control API with the function that answers it.
 
-Parameters come from path and query for GET and from a JSON object for the others, which change something; they are those of
-the verb's function. One whose only parameter is a model takes the fields of that. The answer is a JSON document with
-`apiVersion` and one more key, that of the endpoint.
+Parameters come from path and query for GET, and from a JSON object for the others, which may change something. Their types
+are those of the function. If its only parameter is a model, the request takes the fields of that model. The answer is a
+JSON document with `apiVersion` and the key of the endpoint.
 """
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter, create_model
 
 from cleanerd.daemon.api.control import Control
-from cleanerd.daemon.api.verb import Endpoint, Verb
+from cleanerd.daemon.api.endpoints import Endpoint
 from cleanerd.daemon.values.models import View
 
 
 class Route:
-    """An endpoint with its types; `verb` is the name of its function, `parameters` the model of what that takes."""
+    """An endpoint, the function `run` behind it, and the types that `run` declares.
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        types = get_type_hints(endpoint.run, include_extras=True)
-        control, *arguments = inspect.signature(endpoint.run).parameters.values()
-        assert types[control.name] is Control, f"{endpoint.run}: the first parameter is the Control"
-        self.verb = endpoint.run.__name__
-        self.key, self.path, self.method, self.changes = (
-            endpoint.key, endpoint.path, endpoint.method, endpoint.changes,
-        )  # fmt: skip
+    `verb` is the name of `run`, for metrics and the OpenAPI document; `parameters` is the model of its parameters.
+    """
+
+    def __init__(self, endpoint: Endpoint, run: Callable[..., Any]) -> None:
+        types = get_type_hints(run, include_extras=True)
+        control, *arguments = inspect.signature(run).parameters.values()
+        assert types[control.name] is Control, f"{run}: the first parameter is the Control"
+        self.verb = run.__name__
+        self.method, self.path, self.key = endpoint
+        self.changes = endpoint.changes
         self.answer: TypeAdapter[Any] = TypeAdapter(types["return"])
-        self._run = endpoint.run
+        self._run = run
         self._regex = re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", self.path))
         self._whole = next((one.name for one in arguments if _is_model(types[one.name])), None)
         if self._whole is not None:
-            assert len(arguments) == 1, f"{endpoint.run}: a model is the only parameter"
+            assert len(arguments) == 1, f"{run}: a model is the only parameter"
             self.parameters: type[BaseModel] = types[self._whole]
         else:
             fields = {one.name: (types[one.name], _default(one)) for one in arguments}
@@ -64,8 +66,3 @@ def _is_model(annotation: object) -> bool:
 
 def _default(parameter: inspect.Parameter) -> object:
     return ... if parameter.default is parameter.empty else parameter.default
-
-
-def routes_of(verbs: Sequence[Verb]) -> tuple[Route, ...]:
-    """The routes of some verbs."""
-    return tuple(Route(endpoint) for verb in verbs for endpoint in verb.endpoints)

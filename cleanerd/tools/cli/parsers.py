@@ -1,5 +1,6 @@
 """The command lines of the tools. Imports nothing heavy: every start of `cleanerd` runs it."""
 
+from cleanerd.cli.arguments import argument, number, option
 from cleanerd.cli.options import (
     FORMATS,
     LOG_DIRS,
@@ -9,7 +10,6 @@ from cleanerd.cli.options import (
     output,
 )
 from cleanerd.cli.parser import Command
-from cleanerd.daemon.api.arguments import argument, number, option
 
 _PROCESSES = option("--processes", "default: one per core", metavar="N", type=number)
 

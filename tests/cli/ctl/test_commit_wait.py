@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cleanerd.daemon.api.asking import ask
-from cleanerd.daemon.api.client import NO_SUCH_LOG, Client, ControlError
-from cleanerd.daemon.api.verbs import commit
+from cleanerd.cli.ctl.asking import ask
+from cleanerd.cli.ctl.client import NO_SUCH_LOG, Client, ControlError
+from cleanerd.cli.ctl.verbs import commits
 
 WAITING = {
     "topic": "orders", "partition": 0, "log_dir": "/logs", "outcome": "waiting", "reason": "held", "lock_owner_pid": 7,
@@ -47,6 +47,6 @@ class Quick(Client):
 def test_it_does_not_wait_for_what_the_daemon_has_done(last: Mapping[str, Any] | None, outcome: str) -> None:
     """Without a time limit it would keep a broker from starting for ever."""
     options = argparse.Namespace(pattern=None, wait=True, timeout=None)
-    reply = ask(commit.VERB, Quick(last), options)
+    reply = ask(commits.VERB, Quick(last), options)
     (row,) = reply.document["commits"]
     assert (row["outcome"], row["lock_owner_pid"], reply.exit_code) == (outcome, None, 0)

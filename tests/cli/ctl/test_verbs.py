@@ -18,9 +18,9 @@ import pytest
 import yaml
 
 from cleanerd.cleaning.throttle import RateLimit
+from cleanerd.cli.ctl.verbs import VERBS
 from cleanerd.daemon.api.http import RequestLimits
-from cleanerd.daemon.api.routes import routes_of
-from cleanerd.daemon.api.verbs import VERBS
+from cleanerd.daemon.api.verbs import ROUTES
 from tests.cli.conftest import CLEANERD, CTL, ENVIRONMENT, Daemon, python
 from tests.ctl import ctl
 from tests.daemon.processes import wait_until
@@ -81,8 +81,16 @@ def test_every_verb_prints_a_table_or_a_document(daemon: Daemon, arguments: list
     daemon.parts.life.is_ready = False
     assert list(document) == [key]
     verb = next(verb for verb in VERBS if verb.name == arguments[0])
-    route = next(route for route in routes_of([verb]) if route.key == key)
+    endpoint = next(endpoint for endpoint in verb.endpoints if endpoint.key == key)
+    route = next(route for route in ROUTES if (route.method, route.path) == endpoint[:2])
     route.answer.validate_json(json.dumps(document[key]))
+
+
+def test_every_request_has_both_halves() -> None:
+    """What a command of cleanerctl asks for a function of the daemon answers, and the other way round."""
+    asked = {endpoint for verb in VERBS for endpoint in verb.endpoints}
+    assert asked == {(route.method, route.path, route.key) for route in ROUTES}
+    assert len(ROUTES) == len(asked)
 
 
 def test_resume_by_id(daemon: Daemon) -> None:

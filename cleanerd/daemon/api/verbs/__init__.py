@@ -1,5 +1,11 @@
-"""The verbs of the control API, a file each, in the order in which help and manual list them."""
+"""The server halves of the verbs: which function answers which request of the control API.
 
+A function takes `Control` and its parameters by name, from any thread. It raises `HistoryUnreadable` and `OperationError`s
+only: `NotFound` when its parameters match no log; `Timeout` when its time is over; `Unavailable` when the daemon stops.
+"""
+
+from cleanerd.daemon.api import endpoints
+from cleanerd.daemon.api.routes import Route
 from cleanerd.daemon.api.verbs import (
     abort,
     await_cleaned,
@@ -24,8 +30,30 @@ from cleanerd.daemon.api.verbs import (
     unmute,
 )
 
-VERBS = (
-    *(status.VERB, logs.VERB, log.VERB, explain.VERB, jobs.VERB, holds.VERB, forecast.VERB, history.VERB),
-    *(clean.VERB, commit.VERB, await_cleaned.VERB, pause.VERB, resume.VERB, abort.VERB, retry.VERB),
-    *(mute.VERB, unmute.VERB, throttle.VERB, reload.VERB, retention.VERB, delete_records.VERB),
+ROUTES = (
+    Route(endpoints.STATUS, status.status),
+    Route(endpoints.LOGS, logs.logs),
+    Route(endpoints.LOG, log.log),
+    Route(endpoints.EXPLAIN, explain.explain),
+    Route(endpoints.JOB, jobs.job),
+    Route(endpoints.JOBS, jobs.jobs),
+    Route(endpoints.JOB_DONE, jobs.wait_job),
+    Route(endpoints.HOLDS, holds.holds),
+    Route(endpoints.FORECAST, forecast.forecast),
+    Route(endpoints.HISTORY, history.history),
+    Route(endpoints.CLEAN, clean.clean),
+    Route(endpoints.WOULD_CLEAN, clean.would_clean),
+    Route(endpoints.COMMIT, commit.commit),
+    Route(endpoints.AWAIT, await_cleaned.await_cleaned),
+    Route(endpoints.PAUSE, pause.pause),
+    Route(endpoints.RESUME, resume.resume),
+    Route(endpoints.ABORT, abort.abort),
+    Route(endpoints.RETRY, retry.retry),
+    Route(endpoints.MUTE, mute.mute),
+    Route(endpoints.UNMUTE, unmute.unmute),
+    Route(endpoints.THROTTLE, throttle.throttle),
+    Route(endpoints.SET_THROTTLE, throttle.set_throttle),
+    Route(endpoints.RELOAD, reload.reload),
+    Route(endpoints.RETENTION, retention.retention),
+    Route(endpoints.DELETE_RECORDS, delete_records.delete_records),
 )

@@ -1,19 +1,11 @@
-"""Show when logs become due, how long they take, and which will be cleaned too late.
+"""Forecast when logs become due and how long they take."""
 
-Show when logs become due, how long they take, and which will miss `max.compaction.lag.ms`.
-"""
-
-from __future__ import annotations
-
-from cleanerd.daemon.api.arguments import ANY_PATTERN
-from cleanerd.daemon.api.verb import Endpoint, Verb, daemon
+from cleanerd.daemon.api.control import Control
+from cleanerd.daemon.api.parameters import Pattern
+from cleanerd.daemon.values.models import Forecast
 
 
-def forecast(control: daemon.Control, pattern: daemon.Pattern | None = None) -> daemon.Forecast:
+def forecast(control: Control, pattern: Pattern | None = None) -> Forecast:
     """When logs become due, how long they take, and which will miss max.compaction.lag.ms; `pattern`: which logs to list."""
     listed = control.matching(None) if pattern is None else control.some(pattern)
     return control.forecasts.of(frozenset(listed))
-
-
-_FORECAST = Endpoint("GET", "/v1/forecast", "forecast", forecast)
-VERB = Verb("forecast", __doc__, (_FORECAST,), (ANY_PATTERN,), ("forecast", "forecast orders"), is_look=True)

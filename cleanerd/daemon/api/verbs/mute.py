@@ -1,25 +1,19 @@
-"""Keep the broker's own cleaner away from topics, so that cleanerd alone cleans them.
-
-Keep the cleaner of the broker beside cleanerd away from topics, as long as the daemon runs. That needs
-`cleanerd.commit.live=auto`.
-"""
-
-from __future__ import annotations
+"""Keep the broker's own cleaner away from topics."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 
-from cleanerd.daemon.api.arguments import TOPICS
+from cleanerd.daemon.api.control import Control
+from cleanerd.daemon.api.parameters import Pattern
 from cleanerd.daemon.api.refusals import Conflict, NotFound, Unavailable
-from cleanerd.daemon.api.verb import Endpoint, Verb, daemon
+from cleanerd.daemon.reports.views import mute_view
+from cleanerd.daemon.values.models import MuteView
+from cleanerd.daemon.work.mutes import MuteNotKept
 from cleanerd.errors import CleanerdError
 
-BROKER_S = 40.0
-"""For what the daemon asks the broker."""
 
-
-def mute(control: daemon.Control, pattern: daemon.Pattern) -> tuple[daemon.MuteView, ...]:
+def mute(control: Control, pattern: Pattern) -> tuple[MuteView, ...]:
     """Keep the cleaner of the broker beside cleanerd away from topics.
 
     The pattern is the name of a topic, or a glob. Raises `Conflict` when the broker refuses or cannot be asked.
@@ -36,7 +30,7 @@ def mute(control: daemon.Control, pattern: daemon.Pattern) -> tuple[daemon.MuteV
         raise Conflict(f"{', '.join(compacted[:5])}: ignored by cleanerd, so that no cleaner would be left")
     with refusals():
         muted = control.mutes.mute(cleaned, control.parts.leases)
-    return tuple(map(daemon.mute_view, muted))
+    return tuple(map(mute_view, muted))
 
 
 @contextmanager
@@ -44,11 +38,7 @@ def refusals() -> Iterator[None]:
     """What the daemon raises, as the answers that the API has for it."""
     try:
         yield
-    except daemon.MuteNotKept as error:
+    except MuteNotKept as error:
         raise Unavailable(str(error)) from error
     except CleanerdError as error:
         raise Conflict(str(error)) from error
-
-
-_MUTE = Endpoint("POST", "/v1/mute", "muted", mute)
-VERB = Verb("mute", __doc__, (_MUTE,), (TOPICS,), ("mute orders", "mute 'orders-*'"), wait_s=BROKER_S)

@@ -1,19 +1,11 @@
-"""Reload the configuration, all of it or nothing."""
+"""Reload the configuration."""
 
-from __future__ import annotations
+from cleanerd.daemon.api.control import Control
+from cleanerd.daemon.configuration.reload import ReloadTrigger
+from cleanerd.daemon.reports.views import reload_view
+from cleanerd.daemon.values.models import ReloadView
 
-from cleanerd.daemon.api.verb import Endpoint, Verb, daemon
 
-
-def reload(control: daemon.Control) -> daemon.ReloadView:
+def reload(control: Control) -> ReloadView:
     """Read the configuration again, all of it or nothing; the answer has its problems."""
-    return daemon.reload_view(control.reload(daemon.ReloadTrigger.REQUEST), control.reloader.last_success_ms)
-
-
-VERB = Verb(
-    "reload",
-    __doc__,
-    (Endpoint("POST", "/v1/reload", "reload", reload),),
-    examples=("reload",),
-    has_failed=lambda answer: not answer["reload"]["applied"],
-)
+    return reload_view(control.reload(ReloadTrigger.REQUEST), control.reloader.last_success_ms)

@@ -1,13 +1,13 @@
-"""End a pause, by its id or pattern."""
+"""End holds."""
 
-from __future__ import annotations
-
-from cleanerd.daemon.api.arguments import argument
+from cleanerd.daemon.api.control import Control
+from cleanerd.daemon.api.parameters import Pattern
 from cleanerd.daemon.api.refusals import NotFound, Unavailable
-from cleanerd.daemon.api.verb import Endpoint, Verb, daemon
+from cleanerd.daemon.store import HOLD
+from cleanerd.daemon.values.models import HoldView
 
 
-def resume(control: daemon.Control, selector: daemon.Pattern) -> tuple[daemon.HoldView, ...]:
+def resume(control: Control, selector: Pattern) -> tuple[HoldView, ...]:
     """Lift the hold with this id, or all with exactly this pattern."""
     parts = control.parts
     found = [hold for hold in parts.states.holds() if selector in (hold.id, hold.pattern)]
@@ -19,7 +19,7 @@ def resume(control: daemon.Control, selector: daemon.Pattern) -> tuple[daemon.Ho
     is_kept = True
     for hold in found:
         parts.states.release(hold.id)
-        is_kept &= parts.store.delete(daemon.HOLD, hold.id)
+        is_kept &= parts.store.delete(HOLD, hold.id)
     parts.work_bell.ring()
     parts.commit_bell.ring()
     if not is_kept:
@@ -27,13 +27,3 @@ def resume(control: daemon.Control, selector: daemon.Pattern) -> tuple[daemon.Ho
             "the pause has ended, but a restart would bring it back: the state directory cannot be written"
         )
     return views
-
-
-VERB = Verb(
-    "resume",
-    __doc__,
-    (Endpoint("POST", "/v1/resume", "holds", resume),),
-    (argument("selector", metavar="HOLD", help="id of a hold, or its pattern"),),
-    ("resume orders",),
-    view="resumed",
-)

@@ -15,9 +15,6 @@ from cleanerd.errors import CleanerdError
 
 FAILED, USAGE, NOT_RUNNING, NO_SUCH_LOG, BUSY, NO_PERMISSION = 1, 2, 3, 4, 75, 77
 
-KINDS_OF_LOGS = "cleaning,commit,retention,recovery"
-"""Kinds of events about what became of logs, for `kinds` of `/v1/history`."""
-
 _EXIT_CODES = {400: USAGE, 403: NO_PERMISSION, 408: BUSY, 409: BUSY, 503: BUSY, 504: BUSY}
 _CONNECT_S = 5.0
 _ANSWER_S = 60.0  # for verbs that work and do not wait

@@ -1,27 +1,41 @@
-"""Arguments that several verbs take, and the types of their values. Every start of cleanerctl imports it."""
+"""Arguments of commands as values, those that several commands take, and parsers of their values.
+
+Every start of a program imports this module.
+"""
 
 from argparse import ArgumentTypeError
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from cleanerd import units
-from cleanerd.daemon.api.verb import Argument
 
 _T = TypeVar("_T")
 
 
+class Argument(NamedTuple):
+    """An argument or option: the names and settings that `ArgumentParser.add_argument` takes."""
+
+    names: tuple[str, ...]
+    settings: Mapping[str, Any]
+
+    @property
+    def dest(self) -> str:
+        """Name of the parsed value, and of the parameter that it becomes in a request."""
+        return str(self.settings.get("dest", self.names[0].lstrip("-").replace("-", "_")))
+
+
 def argument(*names: str, **settings: Any) -> Argument:
-    """As `ArgumentParser.add_argument` takes it."""
+    """An argument; takes what `ArgumentParser.add_argument` takes."""
     return Argument(names, settings)
 
 
 def option(name: str, help_text: str, **settings: Any) -> Argument:
-    """An option with a value, or, without anything else, one that is given or not."""
+    """An option; without `settings` a switch, which has no value."""
     return argument(name, help=help_text, **(settings or {"action": "store_true"}))
 
 
 def _typed(parse: Callable[[str], _T]) -> Callable[[str], _T]:
-    """As the type of an argument: argparse shows the message of this error only."""
+    """Make `parse` the `type` of an argument: argparse shows only messages of `ArgumentTypeError`."""
 
     def parsed(text: str) -> _T:
         try:

@@ -1,7 +1,7 @@
-"""How cleanerctl makes requests from the arguments of a command, and repeats them where it waits for something.
+"""Requests of cleanerctl: made from the arguments of a command, and repeated while it waits.
 
-Waiting is done in slices, so that the daemon keeps no thread for a client that has gone: `clean --wait`, `commit --wait`
-and `await` ask again until it is done or `--timeout` is over.
+`clean --wait`, `commit --wait` and `await` wait in slices of ten seconds, so that the daemon keeps no thread for a client
+that has gone.
 """
 
 import re
@@ -11,15 +11,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from cleanerd.daemon.api.client import FAILED, NO_SUCH_LOG, USAGE, Client, ControlError
+from cleanerd.cli.arguments import Argument
+from cleanerd.cli.ctl.client import FAILED, NO_SUCH_LOG, USAGE, Client, ControlError
+from cleanerd.cli.ctl.verb import Reply, Verb
+from cleanerd.daemon.api.endpoints import LOGS, Endpoint
 from cleanerd.daemon.api.refusals import DEFAULT_WAIT_MS, MAX_WAIT_MS
-from cleanerd.daemon.api.verb import Argument, Endpoint, Reply, Verb
 
 _SLICE_S = 10.0
 
 
 def ask(verb: Verb, client: Client, options: Namespace) -> Reply:
-    """What the verb itself asks, or the first of its requests that the arguments fill. Raises `ControlError`."""
+    """Make the requests of a verb, by default the first one whose path the arguments fill. Raises `ControlError`."""
     if verb.ask is not None:
         return verb.ask(client, options)
     parameters, wait_s = given(client, verb.arguments, options), verb.wait_s
@@ -29,11 +31,14 @@ def ask(verb: Verb, client: Client, options: Namespace) -> Reply:
     endpoint = next(one for one in verb.endpoints if one.in_path <= parameters.keys())
     answer = call(client, endpoint, parameters, wait_s)
     is_failure = verb.has_failed is not None and verb.has_failed(answer)
-    return Reply(answer, FAILED if is_failure else 0, verb.view, verb.empty)
+    return Reply(answer, verb.view, FAILED if is_failure else 0)
 
 
 def given(client: Client, arguments: Sequence[Argument], options: Namespace) -> dict[str, object]:
-    """The arguments of a command that have a value, as parameters; a topic with one partition stands for that."""
+    """The arguments that have a value, as parameters of a request.
+
+    A topic with a single partition stands for that partition. Raises `ControlError` if the topic has none or several.
+    """
     values = {one.dest: getattr(options, one.dest) for one in arguments}
     if "topic_partition" in values:
         values["topic_partition"] = _partition(client, values["topic_partition"])
@@ -43,7 +48,7 @@ def given(client: Client, arguments: Sequence[Argument], options: Namespace) -> 
 def call(
     client: Client, endpoint: Endpoint, parameters: Mapping[str, object], wait_s: float = 0.0
 ) -> dict[str, Any]:
-    """Make a request; `wait_s`: how much longer the daemon may take. Raises `ControlError`."""
+    """Make one request; `wait_s`: how much longer than usual the daemon may take. Raises `ControlError`."""
     path = endpoint.path.format_map({name: quote(str(value), safe="") for name, value in parameters.items()})
     rest = {name: value for name, value in parameters.items() if name not in endpoint.in_path}
     if endpoint.changes:
@@ -52,10 +57,10 @@ def call(
 
 
 def _partition(client: Client, name: str) -> str:
-    """The partition that `name` means: itself, or the only one of a topic."""
+    """The name of a partition: `name` itself, or the only partition of the topic with this name."""
     if re.fullmatch(r".+-\d+", name):
         return name
-    rows = client.get("/v1/logs", pattern=name)["logs"]
+    rows = call(client, LOGS, {"pattern": name})["logs"]
     found = sorted({row["partition"] for row in rows if row["topic"] == name})
     if not found:
         raise ControlError(f"there is no topic {name}; `cleanerctl logs` lists what there is", NO_SUCH_LOG)
@@ -66,7 +71,7 @@ def _partition(client: Client, name: str) -> str:
 
 
 def stop_ms(timeout_s: float | None) -> int:
-    """How long one request waits for cleanings to stop, with this `--timeout`."""
+    """How long one request waits for cleanings to stop: `--timeout`, within the limit of the API."""
     return DEFAULT_WAIT_MS if timeout_s is None else min(round(1000 * timeout_s), MAX_WAIT_MS)
 
 
@@ -86,7 +91,7 @@ class Deadline:
     def call(
         self, client: Client, endpoint: Endpoint, parameters: Mapping[str, object], limit: str = "timeout_ms"
     ) -> dict[str, Any]:
-        """The answer, asked for in slices of the time that is left; `limit` is the parameter that takes a slice."""
+        """Repeat a request until it is answered or the time is over; `limit` names the parameter that bounds one request."""
         while True:
             slice_ms = round(1000 * min(max(self._left_s(), 0.0), _SLICE_S))
             try:

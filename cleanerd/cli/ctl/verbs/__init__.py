@@ -1,0 +1,10 @@
+"""The client halves of the verbs, by what they are about, in the order of the help and the manual."""
+
+from cleanerd.cli.ctl.verbs import commits, daemon, history, holds, jobs, logs, mutes, retention
+
+_VERBS = (
+    *(daemon.STATUS, *logs.VERBS, *jobs.VERBS, *holds.VERBS, history.VERB, commits.VERB),
+    *(mutes.MUTE, mutes.UNMUTE, daemon.THROTTLE, daemon.RELOAD, *retention.VERBS),
+)
+VERBS = (*(verb for verb in _VERBS if verb.is_look), *(verb for verb in _VERBS if not verb.is_look))
+"""Those that only look come first."""
