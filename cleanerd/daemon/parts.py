@@ -80,7 +80,7 @@ class Parts:
         brokers_dirs = tuple(dict.fromkeys((*log_dirs, *configuration().broker.log_dirs)))
         self.ownership = Ownership(
             files, clock, brokers_dirs, self.events, self.deletions, self.metrics, self.jobs, self.brokers,
-            lambda: configuration().broker, recovering, onlooker, HoldsOfDirectories(store, self.states, clock).take_over,
+            lambda: configuration().broker, recovering, onlooker, HoldsOfDirectories(store, self.states, clock),
         )  # fmt: skip
         self.brokers_cleaner = BrokersCleaner(files)
         self.conditions = Conditions(

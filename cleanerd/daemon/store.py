@@ -84,6 +84,7 @@ class Store:
         self._unsaved: set[_Key] = set()  # keys whose value, or absence, is in memory only
         self._is_failing = False
         self.lost_events = 0  # that could not be written since the start
+        self.is_new = _identity(path) is None  # or had nothing that could be read
         with self._lock:
             if not self._attempt(_check):
                 self._load_read_only()
@@ -281,6 +282,7 @@ class Store:
                 self._load_state(connection)
         except sqlite3.Error as error:
             _log.error("history_state_lost", path=self._path, reason=str(error))
+            self.is_new = True
         self._unsaved |= self._state.keys()
         try:
             _rename_all(self._path, moved_to)

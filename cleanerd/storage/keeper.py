@@ -1,32 +1,65 @@
 """Which daemon keeps the holds of a log directory: `.cleanerd.lock` names the state directory of the last that worked there.
 
-So whoever finds the log directory finds the holds, without the configuration of that daemon. The file holds one line,
-`cleanerd.state.dir=PATH`; it is empty where no daemon has worked.
+So whoever finds the log directory finds the holds, without the configuration of that daemon.
+
+====  =======================================  ==================================================================
+line  holds                                    what for
+====  =======================================  ==================================================================
+1     `cleanerd.state.dir=PATH`                the state, which has the holds
+2     `inode=N` of the log directory           a copy of it has another one
+3     the holds, as JSON                       they bind where that state cannot be seen: in another container, or
+                                               once it is lost
+====  =======================================  ==================================================================
+
+The file is empty where no daemon has worked. A write that was interrupted may leave the end of a longer one behind that.
 """
+
+import os
+from dataclasses import dataclass
 
 from cleanerd.errors import DirOffline
 from cleanerd.format.names import CLEANERD_LOCK
 from cleanerd.storage.lock import LogDirLock, read_text
 
-_KEY = "cleanerd.state.dir="
+_KEY, _INODE = "cleanerd.state.dir=", "inode="
 
 
-def read_keeper(log_dir: str) -> str | None:
-    """The state directory of the daemon that worked in `log_dir` last, None for none. Raises DirOffline."""
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """The daemon that worked in a log directory last. `is_copied`: that was another directory, of which this is a copy."""
+
+    state_dir: str
+    is_copied: bool
+    holds: str
+
+
+def read_keeper(log_dir: str) -> Keeper | None:
+    """The daemon that worked in `log_dir` last, None for none. Raises DirOffline."""
     text = read_text(log_dir, CLEANERD_LOCK)
     if not text:
         return None
-    line, end, _ = text.partition("\n")  # a write that was interrupted may leave the end of a longer one
-    path = line.removeprefix(_KEY)
-    if not end or path == line or not path.startswith("/"):
+    named, *more = text.split("\n")
+    path = named.removeprefix(_KEY)
+    if not more or path == named or not path.startswith("/"):
         raise DirOffline(
             f"{log_dir}/{CLEANERD_LOCK}: expected {_KEY}PATH, found {text[:80]!r}, and so the holds are not known; "
             "remove the file while no cleanerd works there, if no hold has to be kept"
         )
-    return path
+    inode, holds = more[0].removeprefix(_INODE), more[1] if len(more) > 1 else ""
+    return Keeper(path, inode.isdecimal() and int(inode) != _inode(log_dir), holds)
 
 
-def write_keeper(log_dir: str, lock: LogDirLock, state_dir: str) -> None:
-    """Have the lock file of `log_dir`, which is held, name the daemon that keeps `state_dir`. Raises DirOffline."""
-    if read_keeper(log_dir) != state_dir:
-        lock.write(f"{_KEY}{state_dir}\n")
+def write_keeper(log_dir: str, lock: LogDirLock, state_dir: str, holds: str) -> None:
+    """Have the lock file of `log_dir`, which is held, name the daemon that keeps `state_dir`, and its holds, JSON without a
+    line break. Raises DirOffline.
+    """
+    text = f"{_KEY}{state_dir}\n{_INODE}{_inode(log_dir)}\n{holds}\n"
+    if read_text(log_dir, CLEANERD_LOCK) != text:
+        lock.write(text)
+
+
+def _inode(log_dir: str) -> int:
+    try:
+        return os.stat(log_dir).st_ino
+    except OSError as error:
+        raise DirOffline(f"{log_dir}: cannot reach the log directory: {error.strerror}") from error

@@ -61,7 +61,7 @@ _CAREFULLY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _OPENED_S = 0.002
 """Pause before a file that another process has open, but not locked, is tried again, `ATTEMPTS_MAX` times."""
 
-_TEXT_MAX_BYTES = 8192
+_TEXT_MAX_BYTES = 1 << 20
 
 _FLOCK = struct.Struct("hhqqi0q")  # struct flock: type, whence, start, length, pid, trailing padding
 
@@ -206,6 +206,8 @@ class LogDirLock:
             os.pwrite(self._slot.fd, data, 0)
             os.ftruncate(self._slot.fd, len(data))
             os.fsync(self._slot.fd)
+            with open_directory(os.path.dirname(self._path), os.O_RDONLY) as directory:
+                os.fsync(directory)  # the name of a file that was just made
         except OSError as error:
             raise DirOffline(f"{self._path}: cannot write the lock file: {error.strerror}") from error
 

@@ -3,6 +3,7 @@
 Each verb would change the log if it did not ask: it is dirty, all of it has expired, or a result is staged.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -34,6 +35,7 @@ from cleanerd.daemon.work.holds import Hold
 from cleanerd.daemon.work.mutes import Mute
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
+from cleanerd.storage.keeper import read_keeper
 from tests.cleaning.logs import META_PROPERTIES, RECORDS, contents, write_logs
 from tests.daemon.inventories import HOUR_MS
 from tests.operate.world import World
@@ -237,17 +239,26 @@ def refused_as_the_disk_is_full(message: str) -> Iterator[None]:
 
 
 def test_a_pause_is_what_it_was_said_to_be_after_a_restart_too(world: Stage) -> None:
-    """The state directory is full for a while: what was refused does not come later, what comes back was said to."""
+    """The state directory is full for a while: what was refused does not come later, what comes back was said to. The lock
+    files name what holds (rule A.7).
+    """
     store, states = world.parts.store, world.parts.states
+
+    def named() -> list[dict[str, object]]:
+        keeper = read_keeper(str(world.a))
+        assert keeper is not None
+        return list(json.loads(keeper.holds))
+
     with refused_as_the_disk_is_full("would not survive a restart"):
         pause.pause(world.control, "one", "me")
     store.prune(0, 10**6)
     assert (store.all(HOLD, dict), states.holds()) == ({}, [])
     pause.pause(world.control, "one", "me", ttl_ms=HOUR_MS)
     assert list(store.all(HOLD, TypeAdapter(Hold).validate_python).values()) == states.holds()
+    assert named() == list(map(asdict, states.holds()))
     with refused_as_the_disk_is_full("a restart would bring it back"):
         resume.resume(world.control, "one")
-    assert states.holds() == []
+    assert (states.holds(), named()) == ([], [])
     store.prune(0, 10**6)
     assert store.all(HOLD, dict) == {}
 

@@ -1,6 +1,7 @@
 """A hold binds whoever finds the log directory: the one-shot, its retention, a second daemon (architecture 2)."""
 
 import os
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 
@@ -39,7 +40,14 @@ class Daemon:
     def pause(self, pattern: str, ttl_ms: int | None = None) -> Hold:
         hold = Hold.new(pattern, "legal", "evidence", SystemClock().now_ms(), ttl_ms)
         assert self.store.put(HOLD, hold.id, asdict(hold))
+        self.parts.states.hold(hold, 0.0)
+        self.parts.ownership.name_holds()
         return hold
+
+    def resume(self, hold: Hold) -> None:
+        self.parts.states.release(hold.id)
+        self.store.delete(HOLD, hold.id)
+        self.parts.ownership.name_holds()
 
     def held(self) -> list[str]:
         return [hold.pattern for hold in self.parts.states.holds()]
@@ -87,7 +95,7 @@ def test_a_hold_that_has_ended_binds_nobody(tmp_path: Path, log_dir: Path, spark
     daemon = Daemon(tmp_path / "state", log_dir)
     released = daemon.pause("orders")
     daemon.pause("orders", ttl_ms=-1)
-    daemon.store.delete(HOLD, released.id)
+    daemon.resume(released)
     daemon.stop()
     assert_cleaned(clean(spark, log_dir), log_dir / "orders-0")
 
@@ -127,12 +135,59 @@ def test_a_lock_file_of_another_kind_binds_everything(log_dir: Path, spark: Lazy
     assert (log_dir / CLEANERD_LOCK).read_text() == "pid 17\n"
 
 
+def lost(stopped: Daemon) -> Path:
+    """Its state: seen only by itself, in another container, or gone for good."""
+    return stopped.state_dir.rename(stopped.state_dir.with_name("gone"))
+
+
 def test_of_a_copy_elsewhere_nothing_is_held(stopped: Daemon, log_dir: Path, spark: LazySpark) -> None:
     """The state that its lock file names is not there: a warning says so."""
-    stopped.state_dir.rename(stopped.state_dir.with_name("gone"))
-    ran = clean(spark, log_dir)
-    assert_cleaned(ran, log_dir / "orders-0")
+    copy = Path(shutil.copytree(log_dir, log_dir.with_name("copy")))
+    lost(stopped)
+    ran = clean(spark, copy)
+    assert_cleaned(ran, copy / "orders-0")
     assert "no log is held" in ran.told
+
+
+def test_a_hold_binds_without_the_state_that_has_it(stopped: Daemon, log_dir: Path, spark: LazySpark) -> None:
+    """The lock file has it, too (rule A.7). Without that it is not known what is held."""
+    lost(stopped)
+    ran = clean(spark, log_dir)
+    assert (ran.outcome("orders"), ran.outcome("clicks")) == ("held", "committed")
+    assert f"in {log_dir}/.cleanerd.lock (to be removed if" in ran.results["logs", "orders"]["reason"]
+    (log_dir / CLEANERD_LOCK).write_text(f"cleanerd.state.dir={stopped.state_dir}\n")
+    ran = clean(spark, log_dir)
+    assert ran.code == 1
+    assert "and so they are not known; mount that directory, or remove the file" in ran.told
+
+
+@pytest.mark.parametrize("name", ["state", "second"])
+def test_a_daemon_whose_state_is_new_takes_over_what_the_lock_file_has(
+    name: str, stopped: Daemon, tmp_path: Path, log_dir: Path
+) -> None:
+    """The state was lost with its volume, and made anew at the same path or at another one (rule A.7)."""
+    lost(stopped)
+    daemon = Daemon(tmp_path / name, log_dir)
+    assert daemon.held() == ["orders"]
+    daemon.stop()
+    assert [hold.pattern for hold in kept_holds(str(daemon.state_dir)) or ()] == ["orders"]
+
+
+def test_a_hold_that_has_ended_does_not_come_back(tmp_path: Path, log_dir: Path) -> None:
+    """Of a daemon that was killed before its lock file said so, or whose directory was away meanwhile."""
+    daemon = Daemon(tmp_path / "state", log_dir)
+    hold = daemon.pause("orders")
+    named = (log_dir / CLEANERD_LOCK).read_text()
+    daemon.resume(hold)
+    (log_dir / CLEANERD_LOCK).write_text(named)
+    daemon.parts.ownership.release()
+    assert daemon.parts.ownership.take([str(log_dir)]) == {}
+    assert daemon.held() == []
+    (log_dir / CLEANERD_LOCK).write_text(named)
+    daemon.stop()
+    again = Daemon(tmp_path / "state", log_dir)
+    assert again.held() == []
+    again.stop()
 
 
 def test_without_a_lock_file_the_state_of_the_configuration_holds(
@@ -148,7 +203,7 @@ def test_a_second_daemon_takes_the_holds_over(stopped: Daemon, tmp_path: Path, l
     second = Daemon(tmp_path / "second", log_dir)
     assert second.held() == ["orders"]
     second.stop()
-    assert (log_dir / CLEANERD_LOCK).read_text() == f"cleanerd.state.dir={second.state_dir}\n"
+    assert (log_dir / CLEANERD_LOCK).read_text().startswith(f"cleanerd.state.dir={second.state_dir}\n")
     assert [hold.pattern for hold in kept_holds(str(second.state_dir)) or ()] == ["orders"]
     again = Daemon(stopped.state_dir, log_dir)
     assert again.held() == ["orders"]

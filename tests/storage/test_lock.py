@@ -166,6 +166,17 @@ def test_4_the_file_stays(tmp_path: Path) -> None:
     assert (tmp_path / names.LOCK).stat().st_ino == inode
 
 
+def test_what_is_written_and_the_name_of_the_file_survive_a_power_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that was lost would take the holds that the file names with it (rule A.7)."""
+    synced, fsync = list[int](), os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (fsync(fd), synced.append(os.fstat(fd).st_ino)))
+    with LogDirLock(str(tmp_path), names.CLEANERD_LOCK) as lock:
+        lock.write("x\n")
+    assert synced == [(tmp_path / names.CLEANERD_LOCK).stat().st_ino, tmp_path.stat().st_ino]
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_5_a_new_file_is_of_the_owner_of_its_directory_whatever_the_umask(tmp_path: Path) -> None:
     os.chown(tmp_path, 1234, 1235)

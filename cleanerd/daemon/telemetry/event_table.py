@@ -179,14 +179,14 @@ _row("events_lost", "warning", ("reason",), "The kernel dropped change notificat
      "If it recurs, raise fs.inotify.max_queued_events.")
 
 _row("holds_not_found", "warning", ("log_dir", "state_dir"),
-     "Another daemon worked in a log directory before, and the state that had its holds does not exist here: no hold of it "
-     "binds this daemon.",
-     "Nothing if the directory is a copy, or the state was moved; else pause again.")
+     "A log directory is a copy of one in which another daemon worked, and the state that had its holds does not exist "
+     "here: no hold of it binds this daemon.",
+     "Pause again what has to be kept here, too.")
 _row("holds_not_named", "warning", ("log_dir", "reason"),
-     "The lock file of a log directory cannot name this daemon's state: a one-shot would not find its holds.",
-     "Make room on the disk; the daemon tries again at its next start.")
+     "The lock file of a log directory cannot name this daemon's state and holds: a one-shot would not find them.",
+     "Make room on the disk; the daemon tries again with the next pause or resume, and at its next start.")
 _row("hold_taken_over", "info", ("log_dir", "state_dir", "hold", "pattern"),
-     "Another daemon worked in a log directory before; its hold is one of this daemon now.")
+     "Another daemon worked in a log directory before, or this one has lost its state: the hold is one of this daemon now.")
 
 # -- history ------------------------------------------------------------------------------------------------------------
 

@@ -5,8 +5,9 @@ what `.cleanerd.lock` names (`storage.keeper`)     what binds
 =================================================  ==========================================================
 nothing                                            no hold: no daemon has worked there
 a state that can be read                           its holds, until they end
-a directory that is not there                      no hold, with a warning: the log directory is a copy, or the
-                                                   state was removed
+a directory that is not there                      its holds as the lock file has them: the state is lost, or only
+                                                   seen by the daemon. In a copy of the log directory no hold, with
+                                                   a warning
 anything else                                      everything: the log directory is left alone (`DirOffline`)
 =================================================  ==========================================================
 """
@@ -24,14 +25,14 @@ from cleanerd.daemon.work.holds import Hold
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.clock import Clock
 from cleanerd.errors import DirOffline, Fatal
-from cleanerd.format.names import TopicPartition
-from cleanerd.storage.keeper import read_keeper, write_keeper
+from cleanerd.format.names import CLEANERD_LOCK, TopicPartition
+from cleanerd.storage.keeper import Keeper, read_keeper, write_keeper
 from cleanerd.storage.lock import LogDirLock
 
 HISTORY = "history.sqlite"
 STATE_LOCK = "history.lock"
 """Not the history, which may be replaced. Not `.cleanerd.lock`: it may be a log directory as well."""
-_HOLD = TypeAdapter(Hold)
+_HOLD, _HOLDS = TypeAdapter(Hold), TypeAdapter(list[Hold])
 _log = structlog.get_logger("cleanerd")
 
 
@@ -77,43 +78,76 @@ def _is_absent(path: str) -> bool:
     return False
 
 
+def _holds_of(keeper: Keeper, log_dir: str) -> list[Hold] | None:
+    """Those of the daemon that was in a log directory last, None in a copy elsewhere. Raises DirOffline."""
+    holds = kept_holds(keeper.state_dir)
+    return holds if holds is not None or keeper.is_copied else _named_holds(keeper, log_dir)
+
+
+def _named_holds(keeper: Keeper, log_dir: str) -> list[Hold]:
+    """As the lock file has them. Raises DirOffline."""
+    try:
+        return _HOLDS.validate_json(keeper.holds)
+    except ValidationError as error:
+        raise DirOffline(
+            f"{log_dir}/{CLEANERD_LOCK}: expected the holds of the daemon that keeps {keeper.state_dir}, which does not "
+            f"exist here, found {keeper.holds[:80]!r}, and so they are not known; mount that directory, or remove the file "
+            "while no cleanerd works there, if no hold has to be kept"
+        ) from error
+
+
 class HoldsOfDirectories:
-    """Has log directories name this daemon's state, and takes over the holds of the daemon that was there before."""
+    """Has log directories name this daemon's state and holds, and takes over those of the daemon that was there before."""
 
     def __init__(self, store: Store, states: PartitionStates, clock: Clock) -> None:
         self._store = store
         self._states = states
         self._clock = clock
+        self._known = set[str]()  # ids, also of those that have ended
 
     def take_over(self, log_dir: str, lock: LogDirLock) -> None:
-        """Once for each log directory whose lock file is had, before anything is done there.
+        """When the lock file of a log directory is had, before anything is done there.
 
         Raises DirOffline if holds are not known, or would not survive a restart.
         """
         keeper = read_keeper(log_dir)
-        if keeper not in (None, self._store.directory):
-            self._take_holds_of(keeper, log_dir)
+        if keeper is not None and keeper.state_dir != self._store.directory:
+            holds = _holds_of(keeper, log_dir)
+            if holds is None:
+                _log.warning("holds_not_found", log_dir=log_dir, state_dir=keeper.state_dir)
+            self._take(holds or [], log_dir, keeper)
+        elif keeper is not None and self._store.is_new and not keeper.is_copied:  # the state was lost
+            self._take(_named_holds(keeper, log_dir), log_dir, keeper)
+        self.name(log_dir, lock)
+
+    def name(self, log_dir: str, lock: LogDirLock) -> None:
+        """Have the lock file of a log directory say what is held now. On a full disk it cannot: cleaning makes room."""
+        holds = self._states.holds()
+        self._known |= {hold.id for hold in holds}
         try:
-            write_keeper(log_dir, lock, self._store.directory)
-        except DirOffline as error:  # a full disk: cleaning makes room
+            write_keeper(log_dir, lock, self._store.directory, json.dumps(list(map(asdict, holds))))
+        except DirOffline as error:
             _log.warning("holds_not_named", log_dir=log_dir, reason=str(error))
 
-    def _take_holds_of(self, state_dir: str, log_dir: str) -> None:
-        holds = kept_holds(state_dir)
-        if holds is None:
-            _log.warning("holds_not_found", log_dir=log_dir, state_dir=state_dir)
-        known, now_ms = {hold.id for hold in self._states.holds()}, self._clock.now_ms()
-        for hold in holds or ():
+    def _take(self, holds: Iterable[Hold], log_dir: str, keeper: Keeper) -> None:
+        known = self._known | {hold.id for hold in self._states.holds()}
+        now_ms = self._clock.now_ms()
+        for hold in holds:
             if hold.id in known or (hold.expires_ms is not None and hold.expires_ms <= now_ms):
                 continue
             if not self._store.put(HOLD, hold.id, asdict(hold)):
                 self._store.delete(HOLD, hold.id)
                 raise DirOffline(
-                    f"{log_dir}: the holds in {state_dir} cannot be taken over: the state directory cannot be written"
+                    f"{log_dir}: the holds of the daemon that keeps {keeper.state_dir} cannot be taken over: the state "
+                    "directory of this one cannot be written"
                 )
             self._states.hold(hold, 0.0)
             _log.info(
-                "hold_taken_over", log_dir=log_dir, state_dir=state_dir, hold=hold.id, pattern=hold.pattern
+                "hold_taken_over",
+                log_dir=log_dir,
+                state_dir=keeper.state_dir,
+                hold=hold.id,
+                pattern=hold.pattern,
             )
 
 
@@ -128,28 +162,33 @@ class HoldsOnDisk:
     def of(self, log_dir: str) -> Callable[[TopicPartition], str | None]:
         """Why a log of this directory is held, None for one that is not. Raises DirOffline if that is not known."""
         keeper, now_ms = read_keeper(log_dir), self._clock.now_ms()
-        found = list[tuple[str, Hold]]()
-        for state_dir in dict.fromkeys((*([keeper] if keeper else []), *self._state_dirs)):
-            if state_dir != keeper and _is_unused(state_dir):
-                continue
-            holds = kept_holds(state_dir)
-            if holds is None and state_dir == keeper:
+        kept = dict[str, list[Hold]]()
+        if keeper is not None:
+            holds = _holds_of(keeper, log_dir)
+            if holds is None:
                 self._warn(
-                    f"{log_dir} is a copy, or the state of its daemon was removed: {state_dir}, which had its holds, "
+                    f"{log_dir} is a copy: {keeper.state_dir}, the state of the daemon that had the holds of the original, "
                     "does not exist here; no log is held"
                 )
-            found += [
-                (state_dir, hold)
-                for hold in holds or ()
-                if hold.expires_ms is None or hold.expires_ms > now_ms
-            ]
+            is_here = os.path.isdir(keeper.state_dir)
+            lock_file = f"{log_dir}/{CLEANERD_LOCK} (to be removed if its daemon is gone for good)"
+            kept[keeper.state_dir if is_here else lock_file] = holds or []
+        for state_dir in self._state_dirs:
+            if state_dir not in kept and not _is_unused(state_dir):
+                kept[state_dir] = kept_holds(state_dir) or []
+        found = [
+            (place, hold)
+            for place, holds in kept.items()
+            for hold in holds
+            if hold.expires_ms is None or hold.expires_ms > now_ms
+        ]
 
         def why_held(tp: TopicPartition) -> str | None:
-            for state_dir, hold in found:
+            for place, hold in found:
                 if hold.matches(tp):
                     reason = f" ({hold.reason})" if hold.reason else ""
                     return (
-                        f"{hold.owner} paused {hold.pattern}{reason}: hold {hold.id} in {state_dir}; "
+                        f"{hold.owner} paused {hold.pattern}{reason}: hold {hold.id} in {place}; "
                         f"`cleanerctl resume {hold.id}` ends it"
                     )
             return None

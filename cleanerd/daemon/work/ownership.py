@@ -21,6 +21,7 @@ from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.deletions import PendingDeletions
 from cleanerd.daemon.work.jobs import Jobs
+from cleanerd.daemon.work.kept_holds import HoldsOfDirectories
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError, DirOffline, Fatal, LockHeld, guarded
@@ -64,8 +65,8 @@ class Way:
 class Ownership:
     """The directories of one daemon; thread-safe.
 
-    `recovering` is called after each partition directory, so that a slow start can report progress; `taken` for each log
-    directory that was taken, with its lock: one for which it raises DirOffline is let go again.
+    `recovering` is called after each partition directory, so that a slow start can report progress; a log directory
+    whose holds cannot be taken over is let go again.
     """
 
     files: Files
@@ -79,7 +80,7 @@ class Ownership:
     config: Callable[[], CleanerdConfig]
     recovering: Callable[[], None]
     onlooker: Onlooker
-    taken: Callable[[str, LogDirLock], None]
+    holds: HoldsOfDirectories
 
     def __post_init__(self) -> None:
         self._yielding: dict[str, float] = {}  # until when, by log directory
@@ -123,6 +124,12 @@ class Ownership:
                 self._release(log_dir)
             refused = {log_dir: self._take(log_dir) for log_dir in log_dirs}
         return {log_dir: str(reason) for log_dir, reason in refused.items() if reason is not None}
+
+    def name_holds(self) -> None:
+        """Have every directory that is had say what is held now."""
+        with self._mutex:
+            for log_dir, lock in self._locks.items():
+                self.holds.name(log_dir, lock)
 
     def take_at_start(self, log_dirs: Sequence[str]) -> dict[str, str]:
         """As `take`; raises Fatal with the pid when another cleanerd works in one of them.
@@ -220,7 +227,7 @@ class Ownership:
         except DirOffline as error:
             return error
         try:
-            self.taken(log_dir, lock)
+            self.holds.take_over(log_dir, lock)
         except DirOffline as error:
             lock.__exit__(None, None, None)
             return error

@@ -33,4 +33,5 @@ def pause(
         parts.states.release(hold.id)
         parts.store.delete(HOLD, hold.id)  # else it would be written once that works again
         raise Unavailable("the hold would not survive a restart: the state directory cannot be written")
+    parts.ownership.name_holds()
     return control.views.hold(hold)

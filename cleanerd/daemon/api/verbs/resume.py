@@ -20,6 +20,7 @@ def resume(control: Control, selector: Pattern) -> tuple[HoldView, ...]:
     for hold in found:
         parts.states.release(hold.id)
         is_kept &= parts.store.delete(HOLD, hold.id)
+    parts.ownership.name_holds()
     parts.work_bell.ring()
     parts.commit_bell.ring()
     if not is_kept:
