@@ -1,7 +1,7 @@
-"""The parts of the daemon, shared by all its threads. Nothing here runs by itself: that is the work of `loops`."""
+"""The wiring of the daemon: each part names in its constructor what it uses. Nothing here runs by itself."""
 
-import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from pydantic import TypeAdapter
@@ -13,11 +13,16 @@ from cleanerd.config.load import Configuration
 from cleanerd.daemon.engine.client import Engine
 from cleanerd.daemon.inventory.due_logs import DueLogs
 from cleanerd.daemon.inventory.inventory import Inventory
-from cleanerd.daemon.inventory.listed_log import stamp_of
+from cleanerd.daemon.loops.cleanings import Cleaners, Cleanings
+from cleanerd.daemon.loops.commit_rounds import CommitRounds
+from cleanerd.daemon.loops.housekeeper import Housekeeper
+from cleanerd.daemon.loops.pacer import Pacer
+from cleanerd.daemon.loops.retainer import Retainer
+from cleanerd.daemon.loops.scanner import Scanner
 from cleanerd.daemon.store import HOLD, Store
+from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry.event_log import EventLog
 from cleanerd.daemon.telemetry.metrics import Metrics
-from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.brokers_cleaner import BrokersCleaner
 from cleanerd.daemon.work.cleaner_leases import CleanerLeases
 from cleanerd.daemon.work.commits import Commits
@@ -26,13 +31,16 @@ from cleanerd.daemon.work.deletions import PendingDeletions
 from cleanerd.daemon.work.failures import Failures
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.daemon.work.jobs import Jobs
+from cleanerd.daemon.work.judge import Judge
 from cleanerd.daemon.work.kept_holds import HoldsOfDirectories
 from cleanerd.daemon.work.lease_duty import LeaseDuty
+from cleanerd.daemon.work.moves import Moves
+from cleanerd.daemon.work.mutes import Mutes
 from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.daemon.work.retention import RetentionPasses
 from cleanerd.daemon.work.schedule import Schedule
 from cleanerd.daemon.work.states import PartitionStates
-from cleanerd.daemon.workers import Bell, Life
+from cleanerd.daemon.workers import Bell, Bells, Life, Worker
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.spark_runtime.spark_master import express_place, spark_place
@@ -43,8 +51,7 @@ from cleanerd.storage.whose import Onlooker
 class Parts:
     """Made once; every part may be used by any thread.
 
-    `configuration` answers with the one that holds now. `work_bell` rings when there may be something to clean,
-    `commit_bell` when a result may be committed; `progressed` is notified when a log was cleaned, committed or vanished.
+    `configuration` answers with the one that holds now.
     """
 
     def __init__(
@@ -64,7 +71,7 @@ class Parts:
         """
         self.configuration, self.log_dirs, self.store = configuration, log_dirs, store
         self.files, self.clock, self.life = files, clock, Life(clock.monotonic_s())
-        self.work_bell, self.commit_bell, self.progressed = Bell(), Bell(), threading.Condition()
+        self.bells, self.mutes = Bells(), Mutes(store, clock)
         self.events = EventLog(store, clock)
         self.metrics = Metrics(log_dirs, clock)
         self.throttle = Throttle(clock)
@@ -108,6 +115,34 @@ class Parts:
         self.engine = Engine(configuration, spark_place, clock)
         self.express_engine = Engine(configuration, express_place, clock)
 
-    def stamp(self, log: LogId) -> str:
-        """Stands for the files of a log and its configuration: another one means that a failure may be over."""
-        return stamp_of(self.inventory.facts(log), self.configuration().topic(log.topic_partition.topic))
+    def supervisor(self) -> Supervisor:
+        """The loops over these parts, with a thread each, none of which runs yet."""
+        log_dirs, conditions, bells, engines = (
+            self.log_dirs, self.conditions, self.bells, (self.engine, self.express_engine),
+        )  # fmt: skip
+        judge = Judge(log_dirs, conditions, self.brokers)
+        moves = Moves(log_dirs, self.store, self.inventory, self.files)
+        scanner = Scanner(log_dirs, conditions, judge, moves, self.jobs, self.events, self.metrics, bells)
+        cleanings = Cleanings(self.engine, conditions, self.commits, self.jobs, self.throttle)
+        express = replace(cleanings, engine=self.express_engine, is_urgent=True)
+        cleaners = Cleaners(self.schedule, cleanings, express, scanner, bells, self.life)
+        committer = CommitRounds(self.commits, self.jobs, scanner, self.life)
+        retainer, pacer = (
+            Retainer(conditions, self.retention, scanner),
+            Pacer(log_dirs, conditions, self.throttle),
+        )
+        housekeeper = Housekeeper(
+            log_dirs, conditions, self.deletions, self.leases, self.mutes, self.store, self.events, engines, bells.work
+        )  # fmt: skip
+        loops = (
+            ("scanner", scanner.step, scanner.bell),
+            ("committer", committer.step, bells.commit),
+            ("retention", retainer.step, Bell()),
+            ("housekeeper", housekeeper.step, Bell()),
+            ("pacer", pacer.step, pacer.bell),
+        )
+        return Supervisor(
+            log_dirs=log_dirs, conditions=conditions, life=self.life, bells=bells, events=self.events,
+            throttle=self.throttle, engines=engines, store=self.store, scanner=scanner, cleaners=cleaners, pacer=pacer,
+            keepers=[Worker(f"cleanerd-{name}", step, bell, self.clock) for name, step, bell in loops],
+        )  # fmt: skip

@@ -39,10 +39,8 @@ from cleanerd.daemon.configuration.watch import ConfigWatcher
 from cleanerd.daemon.notify import ServiceManager
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.store import Store
-from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry import log_setup as logs
 from cleanerd.daemon.work.kept_holds import HISTORY, STATE_LOCK
-from cleanerd.daemon.work.mutes import Mutes
 from cleanerd.daemon.work.topic_answers import ClusterChanges, TopicAnswers
 from cleanerd.env.clock import Clock, SystemClock
 from cleanerd.env.files import RealFiles
@@ -82,7 +80,6 @@ class Daemon:
         self._reload_wanted = threading.Event()
         _take_state(config.state_dir)
         self._history = Store(os.path.join(config.state_dir, HISTORY))
-        self._mutes = Mutes(self._history, clock)
         self._answers = TopicAnswers(self._history, RealFiles(), clock, log_dirs)
         self._reloader = Reloader(
             self._first(configuration, clock),
@@ -100,8 +97,8 @@ class Daemon:
             recovering=self._manager.extend_timeout,
             refresh=self._refresh,
         )
-        self._supervisor = Supervisor(self._parts)
-        self._control = Control(self._parts, self._supervisor, self._reloader, self._mutes)
+        self._supervisor = self._parts.supervisor()
+        self._control = Control(self._parts, self._supervisor, self._reloader)
         self._parts.metrics.read_with(self._control.scraped.read)
         roots = dict.fromkeys([configuration.broker.metadata_log_dir, *log_dirs])
         self._cluster_changes = ClusterChanges(

@@ -50,6 +50,17 @@ class Bell:
             return self._condition.wait_for(lambda: self._rings > seen, timeout_s)
 
 
+@dataclass(frozen=True, slots=True)
+class Bells:
+    """Whom a change wakes: `work` workers, for there may be something to clean; `commit` whoever commits staged results;
+    `progressed` requests that wait until a log is cleaned, committed or gone.
+    """
+
+    work: Bell = field(default_factory=Bell)
+    commit: Bell = field(default_factory=Bell)
+    progressed: threading.Condition = field(default_factory=threading.Condition)
+
+
 class Worker:
     """A thread that does its `step` again and again.
 

@@ -191,7 +191,7 @@ def test_a_log_that_is_not_to_be_changed_is_not(
     unchanged = {"refused", "held", "waiting", "skipped", "failed"}
     assert outcome(world, verb, log) <= unchanged or verb == "clean", "which may wait in the queue"
     assert contents(directory) == before
-    Retainer(world.parts, world.daemon.scanner).step()
+    Retainer(world.parts.conditions, world.parts.retention, world.daemon.scanner).step()
     assert contents(directory) == before
     job = world.parts.schedule.next().job
     assert job is None or log not in job.logs or condition.__name__.endswith("since_the_last_scan")

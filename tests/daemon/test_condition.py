@@ -36,12 +36,12 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def fail(world: World, log: LogId, *, is_retryable: bool = False) -> None:
-    tp, daemon = log.topic_partition, world.daemon
+    tp = log.topic_partition
     bad = LogResult(
         tp.topic, tp.partition, log.log_dir, "failed", "why", error="CorruptFile", is_retryable=is_retryable
     )
-    config, now_ms = daemon.parts.configuration().broker, world.clock.now_ms()
-    daemon.parts.failures.failed(log, bad, daemon.parts.stamp(log), config, now_ms)
+    config, now_ms = world.parts.configuration().broker, world.clock.now_ms()
+    world.parts.failures.failed(log, bad, world.parts.conditions.stamp(log), config, now_ms)
 
 
 @contextmanager
@@ -72,8 +72,7 @@ def bring_about(world: World) -> None:
 
 def test_every_reader_says_the_same(world: World) -> None:
     bring_about(world)
-    daemon = world.daemon
-    views = {view.topic: view for view in world.control.views.logs(daemon.parts.inventory.logs())}
+    views = {view.topic: view for view in world.control.views.logs(world.parts.inventory.logs())}
     expected = {
         "foreign": "ignored", "held": "paused", "busy": "cleaning", "stopped": "aborted", "garbage": "uncleanable",
         "unreadable": "uncleanable", "waiting": "staged", "failing": "dirty",
@@ -244,18 +243,18 @@ def test_a_log_below_its_own_threshold_is_not_dirty(world: World) -> None:
 def test_only_a_request_that_is_granted_forgets_failures(world: World) -> None:
     """Asking what stands against a cleaning does not."""
     bring_about(world)
-    daemon, control = world.daemon, world.control
+    control = world.control
     failing = world.log("failing")
-    condition = daemon.parts.conditions.of(failing)
+    condition = world.parts.conditions.of(failing)
     assert (condition.obstacle, condition.yields_to_requests) == ("backing off: why", True)
-    daemon.parts.obstacles.full[failing.log_dir] = "the disk is full"
+    world.parts.obstacles.full[failing.log_dir] = "the disk is full"
     with pytest.raises(Conflict, match="the disk is full"):
         clean.clean(control, "failing", force=False)
-    assert daemon.parts.failures.of(failing) is not None, "it was refused"
-    daemon.parts.obstacles.full.clear()
+    assert world.parts.failures.of(failing) is not None, "it was refused"
+    world.parts.obstacles.full.clear()
     (job,) = clean.clean(control, "failing", force=False)
     assert job.logs == ("failing-0",)
-    assert daemon.parts.failures.of(failing) is None
+    assert world.parts.failures.of(failing) is None
 
 
 def test_a_job_that_cleans_several_logs_already_is_answered_once(world: World) -> None:

@@ -31,7 +31,6 @@ from cleanerd.daemon.configuration.reload import ReloadStatus, ReloadTrigger
 from cleanerd.daemon.engine.calls import CleanCall
 from cleanerd.daemon.inventory import due_logs
 from cleanerd.daemon.inventory.due_logs import Look
-from cleanerd.daemon.loops.housekeeper import Housekeeper
 from cleanerd.daemon.process import Daemon
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.ownership import Way
@@ -246,7 +245,7 @@ def has_series(running: Running) -> bool:
 def engine_runs(running: Running) -> bool:
     """Whether an engine that has just worked is still there after a look of the housekeeper."""
     running.cleaned(running.fresh())
-    Housekeeper(running.parts)._stop_idle_engines()
+    next(one for one in running.supervisor.keepers if one.name == "cleanerd-housekeeper").step()
     return running.parts.engine.pid is not None
 
 

@@ -237,7 +237,7 @@ def test_what_has_failed_is_no_promise(tmp_path: Path) -> None:
             JobFailed("no place for scratch files")
         )
         for _ in range(2):
-            parts.failures.failed(log, failed, parts.stamp(log), parts.configuration().broker, 0)
+            parts.failures.failed(log, failed, parts.conditions.stamp(log), parts.configuration().broker, 0)
         assert (
             world.control.explainer.of(log, exact=False).decision
             == "will be tried again as soon as a worker is free (2 failed; the last time: no place for scratch files)"

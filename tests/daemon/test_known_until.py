@@ -7,7 +7,6 @@ import pytest
 
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
-from cleanerd.daemon.loops.scanner import Scanner
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.store import Store
 from cleanerd.daemon.values.log_id import LogId
@@ -45,7 +44,7 @@ class Beside:
             RealFiles(),
             self.clock,
         )
-        self.scanner = Scanner(self.parts)
+        self.scanner = self.parts.supervisor().scanner
         self.scanner.scan()
 
     def ignored(self) -> str | None:

@@ -41,7 +41,7 @@ def failed(world: World, error: str, times: int, *, is_retryable: bool) -> None:
     bad = LogResult("one", 0, log.log_dir, "failed", f"{error}: why", error=error, is_retryable=is_retryable)
     for _ in range(times):
         config, now_ms = parts.configuration().broker, world.clock.now_ms()
-        parts.failures.failed(log, bad, parts.stamp(log), config, now_ms)
+        parts.failures.failed(log, bad, parts.conditions.stamp(log), config, now_ms)
 
 
 def is_uncleanable(world: World) -> None:

@@ -53,10 +53,10 @@ def scanner_of(world: World, files: Files) -> Scanner:
     metadata = ClusterMetadata(dict.fromkeys(TOPICS, TOPIC_ID), {}, {})
     configuration = replace(world.reloader.current, metadata=metadata)
     parts = copy(world.parts)
-    parts.files, parts.configuration = files, lambda: configuration
-    parts.ownership = copy(world.parts.ownership)
-    parts.ownership.files = files
-    return Scanner(parts)
+    ownership = copy(world.parts.ownership)
+    ownership.files = files
+    parts.conditions = replace(parts.conditions, ownership=ownership, configuration=lambda: configuration)
+    return parts.supervisor().scanner
 
 
 def test_a_topic_id_that_is_written_while_it_is_looked_for_is_found_by_the_next_look(world: World) -> None:

@@ -143,8 +143,8 @@ def test_pings_stop_when_a_worker_hangs_and_only_then(
         entered.set()
         leave.wait(30)
 
-    monkeypatch.setattr(supervisor.parts.schedule, "next", hang)
-    monkeypatch.setattr(supervisor.parts.schedule, "next_express", lambda: None)
+    monkeypatch.setattr(world.parts.schedule, "next", hang)
+    monkeypatch.setattr(world.parts.schedule, "next_express", lambda: None)
     notify = notifier(manager, clock, WATCHDOG_USEC=WATCHDOG_USEC)
     workers.start(1)
     try:
@@ -167,7 +167,7 @@ def test_pings_stop_when_a_worker_hangs_and_only_then(
 
 
 def test_status_line_counts_dirty_logs_and_names_the_dirtiest(clock: HandClock, world: World) -> None:
-    line = StatusLine(world.parts.conditions, world.parts.work_bell, world.reloader)
+    line = StatusLine(world.parts.conditions, world.parts.bells.work, world.reloader)
     assert line.text() == "3/3 partitions dirty, dirtiest one-0 100 %"
     shutil.rmtree(world.a / "one-0")
     world.scan()
@@ -179,7 +179,7 @@ def test_status_line_counts_dirty_logs_and_names_the_dirtiest(clock: HandClock, 
 def test_status_line_says_what_needs_somebody(world: World) -> None:
     world.configure(cleanerd_retry_max=-1)
     world.parts.obstacles.offline["/gone"] = "not there"
-    text = StatusLine(world.parts.conditions, world.parts.work_bell, world.reloader).text()
+    text = StatusLine(world.parts.conditions, world.parts.bells.work, world.reloader).text()
     assert text.endswith("; 1 log directories offline; the last reload was rejected, see the log")
 
 

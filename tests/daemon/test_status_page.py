@@ -81,7 +81,7 @@ def broken(world: World) -> None:
     reason = f"{log.directory}/0.log: at byte 61: <b>bad CRC</b>"
     result = LogResult("one", 0, str(world.a), "failed", reason=reason)
     for _ in range(3):
-        stamp, now_ms = parts.stamp(log), parts.clock.now_ms()
+        stamp, now_ms = parts.conditions.stamp(log), parts.clock.now_ms()
         parts.failures.failed(log, result, stamp, parts.configuration().broker, now_ms)
         cleaned(world, log, result)
     shutil.rmtree(world.b)

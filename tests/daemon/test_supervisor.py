@@ -44,7 +44,7 @@ def next_logs(world: World) -> list[str]:
 
 def fail(world: World, log: LogId) -> None:
     bad, parts = LogResult.of(log.topic_partition, log.log_dir, "failed", "garbage"), world.parts
-    parts.failures.failed(log, bad, parts.stamp(log), parts.configuration().broker, 1)
+    parts.failures.failed(log, bad, parts.conditions.stamp(log), parts.configuration().broker, 1)
 
 
 def test_c051_a_topic_that_is_not_compacted_any_more_has_its_cleanings_aborted(world: World) -> None:

@@ -353,4 +353,4 @@ def test_a_thread_that_dies_tells_of_which_job_and_its_next_life_does_not(
         daemon.stop()
     died = next(line for line in lines if line["event"] == "worker_died")
     assert died["worker"] == "cleanerd-worker-0"
-    assert (died["log_dir"], died["job_id"]) == (str(world.a), daemon.parts.jobs.views()[0].id)
+    assert (died["log_dir"], died["job_id"]) == (str(world.a), world.parts.jobs.views()[0].id)

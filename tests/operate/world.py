@@ -10,9 +10,7 @@ from cleanerd.daemon.api.control import Control
 from cleanerd.daemon.configuration.reload import Reloader, ReloadOutcome, ReloadTrigger
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.store import Store
-from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.work.mutes import Mutes
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import META_PROPERTIES, TopicPartition
 from tests.cleaning.logs import META_PROPERTIES as BROKER
@@ -52,9 +50,8 @@ class World:
         )
         log_dirs = (str(self.a), str(self.b))
         self.parts = Parts(lambda: self.reloader.current, log_dirs, self.history, RealFiles(), self.clock)
-        self.daemon = Supervisor(self.parts)
-        mutes = Mutes(self.history, self.clock)
-        self.control = Control(self.parts, self.daemon, self.reloader, mutes)
+        self.daemon = self.parts.supervisor()
+        self.control = Control(self.parts, self.daemon, self.reloader)
         self.parts.metrics.read_with(self.control.scraped.read)
         self.scan()
 

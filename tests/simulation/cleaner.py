@@ -35,7 +35,6 @@ from cleanerd.daemon.engine.process import EngineProcess
 from cleanerd.daemon.loops import cleanings
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.store import Store
-from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.env import files as env_files
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import Aborted
@@ -225,7 +224,7 @@ class Cleanerd:
         parts.throttle = Throttle(clock, lambda _, seconds: clock.pass_s(seconds))
         parts.commits = replace(parts.commits, pause=clock.pass_s)
         self.parts = parts
-        self.supervisor = Supervisor(self.parts)
+        self.supervisor = parts.supervisor()
         self.supervisor.start_threads = lambda: None  # type: ignore[method-assign]
         workers = self.supervisor.cleaners.workers
         self.steps: dict[str, Callable[[], object]] = {

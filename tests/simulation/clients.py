@@ -4,7 +4,6 @@ from cleanerd.daemon.api.control import Control
 from cleanerd.daemon.api.refusals import OperationError
 from cleanerd.daemon.api.verbs import abort, clean, logs, pause, resume, retention, retry
 from cleanerd.daemon.configuration.reload import ReloadTrigger
-from cleanerd.daemon.work.mutes import Mutes
 from cleanerd.policy.lifecycle import Status
 from tests.simulation.rules import Rules
 from tests.simulation.stage import Stage
@@ -109,5 +108,4 @@ class Clients:
     def _control(self) -> Control:
         daemon = self._stage.daemon
         assert daemon is not None
-        mutes = Mutes(daemon.parts.store, daemon.parts.clock)
-        return Control(daemon.parts, daemon.supervisor, daemon.reloader, mutes)
+        return Control(daemon.parts, daemon.supervisor, daemon.reloader)

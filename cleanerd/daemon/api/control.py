@@ -18,15 +18,14 @@ from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import LogRef
 from cleanerd.daemon.values.patterns import matches, similar
-from cleanerd.daemon.work.mutes import Mutes
 from cleanerd.format.names import TopicPartition
 
 
 class Control:
     """The running daemon, and what it reports; thread-safe."""
 
-    def __init__(self, parts: Parts, supervisor: Supervisor, reloader: Reloader, mutes: Mutes) -> None:
-        self.parts, self.supervisor, self.reloader, self.mutes = parts, supervisor, reloader, mutes
+    def __init__(self, parts: Parts, supervisor: Supervisor, reloader: Reloader) -> None:
+        self.parts, self.supervisor, self.reloader, self.mutes = parts, supervisor, reloader, parts.mutes
         conditions = parts.conditions
         self.views = Views(conditions, parts.events, parts.commits)
         self.retention = RetentionReport(conditions, parts.retention)
@@ -41,7 +40,7 @@ class Control:
             parts.brokers,
             parts.engine,
         )
-        self.status_line = StatusLine(conditions, parts.work_bell, reloader)
+        self.status_line = StatusLine(conditions, parts.bells.work, reloader)
         self.scraped = ScrapedMetrics(
             log_dirs=parts.log_dirs, conditions=conditions, forecasts=self.forecasts, commits=parts.commits,
             duty=parts.lease_duty, jobs=parts.jobs, metrics=parts.metrics, throttle=parts.throttle, store=parts.store,

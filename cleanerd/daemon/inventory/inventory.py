@@ -151,6 +151,7 @@ class Inventory:
         self._brokers = brokers
         self._dirs: dict[str, _LogDir] = {}
         self._touched: set[tuple[str, str]] = set()
+        self.scanned_s = clock.monotonic_s()  # what is known was true then
         self._scanning = threading.Lock()
         self._mutex = threading.Lock()  # guards the two above, and which entries a log directory has
 
@@ -280,6 +281,7 @@ class Inventory:
         found.back_online = sorted(was_offline - found.offline.keys())
         for logs in (found.appeared, found.vanished, found.changed):
             logs.sort()
+        self.scanned_s = self._clock.monotonic_s()
         return found
 
     def _scan_dir(self, place: _LogDir, marked: set[str] | None, found: ScanReport) -> None:

@@ -1,1 +1,1 @@
-"""The loops of the daemon: each a small object with a thread of its own, over the shared parts."""
+"""The loops of the daemon: each a small object with a `step` that a thread of its own repeats."""

@@ -16,16 +16,19 @@ from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.result import SUPERSEDED, LogResult
 from cleanerd.cleaning.roll import roll
 from cleanerd.cleaning.slices import OF_A_JOB, SliceSize
+from cleanerd.cleaning.throttle import Throttle
 from cleanerd.config.model import CleanerdConfig
 from cleanerd.daemon.engine.calls import CleanCall, PlannedBytes, StepDone
 from cleanerd.daemon.engine.client import CallHost, Engine
 from cleanerd.daemon.loops.scanner import Scanner
-from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.telemetry.event_log import log_step
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.work.commits import UNREAD, JobHost
-from cleanerd.daemon.workers import Workers
+from cleanerd.daemon.work.commits import UNREAD, Commits, JobHost
+from cleanerd.daemon.work.condition import Conditions
+from cleanerd.daemon.work.jobs import Jobs
+from cleanerd.daemon.work.schedule import Schedule
+from cleanerd.daemon.workers import Bells, Life, Workers
 from cleanerd.errors import Aborted, CleanerdError, JobFailed, attempt, guarded
 from cleanerd.format.names import TopicPartition
 from cleanerd.policy.tombstones import Stay
@@ -47,11 +50,9 @@ _EXAMINED_FOR_MS = 60_000
 class _JobCall(CallHost):
     """A call of the engine about logs of a job, and what its tasks report. `first`: how many logs were planned before it."""
 
-    parts: Parts
-    engine: Engine
+    cleanings: "Cleanings"
     job: Job
     logs: Sequence[LogId]
-    is_urgent: bool
     first: int
 
     def progressed(self, message: PlannedBytes | StepDone) -> None:
@@ -60,14 +61,15 @@ class _JobCall(CallHost):
         if isinstance(message, StepDone):
             log_step(log_dir, message.step)
         else:
-            self.parts.jobs.plan(self.job, LogId(log_dir, message.topic_partition), message.total_bytes)
+            self.cleanings.jobs.plan(self.job, LogId(log_dir, message.topic_partition), message.total_bytes)
 
     def is_aborted(self) -> bool:
-        return any(map(self.parts.states.is_aborted, self.logs))
+        return any(map(self.cleanings.conditions.states.is_aborted, self.logs))
 
     def answer(self, moved: Moved) -> ReportAnswer:
         """Count work on a log, and make it wait for the throttle. Must not raise."""
-        is_planned, jobs, metrics = moved.phase is not Phase.EXAMINE, self.parts.jobs, self.parts.metrics
+        jobs, metrics = self.cleanings.jobs, self.cleanings.commits.metrics
+        is_planned = moved.phase is not Phase.EXAMINE
         log = jobs.planned_log(self.job, self.first + moved.log) if is_planned else self.logs[moved.log]
         if log is None:
             return STOP
@@ -81,26 +83,31 @@ class _JobCall(CallHost):
 
         def is_to_stop() -> bool:
             self._live()  # a task that waits for the throttle does not hang
-            return self.parts.states.is_aborted(log)
+            return self.cleanings.conditions.states.is_aborted(log)
 
         with metrics.throttled(self.job.id, log.log_dir):
-            self.parts.throttle.charge(read_bytes, written_bytes, is_to_stop, is_urgent=self.is_urgent)
-        return STOP if self.parts.states.is_aborted(log) else GO_ON
+            self.cleanings.throttle.charge(
+                read_bytes, written_bytes, is_to_stop, is_urgent=self.cleanings.is_urgent
+            )
+        return STOP if self.cleanings.conditions.states.is_aborted(log) else GO_ON
 
     def _live(self) -> None:
         """Tasks of the job report, so worker and engine are alive."""
         worker = self.job.worker  # None as soon as the job has ended
         if worker is not None:
             worker.beat()
-        self.engine.beat()
+        self.cleanings.engine.beat()
 
 
 @dataclass(frozen=True, slots=True)
 class Cleanings:
     """Runs jobs; thread-safe."""
 
-    parts: Parts
     engine: Engine
+    conditions: Conditions
+    commits: Commits
+    jobs: Jobs
+    throttle: Throttle
     is_urgent: bool = False  # its I/O counts as all other, and is paid before that of the others
 
     def run(self, job: Job) -> list[LogResult]:
@@ -119,7 +126,7 @@ class Cleanings:
                     results.append(result)
                     self.cleaned(job, log, result)
                 busy.remove(log)
-                self.parts.states.done_cleaning(log)
+                self.conditions.states.done_cleaning(log)
         finally:
             outcomes = [result.outcome for result in results]
             reasons = [(str(result.topic_partition), result.reason) for result in results if result.reason]
@@ -128,69 +135,75 @@ class Cleanings:
                 reasons += [
                     (str(log), "an unexpected error, which the log of the daemon reports") for log in busy
                 ]
-            self.parts.jobs.end(job, outcomes, _reason(reasons, len(job.logs)))
+            self.jobs.end(job, outcomes, _reason(reasons, len(job.logs)))
             for log in busy:
-                self.parts.states.done_cleaning(log)
+                self.conditions.states.done_cleaning(log)
         return results
 
     def _with_cause(self, log: LogId, result: LogResult) -> LogResult:
         """Of a log that was to stop: its tasks know no more than that, or met what the cause has left of the log."""
-        why = self.parts.states.why_stopped(log)
+        why = self.conditions.states.why_stopped(log)
         if why is None or result.outcome not in ("aborted", "failed", SUPERSEDED):
             return result
         return replace(result, reason=why if result.outcome == "aborted" else f"{why}: {result.reason}")
 
     def cleaned(self, job: Job, log: LogId, result: LogResult) -> None:
         """What became of a log; it is still in progress."""
-        parts = self.parts
-        parts.inventory.touch_log(log)
+        self.conditions.inventory.touch_log(log)
         is_one_of_thousands = job.trigger == "horizon" and result.outcome == "skipped"  # after a start
         if not is_one_of_thousands:
-            parts.metrics.cleaned(job.id, log, result)
-            parts.events.cleaned(job, log, result)
+            self.commits.metrics.cleaned(job.id, log, result)
+            self.commits.events.cleaned(job, log, result)
         if result.outcome == "failed":
             self._note_failed(log, result)
         elif result.outcome not in ("aborted", SUPERSEDED):
-            parts.failures.forget(log)
+            self.conditions.failures.forget(log)
         self._note_examined(job, log, result)
 
     def _note_failed(self, log: LogId, result: LogResult) -> None:
-        parts, config = self.parts, self.parts.configuration().broker
-        failure = parts.failures.failed(log, result, parts.stamp(log), config, parts.clock.now_ms())
+        conditions = self.conditions
+        stamp, now_ms = conditions.stamp(log), conditions.clock.now_ms()
+        failure = conditions.failures.failed(log, result, stamp, conditions.configuration().broker, now_ms)
         if failure.is_uncleanable:
-            parts.events.record("cleaning", "uncleanable", failure.reason, log, failures=failure.failures)
+            self.commits.events.record(
+                "cleaning", "uncleanable", failure.reason, log, failures=failure.failures
+            )
 
     def _note_examined(self, job: Job, log: LogId, result: LogResult) -> None:
-        parts, now_ms = self.parts, self.parts.clock.now_ms()
+        now_ms = self.conditions.clock.now_ms()
         if result.outcome == SUPERSEDED:  # as soon as the log is seen to be another one, else after a pause
-            parts.due_logs.note_examined(log, now_ms + parts.configuration().broker.retry_backoff_ms)
+            self.conditions.due_logs.note_examined(
+                log, now_ms + self.conditions.configuration().broker.retry_backoff_ms
+            )
         is_unrecorded = result.outcome == "unchanged" and result.reason is not None
         if is_unrecorded:
-            parts.due_logs.note_unrecorded(log)
+            self.conditions.due_logs.note_unrecorded(log)
         if result.outcome == "skipped" or is_unrecorded:
-            parts.due_logs.note_examined(log, now_ms + _EXAMINED_FOR_MS)
+            self.conditions.due_logs.note_examined(log, now_ms + _EXAMINED_FOR_MS)
         if job.trigger in ("horizon", "request") and result.outcome == "skipped":
-            parts.due_logs.note_horizon(log, result.next_horizon_ms)
+            self.conditions.due_logs.note_horizon(log, result.next_horizon_ms)
         elif result.outcome in ("committed", "staged", "unchanged"):
-            parts.due_logs.note_cleaned(log)
+            self.conditions.due_logs.note_cleaned(log)
         if result.outcome in ("committed", "staged", "unchanged", "skipped"):
-            parts.due_logs.note_tombstones(log, result.tombstones_stay)
+            self.conditions.due_logs.note_tombstones(log, result.tombstones_stay)
 
     def _has_live_broker(self, job: Job) -> bool:
-        return self.parts.ownership.owner(job.logs[0].log_dir) is Owner.LIVE_BROKER
+        return self.conditions.ownership.owner(job.logs[0].log_dir) is Owner.LIVE_BROKER
 
     def _end_left_truncations(self, logs: Sequence[LogId]) -> None:
         """A log whose writer died while it truncated can be planned again. Examining it reports whatever else there is."""
         for log in logs:
-            if not self.parts.ownership.is_yielding(log.log_dir):
-                end = functools.partial(end_left_truncation, PartitionDir(self.parts.files, log.directory))
+            if not self.conditions.ownership.is_yielding(log.log_dir):
+                end = functools.partial(
+                    end_left_truncation, PartitionDir(self.conditions.ownership.files, log.directory)
+                )
                 attempt(end, log.directory)
 
     def _stage(self, job: Job) -> dict[LogId, LogResult]:
         """What the engine makes of the job. Its own failure is that of every log that fails with it alone, too."""
         left, not_rolled = self._rolled(job)
         found = one_by_one(lambda logs: self._call(job, logs), left, _failed) if left else []
-        self.parts.metrics.staged(found, self.parts.configuration().broker)
+        self.commits.metrics.staged(found, self.conditions.configuration().broker)
         by_name = {result.topic_partition: result for result in (*not_rolled, *found)}
         assert len(by_name) == len(not_rolled) + len(found) == len(job.logs), "each log has one result"
         return {log: by_name[log.topic_partition] for log in job.logs}
@@ -204,7 +217,7 @@ class Cleanings:
             return job.logs, []
 
         def roll_one(log: LogId) -> None:
-            roll(self.parts.ownership.at(log.log_dir), log.topic_partition, self.parts.brokers)
+            roll(self.conditions.ownership.at(log.log_dir), log.topic_partition, self.commits.brokers)
 
         errors = {log: attempt(functools.partial(roll_one, log), log.directory) for log in job.logs}
         failed = {log: error for log, error in errors.items() if error is not None}
@@ -214,15 +227,15 @@ class Cleanings:
     def _clean_again(self, job: Job, log: LogId) -> LogResult:
         """A log of which only some groups could be cleaned, whatever its dirty ratio is now."""
         (staged,) = one_by_one(lambda logs: self._call(job, logs, force=True), [log], _failed)
-        self.parts.metrics.staged([staged], self.parts.configuration().broker)
+        self.commits.metrics.staged([staged], self.conditions.configuration().broker)
         return self._settle({log: staged})[log]
 
     def _call(self, job: Job, logs: Sequence[LogId], *, force: bool = False) -> list[LogResult]:
         """Have the engine clean logs of a job. Raises JobFailed."""
-        log_dir, configuration = logs[0].log_dir, self.parts.configuration()
+        log_dir, configuration = logs[0].log_dir, self.conditions.configuration()
         assert all(log.log_dir == log_dir for log in logs), "one call is for one log directory"
-        watch = Stopwatch(self.parts.clock)
-        host = _JobCall(self.parts, self.engine, job, logs, self.is_urgent, len(job.planned))
+        watch = Stopwatch(self.conditions.clock)
+        host = _JobCall(self, job, logs, len(job.planned))
         with Channel(host.answer, driver_host(spark_master(configuration.broker))) as channel:
             partitions = tuple(log.topic_partition for log in logs)
             call = CleanCall(
@@ -235,27 +248,28 @@ class Cleanings:
                 force=job.force or force,
                 horizons=job.trigger in ("horizon", "request"),
                 reporter=channel.reporter,
-                is_owned=self.parts.ownership.owner(log_dir).has_lock,
+                is_owned=self.conditions.ownership.owner(log_dir).has_lock,
                 jobs_at_once=jobs_at_once(configuration.broker),
             )
             try:
                 return _with_examination(self.engine.clean(call, host), watch.seconds)
             except CleanerdError as error:
                 self._discard(logs)
-                if all(map(self.parts.states.is_aborted, logs)):  # the engine was stopped
+                if all(map(self.conditions.states.is_aborted, logs)):  # the engine was stopped
                     error = Aborted(str(error))
                 if isinstance(error, JobFailed):
                     raise
                 return [_failed(log, error) for log in logs]
 
     def _why_tombstones_stay(self, logs: Sequence[LogId]) -> dict[TopicPartition, Stay]:
-        found = {log.topic_partition: self.parts.commits.why_tombstones_stay(log) for log in logs}
+        found = {log.topic_partition: self.commits.why_tombstones_stay(log) for log in logs}
         return {tp: stay for tp, stay in found.items() if stay is not None}
 
     def _checkpoints(self, log_dir: str, partitions: Sequence[TopicPartition]) -> Checkpoints | None:
         """Those of a live broker; None without one, or if the directory has an error, which the engine reports."""
         found = guarded(
-            lambda: self.parts.brokers.checkpoints(self.parts.ownership.at(log_dir), partitions), log_dir
+            lambda: self.commits.brokers.checkpoints(self.conditions.ownership.at(log_dir), partitions),
+            log_dir,
         )
         return None if isinstance(found, CleanerdError) else found
 
@@ -264,52 +278,63 @@ class Cleanings:
         waiting = {log: one for log, one in results.items() if one.outcome in ("staged", "unchanged")}
         settled = self._settle_in(next(iter(results)).log_dir, list(waiting.values()))
         for before, after in zip(waiting.values(), settled, strict=True):
-            self.parts.metrics.phases_took(dict(after.phase_seconds.items() - before.phase_seconds.items()))
+            self.commits.metrics.phases_took(dict(after.phase_seconds.items() - before.phase_seconds.items()))
         return {**results, **dict(zip(waiting, settled, strict=True))}
 
     def _settle_in(self, path: str, waiting: Sequence[LogResult]) -> list[LogResult]:
-        parts = self.parts
-        if parts.ownership.is_yielding(path):
+        if self.conditions.ownership.is_yielding(path):
             return [replace(one, reason="waits for a broker that is about to start") for one in waiting]
-        if not parts.commits.refresh():
+        if not self.commits.refresh():
             return [replace(one, reason=UNREAD) for one in waiting]
-        log_dir = attempt(functools.partial(parts.ownership.at, path), path)
+        log_dir = attempt(functools.partial(self.conditions.ownership.at, path), path)
         if isinstance(log_dir, CleanerdError):
             return [one.failed(log_dir) for one in waiting]
-        host = JobHost(log_dir, parts.commits)
-        return Committer(log_dir, host, SliceSize(OF_A_JOB), parts.brokers).settle(waiting)
+        host = JobHost(log_dir, self.commits)
+        return Committer(log_dir, host, SliceSize(OF_A_JOB), self.commits.brokers).settle(waiting)
 
     def _discard(self, logs: Sequence[LogId]) -> None:
         """An engine that died may have staged some groups of a log and not others."""
         for log in logs:
-            discard = functools.partial(discard_staged, PartitionDir(self.parts.files, log.directory))
+            discard = functools.partial(
+                discard_staged, PartitionDir(self.conditions.ownership.files, log.directory)
+            )
             attempt(discard, log.directory)
 
 
 class Cleaners:
     """As many workers as log.cleaner.threads, and the express one."""
 
-    def __init__(self, parts: Parts, scanner: Scanner) -> None:
-        self._parts = parts
-        self._scanner = scanner
-        self.cleanings = Cleanings(parts, parts.engine)
-        self._express_cleanings = Cleanings(parts, parts.express_engine, is_urgent=True)
-        self.workers = Workers(self._step, self._express_step, parts.work_bell, parts.clock)
+    def __init__(
+        self,
+        schedule: Schedule,
+        cleanings: Cleanings,
+        express: Cleanings,
+        scanner: Scanner,
+        bells: Bells,
+        life: Life,
+    ) -> None:
+        """`express` cleans reserved topics that have waited too long."""
+        self._schedule, self.cleanings, self._express = schedule, cleanings, express
+        self._scanner, self._life = scanner, life
+        self.workers = Workers(self._step, self._express_step, bells.work, schedule.clock)
 
     def _step(self) -> float:
-        return self.work(*self._parts.schedule.next(), self.cleanings)
+        return self.work(*self._schedule.next(), self.cleanings)
 
     def _express_step(self) -> float:
-        pause_s = self._parts.configuration().broker.round_pause_s
-        return self.work(self._parts.schedule.next_express(), pause_s, self._express_cleanings)
+        return self.work(self._schedule.next_express(), self._round_pause_s, self._express)
+
+    @property
+    def _round_pause_s(self) -> float:
+        return self._schedule.configuration().broker.round_pause_s
 
     def work(self, job: Job | None, pause_s: float, cleanings: Cleanings) -> float:
         """Do a job, after which the next one may begin at once; `pause_s` where there is none."""
         if job is None:
             return pause_s
-        parts, job.worker = self._parts, self.workers.current()
+        job.worker, commits = self.workers.current(), self.cleanings.commits
         for log in job.logs:
-            parts.metrics.wasted(log.log_dir, parts.inventory.staged_bytes(log))
+            commits.metrics.wasted(log.log_dir, commits.inventory.staged_bytes(log))
         bind_contextvars(**job.fields())
         try:
             cleanings.run(job)
@@ -317,7 +342,7 @@ class Cleaners:
             job.worker = None
         unbind_contextvars(*job.fields())  # not after an error: the line about the dead thread names its job
         self._scanner.refresh()
-        return parts.configuration().broker.round_pause_s if parts.life.stopping.is_set() else 0.0
+        return self._round_pause_s if self._life.stopping.is_set() else 0.0
 
 
 def _with_examination(results: list[LogResult], seconds: float) -> list[LogResult]:

@@ -1,13 +1,17 @@
 """Work that only the clock triggers: deletions, expired holds, idle engines, scratch files of killed sessions, history."""
 
-import structlog
-from pydantic import TypeAdapter
+from collections.abc import Sequence
 
-from cleanerd.daemon.parts import Parts
-from cleanerd.daemon.store import HOLD, MAX_BYTES, MUTE
-from cleanerd.daemon.work.deletions import Deleted
-from cleanerd.daemon.work.mutes import Mute
-from cleanerd.daemon.workers import Bell, Worker
+import structlog
+
+from cleanerd.daemon.engine.client import Engine
+from cleanerd.daemon.store import HOLD, MAX_BYTES, Store
+from cleanerd.daemon.telemetry.event_log import EventLog
+from cleanerd.daemon.work.cleaner_leases import CleanerLeases
+from cleanerd.daemon.work.condition import Conditions
+from cleanerd.daemon.work.deletions import Deleted, PendingDeletions
+from cleanerd.daemon.work.mutes import Mutes
+from cleanerd.daemon.workers import Bell
 from cleanerd.spark_runtime.scratch import sweep_those_of
 
 _PAUSE_S = 1.0
@@ -19,58 +23,64 @@ _log = structlog.get_logger("cleanerd")
 class Housekeeper:
     """Once a second."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._pruned_s = parts.clock.monotonic_s()
+    def __init__(
+        self,
+        log_dirs: Sequence[str],
+        conditions: Conditions,
+        deletions: PendingDeletions,
+        leases: CleanerLeases,
+        mutes: Mutes,
+        store: Store,
+        events: EventLog,
+        engines: Sequence[Engine],
+        work_bell: Bell,
+    ) -> None:
+        self._log_dirs, self._conditions, self._deletions = log_dirs, conditions, deletions
+        self._leases, self._mutes, self._store, self._events = leases, mutes, store, events
+        self._engines, self._work_bell, self._clock = engines, work_bell, conditions.clock
+        self._pruned_s = self._clock.monotonic_s()
         self._swept_s = -_SWEEP_S
-        self.worker = Worker("cleanerd-housekeeper", self.step, Bell(), parts.clock)
 
     def step(self) -> float:
         """One round."""
-        now_ms = self._parts.clock.now_ms()
+        now_ms = self._clock.now_ms()
         self._delete(now_ms)
-        self._renew_leases()
+        self._leases.renew_if_due(self._mutes.topics())
         self._end_holds(now_ms)
         self._stop_idle_engines()
         self._sweep_scratch()
-        self._parts.store.save()
+        self._store.save()
         self._prune_history(now_ms)
         return _PAUSE_S
 
     def _delete(self, now_ms: int) -> None:
-        parts = self._parts
-        is_coming = any(map(parts.ownership.is_yielding, parts.log_dirs))  # a broker
-        deleted = Deleted() if is_coming else parts.deletions.run_due(now_ms)
+        is_coming = any(map(self._conditions.ownership.is_yielding, self._log_dirs))  # a broker
+        deleted = Deleted() if is_coming else self._deletions.run_due(now_ms)
         if deleted.files or deleted.failures:
             failures = {path: str(error) for path, error in deleted.failures.items()}
             _log.info("deleted_files", files=deleted.files, bytes=deleted.bytes, failures=failures or None)
 
-    def _renew_leases(self) -> None:
-        mutes = self._parts.store.all(MUTE, TypeAdapter(Mute).validate_python).values()
-        self._parts.leases.renew_if_due({mute.topic for mute in mutes})
-
     def _end_holds(self, now_ms: int) -> None:
-        parts = self._parts
-        for hold in parts.states.expire(now_ms):
-            parts.store.delete(HOLD, hold.id)
+        for hold in self._conditions.states.expire(now_ms):
+            self._store.delete(HOLD, hold.id)
             reason = f"hold {hold.id} of {hold.owner} on {hold.pattern} ({hold.reason}) was never released"
-            parts.events.record("control", "expired", reason)
-            parts.work_bell.ring()
+            self._events.record("control", "expired", reason)
+            self._work_bell.ring()
 
     def _stop_idle_engines(self) -> None:
-        idle_ms = self._parts.configuration().broker.spark_idle_timeout_ms
-        for engine in (self._parts.engine, self._parts.express_engine):
+        idle_ms = self._conditions.configuration().broker.spark_idle_timeout_ms
+        for engine in self._engines:
             if engine.stop_if_idle(idle_ms):
                 _log.info("engine_stopped", reason="idle")
 
     def _sweep_scratch(self) -> None:
-        now_s = self._parts.clock.monotonic_s()
+        now_s = self._clock.monotonic_s()
         if now_s - self._swept_s >= _SWEEP_S:
             self._swept_s = now_s
-            sweep_those_of(dict(self._parts.configuration().broker.spark_conf))
+            sweep_those_of(dict(self._conditions.configuration().broker.spark_conf))
 
     def _prune_history(self, now_ms: int) -> None:
-        now_s = self._parts.clock.monotonic_s()
+        now_s = self._clock.monotonic_s()
         if now_s - self._pruned_s > _PRUNE_S:
             self._pruned_s = now_s
-            self._parts.store.prune(now_ms, MAX_BYTES)
+            self._store.prune(now_ms, MAX_BYTES)

@@ -12,12 +12,14 @@ part of the wait, and cannot be separated from the rest.
 
 import contextlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cleanerd.broker_agent.live_logs import RequestQueue
-from cleanerd.daemon.parts import Parts
+from cleanerd.cleaning.throttle import Throttle
 from cleanerd.daemon.values.models import RequestQueueView
-from cleanerd.daemon.workers import Bell, Worker
+from cleanerd.daemon.work.condition import Conditions
+from cleanerd.daemon.workers import Bell
 from cleanerd.errors import DirOffline, NoWayIn
 from cleanerd.policy.deadlines import needed_bytes_per_s
 from cleanerd.policy.pace import FREE
@@ -39,23 +41,21 @@ class _Counters:
 class Pacer:
     """`view` is the result of the last round; None while the limit is not set."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, log_dirs: Sequence[str], conditions: Conditions, throttle: Throttle) -> None:
+        self._log_dirs, self._conditions, self._throttle = log_dirs, conditions, throttle
         self._pace = FREE
         self._before: _Counters | None = None
         self.view: RequestQueueView | None = None
         self.bell = Bell()  # rings when it may have been switched on
-        self.worker = Worker("cleanerd-pacer", self.step, self.bell, parts.clock)
 
     def step(self) -> float:
         """One round."""
-        parts = self._parts
-        max_ms = parts.configuration().broker.throttle_request_queue_max_ms
+        max_ms = self._conditions.configuration().broker.throttle_request_queue_max_ms
         if not max_ms:
             self._pace, self._before, self.view = FREE, None, None
-            parts.throttle.set_request_queue(math.inf)
+            self._throttle.set_request_queue(math.inf)
             return _OFF_S
-        now = _Counters(parts.clock.monotonic_s(), self._queues(), parts.throttle.paid_bytes())
+        now = _Counters(self._conditions.clock.monotonic_s(), self._queues(), self._throttle.paid_bytes())
         if self._before is not None and now.at_s > self._before.at_s:
             self._follow(self._before, now, max_ms)
         self._before = now
@@ -63,11 +63,11 @@ class Pacer:
 
     def _queues(self) -> dict[str, RequestQueue]:
         """Those of running brokers that answer; `broker check` and `status` show why one does not."""
-        parts, found = self._parts, dict[str, RequestQueue]()
-        for log_dir in parts.log_dirs:
-            if parts.ownership.owner(log_dir) is Owner.LIVE_BROKER:
+        found, ownership = dict[str, RequestQueue](), self._conditions.ownership
+        for log_dir in self._log_dirs:
+            if ownership.owner(log_dir) is Owner.LIVE_BROKER:
                 with contextlib.suppress(NoWayIn, DirOffline):
-                    found[log_dir] = RequestQueue.of(parts.brokers.session(log_dir))
+                    found[log_dir] = RequestQueue.of(ownership.brokers.session(log_dir))
         return found
 
     def _follow(self, before: _Counters, now: _Counters, max_ms: int) -> None:
@@ -83,12 +83,11 @@ class Pacer:
         needed = self._needed_bytes_per_s() if limit < math.inf else 0.0
         if needed > limit:
             limit, reason = needed, f"max.compaction.lag.ms needs it: {reason}"
-        self._parts.throttle.set_request_queue(limit)
+        self._throttle.set_request_queue(limit)
         self.view = RequestQueueView(
             max_ms=max_ms, wait_ms=wait_ms, bytes_per_s=limit if limit < math.inf else None, reason=reason
         )
 
     def _needed_bytes_per_s(self) -> float:
-        parts = self._parts
-        works = parts.due_logs.with_deadline(parts.conditions.obstacle_of())
-        return needed_bytes_per_s(works, parts.clock.now_ms())
+        works = self._conditions.due_logs.with_deadline(self._conditions.obstacle_of())
+        return needed_bytes_per_s(works, self._conditions.clock.now_ms())

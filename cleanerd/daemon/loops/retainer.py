@@ -3,32 +3,31 @@ the others.
 """
 
 from cleanerd.daemon.loops.scanner import Scanner
-from cleanerd.daemon.parts import Parts
-from cleanerd.daemon.work.retention import whose_turn
-from cleanerd.daemon.workers import Bell, Worker
+from cleanerd.daemon.work.condition import Conditions
+from cleanerd.daemon.work.retention import RetentionPasses, whose_turn
 
 
 class Retainer:
     """Looks whose turn it is at every round of the cleaner."""
 
-    def __init__(self, parts: Parts, scanner: Scanner) -> None:
-        self._parts = parts
+    def __init__(self, conditions: Conditions, passes: RetentionPasses, scanner: Scanner) -> None:
+        self._conditions = conditions
+        self._passes = passes
         self._scanner = scanner
-        self._retained_s = parts.clock.monotonic_s()
-        self.worker = Worker("cleanerd-retention", self.step, Bell(), parts.clock)
+        self._retained_s = conditions.clock.monotonic_s()
 
     def step(self) -> float:
         """One round."""
-        parts, now_s = self._parts, self._parts.clock.monotonic_s()
-        configuration = parts.configuration()
+        configuration, now_s = self._conditions.configuration(), self._conditions.clock.monotonic_s()
         is_time = (now_s - self._retained_s) * 1000 >= configuration.broker.retention_check_interval_ms
         if is_time:
             self._retained_s = now_s
-        known = [known for known in map(parts.inventory.facts, parts.inventory.logs()) if known is not None]
-        parts.retention.reset_checkpoints([found.log for found in known if found.may_need_reset])
-        failed = {failure.log for failure in parts.failures.all()}
+        inventory = self._conditions.inventory
+        known = [known for known in map(inventory.facts, inventory.logs()) if known is not None]
+        self._passes.reset_checkpoints([found.log for found in known if found.may_need_reset])
+        failed = {failure.log for failure in self._conditions.failures.all()}
         logs = whose_turn(known, configuration, failed, is_time=is_time)
         if logs:
-            parts.retention.run(logs)
+            self._passes.run(logs)
             self._scanner.refresh()
-        return parts.configuration().broker.round_pause_s
+        return configuration.broker.round_pause_s

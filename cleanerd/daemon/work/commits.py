@@ -18,7 +18,6 @@ from cleanerd.cleaning.knowledge import Knowledge
 from cleanerd.cleaning.slices import Weighed
 from cleanerd.cleaning.wanted import check_expired, check_wanted
 from cleanerd.config.load import Configuration
-from cleanerd.config.model import CleanerdConfig
 from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.inventory.listed_log import ListedLog
 from cleanerd.daemon.telemetry.event_log import EventLog, log_step
@@ -32,7 +31,6 @@ from cleanerd.errors import (
     Aborted,
     CleanerdError,
     CorruptFile,
-    DirOffline,
     LockHeld,
     PolicyChanged,
     SourceChanged,
@@ -81,21 +79,6 @@ class Commits:
         """Bytes that wait in a log directory, as the last scan found them."""
         waiting = (log for log in self.inventory.staged() if log.log_dir == log_dir)
         return sum(map(self.inventory.staged_bytes, waiting))
-
-    def full_dirs(self, log_dirs: Iterable[str], config: CleanerdConfig) -> dict[str, str]:
-        """Log directories of live brokers in which nothing more may be staged, and why: their disks are not ours to fill."""
-        full = {}
-        for log_dir in log_dirs:
-            if self.ownership.owner_of(log_dir) is None:
-                continue
-            try:
-                waits = self.ownership.way(log_dir).committed_by == "restart"
-                error = self.ownership.at(log_dir).why_full(config, waits=waits)
-            except (OSError, DirOffline):
-                continue  # the next scan takes it offline, or has
-            if error is not None:
-                full[log_dir] = f"{error}: {error.remedy}"
-        return full
 
     def try_all(self, logs: Iterable[LogId], goes_on: Callable[[str], bool]) -> list[CommitView]:
         """Commit all of these whose directory may be committed in now (`may_commit`), those first that free the most.

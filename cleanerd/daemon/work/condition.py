@@ -24,14 +24,14 @@ from cleanerd.config.load import Configuration
 from cleanerd.config.model import TopicConfig
 from cleanerd.daemon.inventory.due_logs import DueLogs
 from cleanerd.daemon.inventory.inventory import Inventory
-from cleanerd.daemon.inventory.listed_log import ListedLog
+from cleanerd.daemon.inventory.listed_log import ListedLog, stamp_of
 from cleanerd.daemon.inventory.urgency import DirtyEstimate
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import LogState
 from cleanerd.daemon.work.brokers_cleaner import BrokersCleaner
 from cleanerd.daemon.work.failures import Failures
 from cleanerd.daemon.work.ownership import Ownership
-from cleanerd.daemon.work.states import PartitionStates
+from cleanerd.daemon.work.states import NOT_COMPACTED, PartitionStates
 from cleanerd.env.clock import Clock
 from cleanerd.policy.lifecycle import Status
 from cleanerd.policy.staging import has_half_waited, pays_again
@@ -74,6 +74,22 @@ class Conditions:
     def topic_config(self, log: LogId) -> TopicConfig:
         """The settings of the topic of a log that hold now."""
         return self.configuration().topic(log.topic_partition.topic)
+
+    def stamp(self, log: LogId) -> str:
+        """Changes with the files of a log and its settings: then a failure may be over."""
+        return stamp_of(self.inventory.facts(log), self.topic_config(log))
+
+    def why_unwanted(self, log: LogId) -> str | None:
+        """Why nobody would commit the result of a cleaning that runs; None if somebody would.
+
+        Changes of the log itself (truncated, created again) are found by the commit.
+        """
+        if barred := self.states.obstacles.barred(log, goes_on=True):
+            return barred
+        if not self.topic_config(log).compact:
+            return NOT_COMPACTED
+        target = self.inventory.moving_to(log)
+        return None if target is None else f"its broker moves it to {target}"
 
     def broker_cleans(self, log: LogId) -> bool:
         """Whether the cleaner of the broker that owns the log directory is at work, and not kept from the log."""

@@ -26,12 +26,7 @@ class LeaseDuty:
         self._clock = clock
         self._mutex = threading.Lock()
         self._accounts: dict[LogId, Account] = {}
-        self._looked_s = clock.monotonic_s()
         self.given_back: dict[LogId, str] = {}
-
-    def looked(self) -> None:
-        """The files have just been looked at: what is known of them is true."""
-        self._looked_s = self._clock.monotonic_s()
 
     def begin(self, logs: Collection[LogId]) -> None:
         """These are muted from now on: how long they were due before does not count."""
@@ -59,7 +54,7 @@ class LeaseDuty:
 
     def _seen(self, log: LogId) -> Seen:
         is_due, clean_up_to = self._due_logs.duty(log)
-        age_s = self._clock.monotonic_s() - self._looked_s
+        age_s = self._clock.monotonic_s() - self._conditions.inventory.scanned_s
         if age_s > max(GRACE_S, 2 * self._conditions.configuration().broker.scan_interval_ms / 1000):
             return Seen(None, None, f"its files have not been looked at for {duration(age_s)}")
         return Seen(is_due, clean_up_to, self._conditions.of(log).obstacle, self._jobs.seen(log))

@@ -8,7 +8,7 @@ import functools
 import math
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -116,6 +116,21 @@ class Ownership:
             return Way("lock", pid)
         reason = self.brokers.known_refusal(path)
         return Way("swap" if reason is None else "restart", pid, reason)
+
+    def full_dirs(self, log_dirs: Iterable[str]) -> dict[str, str]:
+        """Log directories of live brokers in which nothing more may be staged, and why: their disks are not ours to fill."""
+        full = {}
+        for log_dir in log_dirs:
+            if self.owner_of(log_dir) is None:
+                continue
+            try:
+                waits = self.way(log_dir).committed_by == "restart"
+                error = self.at(log_dir).why_full(self.config(), waits=waits)
+            except (OSError, DirOffline):
+                continue  # the next scan takes it offline, or has
+            if error is not None:
+                full[log_dir] = f"{error}: {error.remedy}"
+        return full
 
     def take(self, log_dirs: Sequence[str]) -> dict[str, str]:
         """Take what can be taken and let go of the rest; returns why a directory is out of reach."""

@@ -68,6 +68,10 @@ class Obstacles:
     stale: set[LogId] = field(default_factory=set)
     """Those of the ignored ones in which only nothing may begin: their broker has been down for too long."""
 
+    def online(self, log_dirs: Iterable[str]) -> list[str]:
+        """Those of the log directories that work."""
+        return [log_dir for log_dir in log_dirs if log_dir not in self.offline]
+
     def barred(self, log: LogId, *, goes_on: bool = False) -> str | None:
         """Why nothing may be changed in a log, whoever asks for it and whatever its settings; None where something may.
 

@@ -24,7 +24,7 @@ def clean(control: Control, pattern: Pattern, force: bool = False, roll: bool = 
             found.append(parts.jobs.request([log], force=force, roll=roll).id)
     if not found:
         raise Conflict("; ".join(refusals[:5]))
-    parts.work_bell.ring()
+    parts.bells.work.ring()
     return tuple(map(parts.jobs.view, dict.fromkeys(found)))
 
 

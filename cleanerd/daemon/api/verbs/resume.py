@@ -21,8 +21,8 @@ def resume(control: Control, selector: Pattern) -> tuple[HoldView, ...]:
         parts.states.release(hold.id)
         is_kept &= parts.store.delete(HOLD, hold.id)
     parts.ownership.name_holds()
-    parts.work_bell.ring()
-    parts.commit_bell.ring()
+    parts.bells.work.ring()
+    parts.bells.commit.ring()
     if not is_kept:
         raise Unavailable(
             "the pause has ended, but a restart would bring it back: the state directory cannot be written"
