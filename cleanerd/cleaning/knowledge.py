@@ -60,6 +60,10 @@ _DEFAULT_POLICY = Cause(
     f"{_LEFT}that its cleanup.policy is delete is a default of Kafka's, and the broker may have another one",
     _OR_SET,
 )
+_NOT_TOLD = (
+    "a broker of ZooKeeper does not tell which replicas are in sync: leave them to its own cleaner, or take the word for it "
+    "with `cleanerd clean --assume replicas`"
+)
 _CONSUMER_OFFSETS = "__consumer_offsets"
 _COORDINATORS_MENDED = {"4.0": "4.0.2", "4.1": "4.1.2", "4.2": "4.2.1"}
 """By release, the first whose group coordinator loads what a cleaning has left (rule A.8)."""
@@ -162,6 +166,8 @@ class Knowledge:
         """
         if not self.log_dir.is_kafka or REPLICAS in self.assumed or self._is_operators_alone(tp):
             return None
+        if self.log_dir.is_zookeepers():
+            return Stay(_NOT_TOLD)
         metadata, node_id = self.configuration.metadata, self.log_dir.node_id()
         topic_id = None if metadata is None else metadata.topic_ids.get(tp.topic)
         if metadata is None or not metadata.is_whole or topic_id is None or node_id is None:

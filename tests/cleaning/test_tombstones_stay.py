@@ -110,6 +110,11 @@ def test_they_stay_where_no_metadata_log_names_the_replicas(tmp_path: Path, spar
     assert (
         result.tombstones_stay == "which replicas it has is not known without the metadata log of its cluster"
     )
+    found = (broker.log_dir / names.META_PROPERTIES).read_text()
+    (broker.log_dir / names.META_PROPERTIES).write_text(
+        found.replace("version=1", "version=0").replace("node.id", "broker.id")
+    )
+    assert "a broker of ZooKeeper does not tell" in str(broker.clean(HORIZON_MS).tombstones_stay)
 
 
 def test_they_go_where_the_command_line_alone_says_anything_of_the_log(
