@@ -10,16 +10,23 @@ def usable_cores(own: str = "/proc/self/cgroup", mount: str = "/sys/fs/cgroup") 
 
     So is the CPU limit of a container, and CPUQuota= of a unit. `own`: the file that names the cgroup, below `mount`.
     """
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except OSError:  # a sandbox that lets nobody ask
-        cores = os.cpu_count() or 1
+    answer_for_the_kernel()
+    cores = len(os.sched_getaffinity(0))
     path = PurePosixPath(_cgroup(own).lstrip("/"))
     for cgroup in (path, *path.parents):
         with contextlib.suppress(OSError, ValueError), open(os.path.join(mount, cgroup, "cpu.max")) as file:
             quota, period = map(int, file.read().split())  # "max" is no number
             cores = min(cores, max(-(-quota // period), 1))
     return cores
+
+
+def answer_for_the_kernel() -> None:
+    """Where a sandbox lets nobody ask on which cores he may run, let it be all: numba asks when it is imported."""
+    try:
+        os.sched_getaffinity(0)
+    except OSError:
+        everywhere = frozenset(range(os.cpu_count() or 1))
+        os.sched_getaffinity = lambda _: set(everywhere)
 
 
 def _cgroup(own: str) -> str:

@@ -7,7 +7,9 @@ verdicts) or the library that the test compares it with (SipHash, CRC). Names an
 
 import os
 
+from cleanerd.env.cores import answer_for_the_kernel
 from cleanerd.kernels.compiled import check_memory, settle_cache
 
 check_memory()
+answer_for_the_kernel()
 settle_cache(os.environ)

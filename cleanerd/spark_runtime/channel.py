@@ -137,11 +137,8 @@ class Listener:
             except OSError:  # no descriptor or memory to be had, a caller that is gone again, or the end
                 self._closing.wait(_ACCEPT_PAUSE_S)
                 continue
+            self._push_out_strangers()
             with self._mutex:
-                if len(self._strangers) >= _STRANGERS_MAX:
-                    oldest = next(iter(self._strangers))  # a task proves it at once: this is none
-                    del self._strangers[oldest]
-                    _shut(oldest)
                 thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
                 self._strangers[connection] = None
                 self._served[connection] = thread
@@ -149,6 +146,17 @@ class Listener:
                 thread.start()
             except RuntimeError:  # no thread to be had
                 self._forget(connection)
+
+    def _push_out_strangers(self) -> None:
+        """The oldest one gives way to the next, with its thread; a task proves at once what it is."""
+        with self._mutex:
+            if len(self._strangers) < _STRANGERS_MAX:
+                return
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            thread = self._served[oldest]
+            _shut(oldest)
+        thread.join(_LEAVE_S)
 
     def _serve(self, connection: socket.socket) -> None:
         try:

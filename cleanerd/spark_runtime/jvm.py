@@ -6,6 +6,7 @@ lies beside PySpark, knows of the host what `env.host` passes, and gets its sett
 
 import contextlib
 import os
+import posix
 import re
 import resource
 import signal
@@ -51,6 +52,7 @@ _READ_BY_PYSPARK = ("SPARK_", "PYSPARK_")  # in this process: of the host, or of
 _LEAST_FILES = 512  # the JVM has 300 open before its first job
 _FILES = 1024  # `select` knows no larger descriptors
 _POLL_S = 0.02
+_SAID_S = 0.5  # in which a reason is written
 _KILLED_S = 10.0
 _ARCHIVED_S = 60.0  # it takes seconds to write its classes
 
@@ -68,6 +70,7 @@ class Jvm:
         _provide_files()
         if not os.path.exists("/proc/self"):
             raise Fatal("Java and Spark need /proc, which is not mounted here: mount it")
+        _check_calls()
         for name in [name for name in os.environ if name.startswith(_READ_BY_PYSPARK)]:
             del os.environ[name]
         self._scratch = _scratch_of(conf)
@@ -93,6 +96,10 @@ class Jvm:
         while not os.path.exists(connection):
             if self.ended.wait(_POLL_S) or self._process.poll() is not None:
                 raise OSError(f"the JVM ended with code {self._process.returncode}")
+            if self.log.says_that_it_failed() and not self.ended.wait(
+                _SAID_S
+            ):  # it may live on in other threads
+                raise OSError("the JVM has failed")
         gateway = connect(connection, self._process)
         if user_name() is None:  # Hadoop's login asks the system for a name
             hadoop = gateway.jvm.org.apache.hadoop.security.UserGroupInformation
@@ -150,6 +157,23 @@ class Jvm:
     def leaves_archive(self) -> bool:
         """Whether it needs time to end."""
         return self._archive is not None
+
+
+def _check_calls() -> None:
+    """Raise Fatal where a sandbox refuses what Java and Spark need: they would wait for ever, or crash."""
+    asked: Mapping[str, Callable[[], object]] = {
+        "wait4": lambda: os.waitpid(os.getpid(), os.WNOHANG),
+        "sched_getaffinity": lambda: posix.sched_getaffinity(0),  # that of `os` may be ours (`env.cores`)
+    }
+    for call, ask in asked.items():
+        try:
+            ask()
+        except ChildProcessError:  # nobody is his own child
+            continue
+        except OSError as error:
+            raise Fatal(
+                f"Java and Spark need the system call {call}, which is refused here ({error.strerror}): allow it (seccomp)"
+            ) from error
 
 
 def begin(work: Callable[[], _T]) -> "Future[_T]":

@@ -26,6 +26,10 @@ _REASON = re.compile(
 """Lines of a standalone cluster's scheduler, see log4j2.properties."""
 _FRAME = re.compile(r"\s+at |\s*\.\.\. \d+ more")
 _THROWN = re.compile(r"(?:Exception in thread \".*?\" )?((?:[a-z_]\w*\.)+[A-Z][\w$]*(?::.*)?)$")
+_FAILED = 'Exception in thread "main" '
+_CRASHED = re.compile(
+    r"^# A fatal error has been detected by the Java .*\n#\n# +(\S.*)\n# +(\S.*)", re.MULTILINE
+)
 _CAUSED = "Caused by: "
 _NOISE = re.compile(
     r"WARNING: |Using Spark's default log4j|(NOTE: )?Picked up |Setting default log level|To adjust logging level|"
@@ -66,6 +70,10 @@ class SessionLog(logging.Handler):
         found = [match[1].strip() for match in _REASON.finditer(self._text(_SEARCHED_BYTES))]
         return list(dict.fromkeys(found))[:_REASONS_MAX]
 
+    def says_that_it_failed(self) -> bool:
+        """Whether the JVM's first thread has ended with an exception."""
+        return _FAILED in self._text(_SEARCHED_BYTES)
+
     def why_not_started(self, raised: BaseException) -> str:
         """The reason in a line, and where all of it is; `raised` has it where nothing was written."""
         text = self._text(_KEPT_BYTES)
@@ -85,6 +93,8 @@ class SessionLog(logging.Handler):
 
 def reason_of(text: str) -> str:
     """What a JVM wrote, in a line: the first exception and its innermost cause, else the last lines; empty without any."""
+    if (crashed := _CRASHED.search(text)) is not None:
+        return f"Java crashed: {crashed[1]}; {crashed[2]}"
     lines = [line for line in text.splitlines() if line.strip() and not _NOISE.match(line)]
     frame = next((number for number, line in enumerate(lines) if _FRAME.match(line)), None)
     if not frame:

@@ -41,3 +41,14 @@ def test_no_more_than_a_cgroup_is_given(
 
 def test_without_cgroups_the_affinity_counts(tmp_path: Path) -> None:
     assert usable_cores(str(tmp_path / "none"), str(tmp_path)) == len(os.sched_getaffinity(0))
+
+
+def test_where_nobody_may_ask_all_cores_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also for libraries that ask: numba does when it is imported."""
+
+    def refused(_: int) -> set[int]:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_getaffinity", refused)
+    assert usable_cores(str(tmp_path / "none"), str(tmp_path)) == os.cpu_count()
+    assert len(os.sched_getaffinity(0)) == os.cpu_count()

@@ -32,7 +32,10 @@ ADVICE = (
 """Calls without which everything is as with them, only slower or without events."""
 HARD = {
     "processes and threads": ("clone,clone3,fork,vfork", "EAGAIN"),
+    "processes that end": ("wait4", "EPERM"),
+    "which cores there are": ("sched_getaffinity", "EPERM"),
     "sockets": ("socket,socketpair", "EAFNOSUPPORT"),
+    "pairs of sockets": ("socketpair", "EPERM"),
     "new directories": ("mkdir,mkdirat", "EROFS"),
     "renames": ("rename,renameat,renameat2,link,linkat", "EPERM"),
     "the owner of files": ("chown,fchown,fchownat,chmod,fchmod,fchmodat", "EPERM"),

@@ -51,6 +51,17 @@ Picked up JAVA_TOOL_OPTIONS: -Dx=1
 Error occurred during initialization of VM
 Could not reserve enough space for 104857600000KB object heap
 """
+CRASHED = """\
+OpenJDK 64-Bit Server VM warning: sched_getaffinity failed (Operation not permitted)
+#
+# A fatal error has been detected by the Java Runtime Environment:
+#
+#  Internal Error (os_linux.cpp:5438), pid=15371, tid=15372
+#  fatal error: pthread_getattr_np failed with error = 1
+#
+# JRE version:  (17.0.15+6) (build )
+spark-class: line 97: CMD: bad array subscript
+"""
 BANNER = """\
 WARNING: Using incubator modules: jdk.incubator.vector
 Setting default log level to "WARN".
@@ -86,6 +97,11 @@ OpenJDK 64-Bit Server VM warning: Sharing is only supported for boot loader clas
             "Error occurred during initialization of VM; "
             "Could not reserve enough space for 104857600000KB object heap",
         ),
+        (
+            CRASHED,
+            "Java crashed: Internal Error (os_linux.cpp:5438), pid=15371, tid=15372; "
+            "fatal error: pthread_getattr_np failed with error = 1",
+        ),
         (BANNER, ""),
         ("\tat nothing.Before(It.java:1)\n", "at nothing.Before(It.java:1)"),
         ("", ""),
@@ -96,6 +112,7 @@ OpenJDK 64-Bit Server VM warning: Sharing is only supported for boot loader clas
         "in main",
         "from py4j",
         "no memory",
+        "a crash",
         "a banner",
         "no exception",
         "nothing",
@@ -111,8 +128,10 @@ def test_all_that_was_said_is_kept_for_this_user_alone(
 ) -> None:
     monkeypatch.setenv("CACHE_DIRECTORY", str(tmp_path))
     log = SessionLog(str(tmp_path))
+    assert not log.says_that_it_failed()
     with open(log.fileno(), "wb", closefd=False) as file:
         file.write(MAIN.encode())
+    assert log.says_that_it_failed()
     assert log.why_not_started(OSError("code 1")) == f"{reason_of(MAIN)} (log: {tmp_path}/spark.log)"
     log.close()
     assert (tmp_path / "spark.log").read_text() == MAIN
