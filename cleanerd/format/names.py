@@ -17,7 +17,7 @@ These pieces are joined, and suffixes looked at, here only. A name that does not
 import os
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -128,6 +128,27 @@ def in_other_digits(listed: Iterable[str]) -> str | None:
 
 def _in_ascii(name: str) -> str:
     return "".join(str(unicodedata.decimal(char)) if char.isdecimal() else char for char in name)
+
+
+def taken_for_another(listed: Collection[str]) -> str | None:
+    """The first name that a broker takes for a file of a segment, and which is not the name of one (spec disk A6).
+
+    It reads any number before the first dot, and then opens the file of 20 digits: of `5.log` an empty segment at 5, in the
+    middle of the log or at its end; at the sight of `5.log.cleaned` it deletes every `.swap` from there on.
+    """
+    for name in listed:
+        if not name.endswith((".log", ".cleaned", ".swap")) or parse_segment_file(name) is not None:
+            continue
+        number = _NUMBER.match(name)
+        if number is None or not -MAX_OFFSET <= int(number[1]) <= MAX_OFFSET:
+            continue
+        if name.endswith(FileKind.LOG.value) and str(SegmentFileName(int(number[1]), FileKind.LOG)) in listed:
+            continue  # it opens that one twice
+        return name
+    return None
+
+
+_NUMBER = re.compile(r"([+-]?[0-9]{1,400})\.")
 
 
 # A directory is listed several times, and first segments have the same names everywhere.

@@ -14,6 +14,7 @@ from cleanerd.format.names import (
     TopicPartition,
     in_other_digits,
     parse_segment_file,
+    taken_for_another,
 )
 
 
@@ -27,13 +28,17 @@ def bases_of(
 
 def list_segments(files: Files, directory: str) -> list[str]:
     """All names in the directory of a partition. Raises CorruptFile for a segment in digits that are not ASCII: half of the
-    log might have such names.
+    log might have such names; and for another name of which a broker would make a segment.
     """
     listed = files.list_names(directory)
     odd = in_other_digits(listed)
     if odd is not None:
         found = f"the digits of another locale, in which its broker runs ({odd}): cleanerd leaves such logs to their broker"
         raise CorruptFile(f"{directory}/{odd}", 0, "a file name in ASCII digits", found)
+    short = taken_for_another(listed)
+    if short is not None and files.stat(f"{directory}/{short}").is_regular:
+        found = f"{short}, of which a broker makes a segment of its own when it starts: move it out of the directory"
+        raise CorruptFile(f"{directory}/{short}", 0, "a file name with an offset of 20 digits", found)
     return listed
 
 

@@ -16,6 +16,7 @@ from cleanerd.format.names import (
     of_attempt,
     parse_partition_dir,
     parse_segment_file,
+    taken_for_another,
     without_attempt,
 )
 
@@ -135,3 +136,20 @@ def test_digits_of_other_locales_are_seen() -> None:
         assert parse_segment_file(name) is None
         assert in_other_digits(["00000000000000000000.log", name]) == name
     assert in_other_digits(["00000000000000000000.log", "caf\u00e9.log", f"{arabic}.txt", arabic]) is None
+
+
+def test_what_a_broker_takes_for_another_segment() -> None:
+    """Spec disk A6: any number before the first dot; the segment that is there already is opened twice, which is no harm."""
+    there = "00000000000000000005.log"
+    for name in ("7.log", "-7.log", "000000000000000000007.log", "7.bak.log", "7.cleaned", "5.log.swap"):
+        assert taken_for_another([there, name]) == name
+    harmless = (
+        "5.log",
+        "00000000000000000005.bak.log",
+        "7.index",
+        "7.log.deleted",
+        "backup.log",
+        "7.log.cleanerd",
+        f"{1 << 64}.log",
+    )
+    assert taken_for_another([there, *harmless]) is None

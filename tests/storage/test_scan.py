@@ -76,7 +76,12 @@ def test_segments_ascend_and_the_last_is_active(log_dir: Path) -> None:
 
 
 def test_names_in_transition_and_foreign_ones_are_no_segments(log_dir: Path) -> None:
-    for foreign in (name(9, suffix=Suffix.STAGED), name(9, suffix=Suffix.DELETED), "9.log"):
+    for foreign in (
+        name(9, suffix=Suffix.STAGED),
+        name(9, suffix=Suffix.DELETED),
+        "9.log.deleted",
+        "9.index",
+    ):
         (log_dir / str(TP) / foreign).write_bytes(b"x")
     assert scan(log_dir).log_end_offset == 8
 
@@ -86,6 +91,20 @@ def test_a_log_with_a_segment_in_the_digits_of_another_locale_is_left_alone(log_
     arabic = "".join(chr(0x660 + int(digit)) for digit in f"{8:020d}") + ".log"
     (log_dir / str(TP) / arabic).write_bytes(b"")
     with pytest.raises(CorruptFile, match="digits of another locale"):
+        scan(log_dir)
+
+
+@pytest.mark.parametrize(
+    "short", ["9.log", "+2.log", "00000000000000000002.orig.log", "0.log.cleaned", "9.swap"]
+)
+def test_a_log_of_which_its_broker_would_make_another_one_is_left_alone(log_dir: Path, short: str) -> None:
+    """Spec disk A6: it opens a segment at any number that it reads, and deletes each `.swap` behind a `.cleaned`."""
+    path = log_dir / str(TP) / short
+    path.mkdir()
+    assert scan(log_dir).log_end_offset == 8  # it looks into no directory
+    path.rmdir()
+    path.write_bytes(b"x")
+    with pytest.raises(CorruptFile, match=r"file name with an offset of 20 digits, found .* move it out"):
         scan(log_dir)
 
 

@@ -112,7 +112,11 @@ KINDS: Mapping[str, Kind] = {
         "a segment file in the digits of another locale: its broker reads it, as long as it runs in that locale",
         "leave it where it is, and the broker its locale",
     ),
-    "short_name": Kind(_W, "a segment file whose name does not have 20 digits", "move it out of the partition"),
+    "short_name": Kind(
+        _W,
+        "a segment file whose name does not have 20 digits: a broker reads the number, and nothing in the file",
+        "move it out of the partition",
+    ),
     "meta_properties": Kind(_E, "meta.properties cannot be read", "restore it from a backup or another directory"),
     "meta_mismatch": Kind(_E, "log directories of one broker that do not belong together", "find out where they are from"),
     "partition_metadata": Kind(_E, "partition.metadata cannot be read", "restore it: the topic id is in the metadata log"),

@@ -165,12 +165,13 @@ def _judge_name(found: Partition, name: str) -> None:
         return
     if not os.path.isfile(path) or _SEGMENT_END.search(name) is None:
         found.add("foreign_file", path)
-    elif not number.isdecimal() or int(number) > MAX_OFFSET:
+    elif _NUMBER.fullmatch(number) is None or not -MAX_OFFSET <= int(number) <= MAX_OFFSET:
         found.add("misnamed_file", path, -1, "an offset of 20 digits", name)
     else:
         found.add("short_name", path, -1, "an offset of 20 digits", name)
 
 
+_NUMBER = re.compile(r"[+-]?[0-9]{1,400}")  # as Java reads one
 _SEGMENT_END = re.compile(r"\.(log|index|timeindex|txnindex|snapshot|cleaned|swap)$")
 
 
