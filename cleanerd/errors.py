@@ -15,6 +15,7 @@ Every message names the file, the position and what was expected and found, as f
 
 import errno
 import os
+import pickle
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -215,8 +216,6 @@ def portable(value: _T) -> _T | CleanerdError:
     """`value` for another process: an error that cannot be pickled, and read back, goes as its text, of the nearest kind."""
     if not isinstance(value, CleanerdError):
         return value
-    import pickle  # noqa: PLC0415 - cleanerctl has to start quickly
-
     try:
         pickle.loads(pickle.dumps(value))  # noqa: S301 - our own
     except Exception:  # noqa: BLE001 - any of a foreign class

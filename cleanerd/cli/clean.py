@@ -25,6 +25,9 @@ from cleanerd.env.clock import Clock, FixedNow, SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import BadUsage, attempt
 from cleanerd.format.names import TopicPartition, parse_partition_dir
+from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.spark_runtime.spark_master import spark_place
+from cleanerd.storage.lock import stop_between_holds
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.units import instant, reasons, size
 
@@ -56,10 +59,6 @@ def run(arguments: Namespace, clean_once: CleanOnce | None = None) -> int:
 
 def _clean_once(requests: Sequence[CleanRequest], progress: Progress, clock: Clock) -> list[LogResult]:
     """The work, in a session of its own. Its JVM starts while the rest is imported and the logs are looked at."""
-    from cleanerd.spark_runtime.lazy_spark import LazySpark  # noqa: PLC0415 - pulls in Spark
-    from cleanerd.spark_runtime.spark_master import spark_place  # noqa: PLC0415
-    from cleanerd.storage.lock import stop_between_holds  # noqa: PLC0415
-
     stop_between_holds()
     place = spark_place(requests[0].config)
     session = LazySpark(place.master, dict(place.conf), makes_archive=True)

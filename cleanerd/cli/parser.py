@@ -1,7 +1,9 @@
 """The command line parser of both programs: help that teaches, errors that suggest what was meant."""
 
 import argparse
+import difflib
 import re
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -105,8 +107,6 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
     """Not wider than is comfortable to read."""
 
     def __init__(self, prog: str) -> None:
-        import shutil  # noqa: PLC0415 - brings all compressions along, and most starts show no help
-
         super().__init__(prog, width=min(shutil.get_terminal_size().columns - 2, _MAX_WIDTH))
 
     def add_argument(self, action: argparse.Action) -> None:
@@ -164,7 +164,5 @@ def _sentence(text: str) -> str:
 
 def did_you_mean(text: str, known: Iterable[str]) -> str:
     """The question to add to an error, empty when nothing is like `text`."""
-    import difflib  # noqa: PLC0415 - 10 ms that only mistakes cost
-
     near = difflib.get_close_matches(text, list(known), n=3, cutoff=0.6)
     return f"; did you mean {' or '.join(near)}?" if near else ""

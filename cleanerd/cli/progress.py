@@ -1,21 +1,18 @@
-"""Progress on a terminal's stderr: a bar per log with bytes, records a second and the time left.
-
-Anything but a terminal sees nothing of it, and rich's bars are not even imported.
-"""
+"""Progress on standard error, if that is a terminal: a bar per log with bytes, records a second and the time left."""
 
 import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import Self, TextIO
+
+from rich import progress as rich
+from rich.console import Console
+from rich.text import Text
 
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.result import Progress as RunProgress
 from cleanerd.format.names import TopicPartition
-
-if TYPE_CHECKING:
-    from rich.progress import Progress, Task, TaskID
-
 
 _WAITING = "starting Spark ..."
 """Of a log until the first of its bytes is read. Where Spark is up, that is too soon to be seen."""
@@ -27,7 +24,7 @@ class Bars(RunProgress):
     def __init__(self, stream: TextIO) -> None:
         self._bars = _bars(stream)
         self._mutex = threading.Lock()  # guards what follows
-        self._tasks: dict[tuple[TopicPartition, str], TaskID] = {}
+        self._tasks: dict[tuple[TopicPartition, str], rich.TaskID] = {}
         self._records: dict[tuple[TopicPartition, str], int] = {}
 
     def __enter__(self) -> Self:
@@ -84,24 +81,21 @@ def _is_drawable(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def _bars(stream: TextIO) -> "Progress":
-    from rich import progress as rich  # noqa: PLC0415 - 0.05 s that a pipe need not wait for
-    from rich.console import Console  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+class _Rate(rich.ProgressColumn):
+    """Records a second since the log was planned."""
 
-    class Rate(rich.ProgressColumn):
-        """Records a second since the log was planned."""
+    def render(self, task: rich.Task) -> Text:
+        records = task.fields["records"]
+        return Text(f"{records / task.elapsed:,.0f} records/s" if records and task.elapsed else "")
 
-        def render(self, task: "Task") -> Text:
-            records = task.fields["records"]
-            return Text(f"{records / task.elapsed:,.0f} records/s" if records and task.elapsed else "")
 
+def _bars(stream: TextIO) -> rich.Progress:
     return rich.Progress(
         rich.TextColumn("{task.description}"),
         rich.TextColumn("{task.fields[phase]}"),
         rich.BarColumn(),
         rich.DownloadColumn(),
-        Rate(),
+        _Rate(),
         rich.TimeRemainingColumn(),
         console=Console(file=stream, color_system=None if os.environ.get("NO_COLOR") else "auto"),
         transient=True,

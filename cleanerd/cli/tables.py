@@ -20,6 +20,7 @@ _STYLES = {
     **dict.fromkeys(("paused", "aborted", "waiting", "ignored", "dirty", "warning"), "yellow"),
     **dict.fromkeys(("cleaning", "running", "staged", "queued", "superseded_by_broker", "info"), "cyan"),
 }
+_SGR = {"red": 31, "green": 32, "yellow": 33, "cyan": 36}
 _NUMERIC = frozenset((
     "ABORTED", "AFTER", "BATCHES", "BEFORE", "BY GROUP", "BYTE", "BYTES", "CLEANABLE", "CLEANINGS", "DELETED", "DIRTY",
     "DONE", "ETA", "FAILURES", "FREE", "FREES", "KEYS", "LOG START", "MB/S", "MEAN SIZE", "NO KEY", "OF THAT ACTIVE",
@@ -50,19 +51,17 @@ def _plain(columns: Columns) -> str:
 
 
 def _drawn(columns: Columns) -> str:
-    from rich.console import Console  # noqa: PLC0415 - takes longer to import than most verbs run
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich import console, table, text  # noqa: PLC0415 - takes longer to import than most verbs run
 
-    drawn = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
+    drawn = table.Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
     for name in columns:
         drawn.add_column(justify="right" if name in _NUMERIC else "left", overflow="fold")
     for row in zip(*columns.values(), strict=True):
-        drawn.add_row(*(Text(cell, colour(cell)) for cell in row))
+        drawn.add_row(*(text.Text(cell, colour(cell)) for cell in row))
     width = terminal_columns() or 2 * sum(len(cell) + 1 for cells in columns.values() for cell in cells)
-    console = Console(width=width, force_terminal=_is_coloured())
-    with console.capture() as capture:
-        console.print(drawn)
+    screen = console.Console(width=width, force_terminal=_is_coloured())
+    with screen.capture() as capture:
+        screen.print(drawn)
     return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
 
 
@@ -75,9 +74,7 @@ def coloured(text: str) -> str:
     """As `colour` has it, where stdout shows colours."""
     if not colour(text) or not sys.stdout.isatty() or not _is_coloured():
         return text
-    from rich.style import Style  # noqa: PLC0415
-
-    return Style.parse(colour(text)).render(text)
+    return f"\x1b[{_SGR[colour(text)]}m{text}\x1b[0m"
 
 
 def _is_coloured() -> bool:

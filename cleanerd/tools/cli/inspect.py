@@ -22,6 +22,8 @@ from cleanerd.cli.tables import Columns, write_table
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.cores import usable_cores
 from cleanerd.errors import CleanerdError
+from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.tools.insight.log_dir_check import list_log_dir
 from cleanerd.units import size
 
 if TYPE_CHECKING:
@@ -32,8 +34,6 @@ _KEYS_SHOWN = 64
 
 def run(arguments: Namespace) -> int:
     """Look, report; returns the exit code."""
-    from cleanerd.tools.insight.log_dir_check import list_log_dir  # noqa: PLC0415 - loads the compiled loops
-
     now_ms = arguments.now_ms if arguments.now_ms is not None else SystemClock().now_ms()
     directories = log_dirs(arguments)
     for reason in no_log_dirs(directories):
@@ -52,9 +52,7 @@ def run(arguments: Namespace) -> int:
 
 def _inspect(chosen: dict[str, list[str]], now_ms: int) -> "Inspection":
     try:
-        import cleanerd.tools.spark.source  # noqa: F401, PLC0415 - needs an extra
-        from cleanerd.spark_runtime.lazy_spark import LazySpark  # noqa: PLC0415 - takes a second
-        from cleanerd.tools.spark.inspect import Inspection, disk_bytes, inspect  # noqa: PLC0415
+        from cleanerd.tools.spark.inspect import Inspection, disk_bytes, inspect  # noqa: PLC0415 - needs an extra
     except ImportError as error:
         raise CleanerdError(f"inspect needs pyarrow: pip install 'cleanerd[spark]' ({error})") from None
     filled = {log_dir: [path for path in paths if disk_bytes(path)] for log_dir, paths in chosen.items()}

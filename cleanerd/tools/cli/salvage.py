@@ -9,16 +9,13 @@ JSON is one document with `FIELDS` and `damage`, a list of byte ranges with `pat
 
 from argparse import Namespace
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from cleanerd.cli import output
 from cleanerd.cli.tables import write_table
 from cleanerd.errors import from_os_error
 from cleanerd.format.names import LOG_START_CHECKPOINT
+from cleanerd.tools.insight.salvage import SalvageReport, salvage
 from cleanerd.units import size
-
-if TYPE_CHECKING:
-    from cleanerd.tools.insight.salvage import SalvageReport
 
 FIELDS = (
     "source", "output", "segments", "batches", "records", "bytes_kept", "bytes_lost", "end_offset",
@@ -28,8 +25,6 @@ FIELDS = (
 
 def run(arguments: Namespace) -> int:
     """Copy, report; returns the exit code."""
-    from cleanerd.tools.insight.salvage import salvage  # noqa: PLC0415 - loads the compiled loops
-
     try:
         report = salvage(arguments.partition_dir, arguments.output_dir)
     except OSError as error:

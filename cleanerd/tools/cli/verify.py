@@ -14,7 +14,6 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from cleanerd import API_VERSION
 from cleanerd.cli import output
@@ -22,11 +21,9 @@ from cleanerd.cli.configuration import log_dirs
 from cleanerd.cli.named import is_nothing_there
 from cleanerd.cli.progress import bytes_on
 from cleanerd.cli.tables import write_table
+from cleanerd.tools.insight.findings import Finding, Severity
+from cleanerd.tools.insight.verify import VerifyReport, verify
 from cleanerd.units import duration, size
-
-if TYPE_CHECKING:
-    from cleanerd.tools.insight.findings import Finding
-    from cleanerd.tools.insight.verify import VerifyReport
 
 FINDING_FIELDS = (
     "code", "severity", "meaning", "log_dir", "topic", "partition", "path", "position", "expected", "found",
@@ -36,9 +33,6 @@ FINDING_FIELDS = (
 
 def run(arguments: Namespace) -> int:
     """Check, report; returns the exit code."""
-    from cleanerd.tools.insight.findings import Severity  # noqa: PLC0415
-    from cleanerd.tools.insight.verify import verify  # noqa: PLC0415 - loads the compiled loops
-
     directories = log_dirs(arguments)
     with bytes_on(sys.stderr, "verify") as read:
         report = verify(

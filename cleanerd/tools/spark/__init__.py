@@ -9,11 +9,14 @@ or written, and nothing above the high watermark is read. Options: `cleanerd.too
 
 from typing import Any
 
+from py4j.java_gateway import java_import
+from pyspark.sql import SparkSession
+
+from cleanerd.tools.spark.source import KafkaSegments
+
 
 def register(spark: Any) -> None:
     """Make the data source known to a `pyspark.sql.SparkSession`. Raises `ImportError` without the extra."""
-    from cleanerd.tools.spark.source import KafkaSegments  # noqa: PLC0415 - needs pyarrow
-
     spark.dataSource.register(KafkaSegments)
 
 
@@ -30,9 +33,6 @@ def session_of(context: Any) -> Any:
 
     PySpark takes it for the current one, which else may be one whose JVM is gone.
     """
-    from py4j.java_gateway import java_import  # noqa: PLC0415
-    from pyspark.sql import SparkSession  # noqa: PLC0415
-
     SparkSession._instantiatedSession = None
     for name in _OF_DATA_FRAMES:
         java_import(context._jvm, name)
