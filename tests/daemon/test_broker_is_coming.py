@@ -219,8 +219,10 @@ def test_without_leases_a_slice_ends_in_time_and_three_times_as_long_is_left_to_
 def test_without_leases_a_broker_that_ended_has_a_minute_to_start_again(world: World) -> None:
     lock, ownership = world.a / names.LOCK, world.parts.ownership
     with lock_of_another(lock):
-        assert ownership.owner_of(str(world.a))
+        ownership.observe([str(world.a)])
     with without_leases(lock):
+        assert ownership.is_yielding(str(world.a)), "before anybody has observed it"
+        ownership.observe([str(world.a)])
         assert [ownership.is_yielding(str(path)) for path in (world.a, world.b)] == [True, False]
         world.clock.advance(59_000)
         assert ownership.is_yielding(str(world.a))

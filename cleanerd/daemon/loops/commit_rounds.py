@@ -21,7 +21,9 @@ class CommitRounds:
         """One round."""
         commits = self.commits
         staged = commits.inventory.staged()
-        ready = set(filter(commits.may_commit, sorted({log.log_dir for log in staged})))
+        log_dirs = sorted({log.log_dir for log in staged})
+        commits.ownership.observe(log_dirs)
+        ready = set(filter(commits.may_commit, log_dirs))
         under_way = self.jobs.logs()
         waiting = [log for log in staged if log.log_dir in ready and log not in under_way]
         if waiting:

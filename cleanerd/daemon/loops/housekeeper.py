@@ -1,4 +1,6 @@
-"""Work that only the clock triggers: deletions, expired holds, idle engines, scratch files of killed sessions, history."""
+"""Work that only the clock triggers: brokers that come and go, deletions, expired holds, idle engines, scratch files
+of killed sessions, history.
+"""
 
 from collections.abc import Sequence
 
@@ -44,6 +46,7 @@ class Housekeeper:
     def step(self) -> float:
         """One round."""
         now_ms = self._clock.now_ms()
+        self._conditions.ownership.observe(self._log_dirs)
         self._delete(now_ms)
         self._leases.renew_if_due(self._mutes.topics())
         self._end_holds(now_ms)

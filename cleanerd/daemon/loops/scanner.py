@@ -54,6 +54,7 @@ class Scanner:
         """Scan every log directory, and recover what an interrupted commit has left."""
         self._scanned_s = self._conditions.clock.monotonic_s()
         ownership, offline = self._ownership, self._ownership.take(self._log_dirs)
+        ownership.observe(self._log_dirs)
         for log_dir in (one for one in self._log_dirs if one not in offline):
             if ownership.owner_of(log_dir) is None and not ownership.is_yielding(log_dir):
                 ownership.recover(log_dir)  # it may have failed in the middle of a commit, and work again

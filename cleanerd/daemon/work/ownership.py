@@ -5,7 +5,6 @@ as soon as no other process holds `.lock`: at the start, or when a broker that l
 """
 
 import functools
-import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -27,14 +26,12 @@ from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError, DirOffline, Fatal, LockHeld, guarded
 from cleanerd.format import names
 from cleanerd.format.names import DirKind, parse_partition_dir
+from cleanerd.policy.broker_start import BrokerStart
 from cleanerd.storage.lock import LogDirLock, may_lease, other_holder
 from cleanerd.storage.log_dir import LogDir, Owner, Recovered
 from cleanerd.storage.metadata_log import why_other_node
 from cleanerd.storage.no_log_dir import why_no_log_dir
 from cleanerd.storage.whose import Onlooker
-
-BROKER_START_S = 60.0
-"""How long a directory is left alone for a broker that is expected, if it does not come."""
 
 _log = structlog.get_logger("cleanerd")
 
@@ -83,8 +80,8 @@ class Ownership:
     holds: HoldsOfDirectories
 
     def __post_init__(self) -> None:
-        self._yielding: dict[str, float] = {}  # until when, by log directory
-        self._owned: set[str] = set()  # log directories that another process had at the last look
+        self._starts: dict[str, BrokerStart] = {}  # by log directory, as last observed
+        self._watching = threading.Lock()  # guards it
         self._mutex = threading.Lock()
         self._locks: dict[str, LogDirLock] = {}
         self._unrecovered: dict[str, set[str]] = {}  # log directories, with what was recovered there so far
@@ -184,34 +181,42 @@ class Ownership:
         return True
 
     def owner_of(self, log_dir: str) -> int | None:
-        """Pid of the process that holds `.lock` (0: the kernel does not name it), None when it is free or ours."""
+        """Pid of the other process that holds `.lock`, 0 if the kernel does not name it; None when it is free or ours."""
         try:
-            pid = other_holder(log_dir)
+            return other_holder(log_dir)
         except DirOffline:
             return None
-        if pid is None:
-            if log_dir in self._owned:
-                self._owned.discard(log_dir)
-                self._let_restart(log_dir)
-            return None
-        self._owned.add(log_dir)
-        self._yielding.pop(log_dir, None)  # the broker that was waited for has come
-        return pid
-
-    def yield_to_broker(self, log_dir: str) -> None:
-        """A broker is about to start: until it has `.lock`, or for `BROKER_START_S`, nothing of ours begins there."""
-        self._yielding[log_dir] = self.clock.monotonic_s() + BROKER_START_S
 
     def is_yielding(self, log_dir: str) -> bool:
-        """Whether a broker is expected to take `.lock`, and has not."""
-        self.owner_of(log_dir)
-        return self._yielding.get(log_dir, -math.inf) > self.clock.monotonic_s()
+        """Whether nothing of ours may begin there: a broker is expected to take `.lock`, and has not."""
+        return self._look(log_dir).is_expected(self.clock.monotonic_s())
 
-    def _let_restart(self, log_dir: str) -> None:
-        """A broker has ended. Where its restart would not wait for our lock, it gets the time for one."""
+    def observe(self, log_dirs: Iterable[str]) -> None:
+        """Note which brokers have come and gone; once a second, so that the time for a restart begins when one has gone."""
+        for log_dir in log_dirs:
+            with self._watching:
+                self._starts[log_dir] = self._look(log_dir)
+
+    def yield_to_broker(self, log_dir: str) -> None:
+        """A broker is about to start: nothing of ours begins there until it has `.lock`, or for `BROKER_START_S`."""
+        with self._watching:
+            self._starts[log_dir] = self._look(log_dir).announced(self.clock.monotonic_s())
+
+    def _look(self, log_dir: str) -> BrokerStart:
+        """What is known of brokers there by now; changes nothing."""
+        before = self._starts.get(log_dir, BrokerStart())
+        try:
+            is_here = other_holder(log_dir) is not None
+        except DirOffline:
+            return before
+        has_left = before.is_here and not is_here
+        waits_for_us = not has_left or not self._restarts_at_once(log_dir)
+        return before.seen(self.clock.monotonic_s(), is_here=is_here, waits_for_us=waits_for_us)
+
+    def _restarts_at_once(self, log_dir: str) -> bool:
+        """Whether a broker that starts there does not wait for our lock."""
         found = guarded(functools.partial(self._at, log_dir), log_dir)
-        if isinstance(found, LogDir) and found.is_kafka and not may_lease(log_dir):
-            self.yield_to_broker(log_dir)
+        return isinstance(found, LogDir) and found.is_kafka and not may_lease(log_dir)
 
     def release(self) -> None:
         """Let go of everything."""

@@ -1,0 +1,40 @@
+"""When a log directory is left alone for a broker that is about to start."""
+
+import pytest
+
+from cleanerd.policy.broker_start import BROKER_START_S, BrokerStart
+
+UNKNOWN, HERE = BrokerStart(), BrokerStart(is_here=True)
+ANNOUNCED = UNKNOWN.announced(0.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "is_here", "waits_for_us", "is_expected"),
+    [
+        pytest.param(UNKNOWN, False, False, False, id="nobody was there"),
+        pytest.param(UNKNOWN, True, False, False, id="a broker comes"),
+        pytest.param(HERE, True, False, False, id="a broker stays"),
+        pytest.param(HERE, False, False, True, id="a broker has left, and would not wait at its restart"),
+        pytest.param(HERE, False, True, False, id="a broker has left, and waits for our lock at its restart"),
+        pytest.param(ANNOUNCED, False, False, True, id="it was announced"),
+        pytest.param(ANNOUNCED, True, False, False, id="the one that was announced has come"),
+        pytest.param(
+            HERE.announced(0.0), False, True, True, id="announced before it was seen that another has left"
+        ),
+    ],
+)
+def test_a_broker_is_expected_for_a_minute(
+    before: BrokerStart, is_here: bool, waits_for_us: bool, is_expected: bool
+) -> None:
+    after = before.seen(0.0, is_here=is_here, waits_for_us=waits_for_us)
+    assert after.is_here == is_here
+    assert after.is_expected(BROKER_START_S - 1) == is_expected
+    assert not after.is_expected(BROKER_START_S), "it does not come"
+
+
+def test_a_look_does_not_prolong_what_it_finds() -> None:
+    """Only the first one after a broker has left begins the minute."""
+    found = HERE
+    for now_s in (0.0, 20.0, 40.0):
+        found = found.seen(now_s, is_here=False, waits_for_us=False)
+    assert found.until_s == BROKER_START_S
