@@ -92,14 +92,6 @@ class Swap:
     leader_epochs: Sequence[tuple[int, int]]
     moves_checkpoint: bool = True
 
-    @classmethod
-    def of(cls, partition: PartitionDir, tp: TopicPartition, groups: Sequence[StagedGroup]) -> "Swap":
-        """That of a whole cleaning, which is not empty."""
-        last = groups[-1]
-        return cls(
-            partition, tp, groups, last.round_end, last.checkpoint, last.leader_epochs, last.moves_checkpoint
-        )
-
     def by(self, session: Session) -> "Swapped":
         """Ask the broker. Raises NoWayIn, also when it is not known what became of it; CorruptFile, OSError."""
         seconds: tuple[float, ...] = ()

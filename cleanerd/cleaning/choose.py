@@ -58,7 +58,7 @@ class Candidate:
         end = self.range.first_uncleanable_offset
         epochs = tuple((epoch, start) for epoch, start in self.leader_epochs if start < end)
         snapshot = self.snapshot
-        return Basis(snapshot.generation, snapshot.checkpoint, epochs, snapshot.topic_stamp)
+        return Basis(end, snapshot.generation, snapshot.checkpoint, epochs, snapshot.topic_stamp)
 
     @property
     def log_dir(self) -> str:

@@ -13,14 +13,15 @@ from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.cleaning.batching import in_jobs, one_by_one
 from cleanerd.cleaning.choose import Candidate, examine_all, failed_on_disk
 from cleanerd.cleaning.clean import Cleaner
-from cleanerd.cleaning.commit_host import CommitHost
-from cleanerd.cleaning.committer import Committer, has_result, in_rounds
+from cleanerd.cleaning.commit.checks import Checks, Ready
+from cleanerd.cleaning.commit.committer import Committer, in_rounds
+from cleanerd.cleaning.commit.host import Commit, CommitHost, Committed
+from cleanerd.cleaning.commit.slices import OF_A_JOB, SliceSize
 from cleanerd.cleaning.foreign import left_alone
 from cleanerd.cleaning.knowledge import Knowledge
 from cleanerd.cleaning.result import NO_LOG, CleaningOutcome, CleanRequest, LogResult, Progress
 from cleanerd.cleaning.retain import Retained, retain_log
 from cleanerd.cleaning.roll import roll
-from cleanerd.cleaning.slices import OF_A_JOB, SliceSize, Weighed
 from cleanerd.cleaning.wanted import ConfiguredNow, check_expired, check_wanted
 from cleanerd.errors import (
     Aborted,
@@ -38,7 +39,7 @@ from cleanerd.policy.cleanable import urgency
 from cleanerd.storage.log_dir import CleanedByAnother, LogDir, Owner, why_two_copies
 from cleanerd.storage.partition_dir import check_no_link, log_size
 from cleanerd.storage.scan import PartitionSnapshot
-from cleanerd.storage.staged import StagedGroup
+from cleanerd.storage.staged import StagedGroup, manifest_names
 
 _T = TypeVar("_T")
 _NAMED = 3
@@ -168,13 +169,19 @@ class Directory(CommitHost):
 
         What no longer fits has been dropped then: its log is cleaned again, and its result reports that.
         """
-        waiting = [tp for tp in self._found if has_result(self._log_dir, tp)]
+        waiting = [tp for tp in self._found if self._has_result(tp)]
         before = {tp: log_size(self._log_dir.partition(tp)) for tp in waiting}
-        for tp, end in self.committer.commit(list(map(Weighed, waiting))).items():
-            if isinstance(end, int):
+        for tp, done in self.committer.commit(list(map(Commit, waiting))).items():
+            if isinstance(done, Committed):
                 after = log_size(self._log_dir.partition(tp))
-                done = self._waited("committed", tp, end, before[tp], after)
-                self._replace(replace(done, committed_by=self.committer.ways.get(tp)))
+                result = self._waited("committed", tp, done.end_offset, before[tp], after)
+                self._replace(replace(result, committed_by=done.by))
+
+    def _has_result(self, tp: TopicPartition) -> bool:
+        """Whether something waits to be committed; a log that cannot be looked at has nothing."""
+        partition = self._log_dir.partition(tp)
+        found = attempt(partial(manifest_names, partition), partition.path)
+        return not isinstance(found, CleanerdError) and bool(found)
 
     def begin(self, logs: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
         """Policies may have changed since the run began."""
@@ -297,20 +304,20 @@ class Directory(CommitHost):
                 self._add(result)
         self.retain()
 
-    def _foresee_commits(self) -> dict[TopicPartition, list[StagedGroup]]:
+    def _foresee_commits(self) -> dict[TopicPartition, Sequence[StagedGroup]]:
         """What `_commit_waiting` would commit; what no longer fits would be dropped."""
         waiting = {}
-        around = self.committer.look_around(self._found)
+        checks = Checks(self._log_dir, self, self._found)
         for tp in self._found:
             partition = self._log_dir.partition(tp)
-            answer = attempt(partial(self.committer.waiting_groups, tp, around), partition.path)
-            if not isinstance(answer, CleanerdError) and (groups := answer[0]):
-                waiting[tp] = groups
+            ready = attempt(partial(checks.ready, Commit(tp)), partition.path)
+            if isinstance(ready, Ready):
+                groups = waiting[tp] = ready.groups
                 before, segments = log_size(partition)
                 replaced = sum(source.size_bytes for group in groups for source in group.sources)
                 after = before - replaced + sum(group.sizes[FileKind.LOG] for group in groups)
                 merged = sum(len(group.sources) - 1 for group in groups)
-                end, now = groups[-1].round_end, (after, segments - merged)
+                end, now = ready.basis.round_end, (after, segments - merged)
                 self._replace(self._waited("planned", tp, end, (before, segments), now))
         return waiting
 

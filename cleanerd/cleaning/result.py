@@ -58,10 +58,12 @@ NO_LOG = TopicPartition("", -1)
 class Basis:
     """What a log was when it was examined: findings hold only as long as it still is so.
 
-    `leader_epochs`: (epoch, start offset) below the end of the cleaned range. `topic_stamp` (`storage.topic_id`) is not
-    needed where source segments have to be the same files.
+    `round_end`: end of the cleaned range. `generation`: `storage.generation`. `checkpoint`: the first dirty offset.
+    `leader_epochs`: (epoch, start offset) below `round_end`. `topic_stamp` (`storage.topic_id`) is not needed where source
+    segments have to be the same files.
     """
 
+    round_end: int
     generation: str
     checkpoint: int | None
     leader_epochs: tuple[tuple[int, int], ...]

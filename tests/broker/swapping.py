@@ -232,7 +232,7 @@ def staged_copies(log_dir: Path, topic: str, groups_max: int = 1000) -> Swap:
         group = _copy(partition, base, end, bases[-1], checkpoint)
         before = write_manifest(partition, group, before)
         groups.append(before)
-    return Swap.of(partition, tp, groups)
+    return Swap(partition, tp, groups, bases[-1], checkpoint, groups[-1].leader_epochs)
 
 
 def _copy(

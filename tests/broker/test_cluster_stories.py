@@ -15,7 +15,7 @@ import pytest
 
 from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.cleaning.clean import Cleaner
-from cleanerd.cleaning.committer import Committer
+from cleanerd.cleaning.commit.committer import Committer
 from cleanerd.cleaning.result import SUPERSEDED
 from cleanerd.env.space import space_of
 from tests.broker.cluster import NODES, KafkaCluster

@@ -55,7 +55,7 @@ def swap(tmp_path: Path, groups: int, sources: int = 1) -> Swap:
                 is_last=first + sources == end,
             )
         )
-    return Swap.of(PartitionDir(RealFiles(), str(tmp_path)), TP, staged)
+    return Swap(PartitionDir(RealFiles(), str(tmp_path)), TP, staged, end, None, ((0, 0),))
 
 
 @pytest.mark.parametrize(("groups", "sources"), [(13_000, 1), (500, 40), (2, 9_000), (3, 1)])

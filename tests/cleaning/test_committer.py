@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.cleaning.commit_host import CommitHost
-from cleanerd.cleaning.committer import Committer, Unchanged
+from cleanerd.cleaning.commit.committer import Committer
+from cleanerd.cleaning.commit.host import CommitHost
 from cleanerd.cleaning.result import LogResult
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
@@ -207,7 +207,7 @@ def check_dropped(staged: Cleaning, reason: str, log_dirs: tuple[str, ...] = ())
 
 def check_not_recorded(staged: Cleaning, reason: str, log_dirs: tuple[str, ...] = ()) -> None:
     """As a log in whose cleaned range nothing had to go."""
-    unchanged = Unchanged(staged.plan.work.round_end, staged.plan.candidate.basis)
+    unchanged = staged.plan.candidate.basis
     with pytest.raises(SourceChanged, match=reason):
         committed(at(staged, log_dirs), unchanged=unchanged)
     assert not read_checkpoints(FILES, staged.log_dir).cleaner

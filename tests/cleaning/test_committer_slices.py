@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.cleaning.commit_host import Committed, TimeUp
-from cleanerd.cleaning.committer import Committer
+from cleanerd.cleaning.commit.host import Commit, CommitHost, Committed, Done, TimeUp
+from cleanerd.cleaning.commit.lock import CommitUnderLock
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.checkpoints import read_offsets
 from cleanerd.storage.lock import HOLD_S, LogDirLock
@@ -85,15 +85,16 @@ class SlowDisk:
         return self._sync_s * sum(op.startswith("fsync") for op, *_ in self._disk.operations)
 
 
-def hold(disk: SimDisk, lock: LogDirLock, sync_s: float) -> Mapping[TopicPartition, Committed]:
+def hold(disk: SimDisk, lock: LogDirLock, sync_s: float) -> Mapping[TopicPartition, Done]:
     """Commit under one hold of the lock."""
     log_dir = LogDir(disk, LOG_DIR, SlowDisk(disk, sync_s), is_kafka=True, log_dirs=(LOG_DIR,))
     with lock:
-        return Committer(log_dir).under(lock, [TopicPartition(topic, 0) for topic in LOGS])
+        logs = [TopicPartition(topic, 0) for topic in LOGS]
+        return CommitUnderLock(log_dir, CommitHost(), lock, logs).run(list(map(Commit, logs)))
 
 
 def commit(disk: SimDisk, lock: LogDirLock) -> None:
-    assert set(hold(disk, lock, 0.0).values()) == {ACTIVE}
+    assert set(hold(disk, lock, 0.0).values()) == {Committed(ACTIVE, "lock")}
 
 
 def commit_in_turns(disk: SimDisk, lock: LogDirLock) -> None:
@@ -204,7 +205,7 @@ def test_a_log_of_which_groups_are_left_keeps_its_first_dirty_offset(lock: LogDi
     assert isinstance(first[two], TimeUp)
     others = {TopicPartition(topic, 0): ACTIVE for topic in ("one", "short")}
     assert read_offsets(disk, CHECKPOINT) == {**others, two: 30}
-    assert hold(disk, lock, 1.0)[two] == ACTIVE
+    assert hold(disk, lock, 1.0)[two] == Committed(ACTIVE, "lock")
 
 
 @pytest.mark.parametrize("sync_s", [0.001, 0.03])

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.cleaning.committer import Committer
-from cleanerd.cleaning.slices import Weighed
+from cleanerd.cleaning.commit.committer import Committer
+from cleanerd.cleaning.commit.host import Commit
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import PolicyChanged
@@ -46,7 +46,7 @@ def test_a_copy_that_appears_while_a_result_waits_drops_it(spark: LazySpark, tmp
     with lock_of_another(a / names.LOCK):
         assert clean(spark, a).outcome("twice", "a") == "staged"
     shutil.copytree(a / "twice-0", b / "twice-0")
-    done = Committer(at(a, b)).commit([Weighed(TWICE)])[TWICE]
+    done = Committer(at(a, b)).commit([Commit(TWICE)])[TWICE]
     assert isinstance(done, PolicyChanged)
     assert f"it lies in {b} as well" in str(done)
     assert not list((a / "twice-0").glob("*.cleanerd"))

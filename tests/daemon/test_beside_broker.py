@@ -254,7 +254,7 @@ def test_what_is_thrown_away_is_counted(world: World) -> None:
     daemon.cleaners.work(Job("request", [log], force=False), 0.0, Mock())
     assert world.scrape().total("cleanerd_staged_wasted_bytes_total") == waiting
     assert world.parts.states.try_start_all([log])
-    world.parts.commits.record(log, SourceChanged("stale"), "lock")
+    world.parts.commits.record(log, SourceChanged("stale"))
     assert world.scrape().total("cleanerd_staged_wasted_bytes_total") == 2 * waiting
 
 

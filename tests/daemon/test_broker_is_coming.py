@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.cleaning.slices import SliceSize, Weighed
+from cleanerd.cleaning.commit.host import Commit
+from cleanerd.cleaning.commit.slices import SliceSize
 from cleanerd.daemon.inventory.listed_log import Contents, ListedLog, Offsets, StagedResult
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.work.commits import weighed
+from cleanerd.daemon.work.commits import to_commit
 from cleanerd.daemon.work.deletions import PendingDeletions
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import LockHeld
@@ -294,8 +295,8 @@ def test_a_job_that_was_requested_before_begins_when_the_broker_has_come(world: 
 # -- how much in one hold of the lock ------------------------------------------------------------------------------
 
 
-def logs(*weights: float) -> list[Weighed]:
-    return [Weighed(TopicPartition("t", number), 0, weight) for number, weight in enumerate(weights)]
+def logs(*weights: float) -> list[Commit]:
+    return [Commit(TopicPartition("t", number), 0, weight) for number, weight in enumerate(weights)]
 
 
 def test_a_slice_holds_what_ends_in_time() -> None:
@@ -331,7 +332,7 @@ def test_what_cannot_be_read_has_no_gain(world: World) -> None:
     world.scan()
     log = world.log("one")
     assert world.parts.inventory.staged() == [log]
-    assert weighed(log, world.parts.inventory.facts(log)) == Weighed(log.topic_partition)
+    assert to_commit(log, world.parts.inventory.facts(log)) == Commit(log.topic_partition)
 
 
 def test_a_log_is_weighed_by_what_its_commit_replaces(tmp_path: Path) -> None:
@@ -340,4 +341,4 @@ def test_a_log_is_weighed_by_what_its_commit_replaces(tmp_path: Path) -> None:
         Contents((), 0, 0, StagedResult(1 << 20, 3, 128 << 20, 120 << 20, 7, 0), False),
         Offsets(0, 0, 0, None, None),
     )
-    assert weighed(log, known) == Weighed(log.topic_partition, gain_bytes=120 << 20, weight=3 + 2)
+    assert to_commit(log, known) == Commit(log.topic_partition, gain_bytes=120 << 20, weight=3 + 2)

@@ -80,7 +80,9 @@ def test_what_has_begun_goes_on(beside: Beside) -> None:
     log_dir = beside.parts.ownership.at(beside.log.log_dir)
     JobHost(log_dir, beside.parts.commits).check(beside.log.topic_partition, OFFSET)
     with pytest.raises(Aborted, match="last sign of life"):
-        _WaitingHost(log_dir, beside.parts.commits, lambda _: True).check(beside.log.topic_partition, OFFSET)
+        _WaitingHost(log_dir, beside.parts.commits, lambda _: True, {}).check(
+            beside.log.topic_partition, OFFSET
+        )
 
 
 def test_a_result_waits_for_a_policy_that_is_not_certain(beside: Beside) -> None:
@@ -92,7 +94,7 @@ def test_a_result_waits_for_a_policy_that_is_not_certain(beside: Beside) -> None
     log_dir = beside.parts.ownership.at(beside.log.log_dir)
     for host in (
         JobHost(log_dir, beside.parts.commits),
-        _WaitingHost(log_dir, beside.parts.commits, lambda _: True),
+        _WaitingHost(log_dir, beside.parts.commits, lambda _: True, {}),
     ):
         with pytest.raises(Aborted, match="may never have been accepted"):
             host.check(beside.log.topic_partition, OFFSET)

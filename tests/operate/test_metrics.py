@@ -144,7 +144,7 @@ def a_result_waits_and_is_dropped(world: World) -> None:
     stage(world, segment(world.a / "one-0", 0), 100)
     world.scan()
     (log,) = world.parts.states.try_start_all([world.log("one")])
-    world.parts.commits.record(log, SourceChanged("stale"), "lock")
+    world.parts.commits.record(log, SourceChanged("stale"))
     assert world.scrape().total("cleanerd_staged_results", log_dir=str(world.a)) == 1
 
 

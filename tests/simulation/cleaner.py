@@ -22,7 +22,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from cleanerd.cleaning import clean, commit_host, cuts, retain
+from cleanerd.cleaning import clean, cuts, retain
+from cleanerd.cleaning.commit import host as commit_host
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.room import Reservations
 from cleanerd.cleaning.throttle import Throttle

@@ -1,4 +1,4 @@
-"""A commit with every sync done at once: what `Committer.under` does for several logs side by side; and its recovery."""
+"""A commit with every sync done at once: what `CommitUnderLock.run` does for several logs side by side; and its recovery."""
 
 import os
 from collections.abc import Callable

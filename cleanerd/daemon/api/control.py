@@ -27,7 +27,7 @@ class Control:
     def __init__(self, parts: Parts, supervisor: Supervisor, reloader: Reloader) -> None:
         self.parts, self.supervisor, self.reloader, self.mutes = parts, supervisor, reloader, parts.mutes
         conditions = parts.conditions
-        self.views = Views(conditions, parts.events, parts.commits)
+        self.views = Views(conditions, parts.events)
         self.retention = RetentionReport(conditions, parts.retention)
         self.forecasts = Forecasts(conditions, parts.events, parts.store, parts.throttle)
         self.explainer = Explainer(
@@ -42,7 +42,7 @@ class Control:
         )
         self.status_line = StatusLine(conditions, parts.bells.work, reloader)
         self.scraped = ScrapedMetrics(
-            log_dirs=parts.log_dirs, conditions=conditions, forecasts=self.forecasts, commits=parts.commits,
+            log_dirs=parts.log_dirs, conditions=conditions, forecasts=self.forecasts,
             duty=parts.lease_duty, jobs=parts.jobs, metrics=parts.metrics, throttle=parts.throttle, store=parts.store,
             engine=parts.engine, life=parts.life, supervisor=supervisor, reloader=reloader,
         )  # fmt: skip

@@ -193,6 +193,10 @@ class Inventory:
         known = self.facts(log)
         return known.contents.staged.bytes if known is not None and known.contents.staged is not None else 0
 
+    def staged_bytes_in(self, log_dir: str) -> int:
+        """Bytes that wait in a log directory, as the last scan found them."""
+        return sum(self.staged_bytes(log) for log in self.staged() if log.log_dir == log_dir)
+
     def facts(self, log: LogId) -> ListedLog | None:
         """What is known of a log, None if it does not exist."""
         entry = self.entry(log)

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from structlog.contextvars import bind_contextvars, bound_contextvars, unbind_contextvars
 
 from cleanerd.cleaning.batching import one_by_one
-from cleanerd.cleaning.committer import Committer, in_rounds
+from cleanerd.cleaning.commit.committer import Committer, in_rounds
+from cleanerd.cleaning.commit.slices import OF_A_JOB, SliceSize
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.result import SUPERSEDED, LogResult
 from cleanerd.cleaning.roll import roll
-from cleanerd.cleaning.slices import OF_A_JOB, SliceSize
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.config.model import CleanerdConfig
 from cleanerd.daemon.engine.calls import CleanCall, PlannedBytes, StepDone

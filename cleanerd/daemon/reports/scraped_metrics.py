@@ -17,7 +17,6 @@ from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry import metric_table as table
 from cleanerd.daemon.telemetry.metrics import Metrics, MetricSample
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.work.commits import Commits
 from cleanerd.daemon.work.condition import Conditions
 from cleanerd.daemon.work.jobs import Jobs
 from cleanerd.daemon.work.lease_duty import LeaseDuty
@@ -35,7 +34,6 @@ class ScrapedMetrics:
     log_dirs: Sequence[str]
     conditions: Conditions
     forecasts: Forecasts
-    commits: Commits
     duty: LeaseDuty
     jobs: Jobs
     metrics: Metrics
@@ -107,7 +105,7 @@ class ScrapedMetrics:
         yield table.UNCLEANABLE_BYTES, (log_dir,), uncleanable_bytes
         yield from self._sums(log_dir, entries)
         with contextlib.suppress(OSError):  # the next scan takes it offline
-            staged = self.commits.staged_bytes(log_dir)
+            staged = self.conditions.inventory.staged_bytes_in(log_dir)
             space = space_of(log_dir)
             yield table.STAGED_BYTES, (log_dir,), staged
             yield table.FREE_BYTES, (log_dir,), space.free_bytes

@@ -11,7 +11,6 @@ from cleanerd.daemon.inventory.listed_log import ListedLog
 from cleanerd.daemon.telemetry.event_log import EventLog
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HoldView, LogDirView, LogView, MuteView, ReloadView, ThrottleLimits
-from cleanerd.daemon.work.commits import Commits
 from cleanerd.daemon.work.condition import Condition, Conditions
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.daemon.work.mutes import Mute
@@ -26,7 +25,6 @@ class Views:
 
     conditions: Conditions
     events: EventLog
-    commits: Commits
 
     def logs(self, logs: Iterable[LogId]) -> Iterator[LogView]:
         """The view of each log. Its dirty ratio is an upper bound, taken from file sizes."""
@@ -69,7 +67,7 @@ class Views:
             try:
                 free_bytes = space_of(log_dir).free_bytes
                 owner = self.conditions.ownership.owner_of(log_dir)
-                staged = self.commits.staged_bytes(log_dir)
+                staged = self.conditions.inventory.staged_bytes_in(log_dir)
             except OSError as error:
                 reason = str(error)
         way, found = self.conditions.ownership.way(log_dir), share(self.conditions, log_dir)

@@ -3,7 +3,7 @@ them; limited in number, dropped when stale.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
@@ -12,10 +12,9 @@ import structlog
 from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.broker_agent.swap import Swapped
 from cleanerd.cleaning import steps
-from cleanerd.cleaning.commit_host import CommitHost, Committed, CommittedBy, TimeUp, Turn
-from cleanerd.cleaning.committer import Committer
+from cleanerd.cleaning.commit.committer import Committer
+from cleanerd.cleaning.commit.host import Commit, CommitHost, Committed, Done, TimeUp, Turn
 from cleanerd.cleaning.knowledge import Knowledge
-from cleanerd.cleaning.slices import Weighed
 from cleanerd.cleaning.wanted import check_expired, check_wanted
 from cleanerd.config.load import Configuration
 from cleanerd.daemon.inventory.inventory import Inventory
@@ -75,11 +74,6 @@ class Commits:
         found = guarded(look, log.log_dir)
         return Stay(str(found)) if isinstance(found, CleanerdError) else found
 
-    def staged_bytes(self, log_dir: str) -> int:
-        """Bytes that wait in a log directory, as the last scan found them."""
-        waiting = (log for log in self.inventory.staged() if log.log_dir == log_dir)
-        return sum(map(self.inventory.staged_bytes, waiting))
-
     def try_all(self, logs: Iterable[LogId], goes_on: Callable[[str], bool]) -> list[CommitView]:
         """Commit all of these whose directory may be committed in now (`may_commit`), those first that free the most.
 
@@ -89,12 +83,9 @@ class Commits:
         by_dir: dict[str, list[LogId]] = {}
         for log in logs:
             by_dir.setdefault(log.log_dir, []).append(log)
-        views = []
         if by_dir and not self.refresh():
             return [_view(log, "held", UNREAD) for members in by_dir.values() for log in members]
-        for log_dir, members in by_dir.items():
-            views += self._try_dir(log_dir, members, goes_on)
-        return views
+        return [view for path in by_dir for view in self._try_dir(path, by_dir[path], goes_on)]
 
     def may_commit(self, log_dir: str) -> bool:
         """Whether a log directory is free, or its broker can be asked to swap; asks it, which may take seconds."""
@@ -104,30 +95,25 @@ class Commits:
 
     def _try_dir(self, path: str, logs: Sequence[LogId], goes_on: Callable[[str], bool]) -> list[CommitView]:
         held = {log: reason for log in sorted(logs) if (reason := self._why_held(log)) is not None}
-        views = [_view(log, "held", reason) for log, reason in held.items()]
+        views = {log: _view(log, "held", reason) for log, reason in held.items()}
         free = sorted(set(logs) - held.keys())
-        owner = self.ownership.owner_of(path)
-        if not (self.ownership.recover(path) if owner is None else self.may_commit(path)):
-            return views + _waiting(free, f"{path}: the lock is held", owner)
-        log_dir = guarded(partial(self.ownership.at, path), path)
-        if isinstance(log_dir, CleanerdError):
-            return views + _waiting(free, str(log_dir))
-
-        host = _WaitingHost(log_dir, self, goes_on)
-        batch = [weighed(log, self.inventory.facts(log)) for log in free]
-        done = Committer(log_dir, host, brokers=self.brokers).commit(batch)
-        views += host.answers.values()
-        views += [_view(log, "waiting", f"the log is {self.states.state(log)}") for log in host.refused]
-        left = [log for log in free if log not in host.answers and log not in host.refused]
-        for log in left:
-            error = done.get(log.topic_partition)
-            if isinstance(error, CleanerdError):
-                views.append(
-                    _view(log, "waiting", str(error), error.pid if isinstance(error, LockHeld) else None)
-                )
+        done: dict[TopicPartition, Done] = {}
+        why: CleanerdError | str = f"{path}: a broker is about to start, or the time is up"
+        pid = self.ownership.owner_of(path)
+        if self.ownership.recover(path) if pid is None else self.may_commit(path):
+            log_dir = guarded(partial(self.ownership.at, path), path)
+            if isinstance(log_dir, LogDir):
+                host = _WaitingHost(log_dir, self, goes_on, views)
+                commits = [to_commit(log, self.inventory.facts(log)) for log in free]
+                done = Committer(log_dir, host, brokers=self.brokers).commit(commits)
             else:
-                views += _waiting([log], f"{path}: a broker is about to start, or the time is up")
-        return views
+                why = log_dir
+        else:
+            why = LockHeld(f"{path}: the lock is held", pid)
+        for log in free:
+            error = done.get(log.topic_partition)
+            views.setdefault(log, _waits(log, error if isinstance(error, CleanerdError) else why))
+        return list(views.values())
 
     def _why_held(self, log: LogId) -> str | None:
         state = self.states.state(log)
@@ -135,17 +121,17 @@ class Commits:
             f"the log is {state}" if state.status is Status.PAUSED else None
         )
 
-    def record(self, log: LogId, done: Committed, committed_by: CommittedBy) -> CommitView:
+    def record(self, log: LogId, done: Done) -> CommitView:
         """What became of a log, which is still taken."""
         assert self.states.state(log).status in (Status.IN_PROGRESS, Status.ABORTED)
         if isinstance(done, LockHeld | Aborted):
-            return _view(log, "waiting", str(done), done.pid if isinstance(done, LockHeld) else None)
+            return _waits(log, done)
         if done is None:
             return self._already(log)
-        if isinstance(done, int):
-            reason = f"cleaned up to offset {done}"
+        if isinstance(done, Committed):
             self.metrics.settled(log, "committed")
-            self.events.record("commit", "committed", reason, log, committed_by=committed_by)
+            reason = f"cleaned up to offset {done.end_offset}"
+            self.events.record("commit", "committed", reason, log, committed_by=done.by)
             return _view(log, "committed", None)
         is_stale = isinstance(done, SourceChanged | CorruptFile)  # or not wanted any more
         if is_stale:
@@ -218,8 +204,8 @@ class JobHost(CommitHost):
     def end(self, turn: Turn) -> None:
         """Counts what a commit that went wrong took to recover, and makes way for a broker that starts."""
         for tp, done in turn.done.items():
-            if isinstance(done, int):
-                log_step(self.path, steps.ended(tp, done))
+            if isinstance(done, Committed):
+                log_step(self.path, steps.ended(tp, done.end_offset))
         for tp, recovered in turn.recovered.items():
             for action in recovered.actions:
                 self.commits.metrics.recovered(self.path, action)
@@ -232,12 +218,11 @@ class JobHost(CommitHost):
 
 @dataclass
 class _WaitingHost(JobHost):
-    """For logs at rest: they are taken for their slice. `refused`: those that were not to be had."""
+    """For logs at rest: they are taken for their slice. `views`: what became of each log that had its turn."""
 
     begins: ClassVar[bool] = True
     may_go_on: Callable[[str], bool]
-    answers: dict[LogId, CommitView] = field(default_factory=dict)
-    refused: list[LogId] = field(default_factory=list)
+    views: dict[LogId, CommitView]
 
     def goes_on(self) -> bool:
         """No broker is coming, and the daemon does not stop."""
@@ -245,45 +230,43 @@ class _WaitingHost(JobHost):
 
     def begin(self, logs: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
         """Those that nobody else has."""
-        wanted = [LogId(self.path, tp) for tp in logs]
-        taken = self.commits.states.try_start_all(wanted)
-        self.refused += [log for log in wanted if log not in set(taken)]
+        wanted, states = [LogId(self.path, tp) for tp in logs], self.commits.states
+        taken = states.try_start_all(wanted)
+        refused = [log for log in wanted if log not in set(taken)]
+        self.views.update((log, _waits(log, f"the log is {states.state(log)}")) for log in refused)
         return [log.topic_partition for log in taken]
 
     def end(self, turn: Turn) -> None:
         """Record what became of the logs of a slice, and give them back."""
         super().end(turn)
+        commits, logs = self.commits, [LogId(self.path, tp) for tp in turn.taken]
+        assert turn.done.keys() <= set(turn.taken), "only what is taken is committed"
         try:
-            self.commits.metrics.phases_took({"commit": turn.seconds} if turn.done else {})
-            self._record(turn)
+            commits.metrics.phases_took({"commit": turn.seconds} if turn.done else {})
+            _log.debug(
+                "commit_slice", log_dir=self.path, logs=len(logs), seconds=turn.seconds, is_wanted=turn.is_wanted
+            )  # fmt: skip
+            for log in logs:
+                commits.inventory.touch_log(log)
+            for tp, done in turn.done.items():
+                if not isinstance(done, TimeUp):
+                    log = LogId(self.path, tp)
+                    self.views[log] = commits.record(log, done)
         finally:
-            for tp in turn.taken:
-                self.commits.states.done_cleaning(LogId(self.path, tp))
-
-    def _record(self, turn: Turn) -> None:
-        commits, path = self.commits, self.path
-        _log.debug(
-            "commit_slice", log_dir=path, logs=len(turn.taken), seconds=turn.seconds, is_wanted=turn.is_wanted
-        )  # fmt: skip
-        for tp in turn.taken:
-            commits.inventory.touch_log(LogId(path, tp))
-        for tp, done in turn.done.items():
-            log = LogId(path, tp)
-            assert tp in turn.taken, "only what is taken is committed"
-            if not isinstance(done, TimeUp):
-                self.answers[log] = commits.record(log, done, turn.by)
+            for log in logs:
+                commits.states.done_cleaning(log)
 
     def pause(self, seconds: float) -> None:
         """Until the daemon stops, at most."""
         self.commits.pause(seconds)
 
 
-def weighed(log: LogId, known: ListedLog | None) -> Weighed:
+def to_commit(log: LogId, known: ListedLog | None) -> Commit:
     """By what the last scan found. One that could not be read has no gain: its commit finds out what is wrong."""
     staged = known.contents.staged if known is not None else None
     if staged is None:
-        return Weighed(log.topic_partition)
-    return Weighed.of(
+        return Commit(log.topic_partition)
+    return Commit.of(
         log.topic_partition,
         freed_bytes=staged.freed_bytes,
         segments=staged.replaced_segments,
@@ -291,8 +274,8 @@ def weighed(log: LogId, known: ListedLog | None) -> Weighed:
     )
 
 
-def _waiting(logs: Iterable[LogId], reason: str, pid: int | None = None) -> list[CommitView]:
-    return [_view(log, "waiting", reason, pid) for log in logs]
+def _waits(log: LogId, why: CleanerdError | str) -> CommitView:
+    return _view(log, "waiting", str(why), why.pid if isinstance(why, LockHeld) else None)
 
 
 def _view(log: LogId, outcome: str, reason: str | None, pid: int | None = None) -> CommitView:

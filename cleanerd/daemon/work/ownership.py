@@ -38,7 +38,7 @@ _log = structlog.get_logger("cleanerd")
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How results take effect in a log directory now, for display: `cleaning.committer` acts on it.
+    """How results take effect in a log directory now, for display: `cleaning.commit` acts on it.
 
     lock: it is free, or a writer lets go of it in a moment; swap: by the live broker; restart: when that broker, which
     cannot be asked for this `reason`, has stopped. `pid`: of who holds the lock, 0 where the kernel does not name it.

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from cleanerd.cleaning.choose import Candidate, examine
-from cleanerd.cleaning.commit_host import CommitHost
-from cleanerd.cleaning.committer import Committer, Unchanged
+from cleanerd.cleaning.commit.committer import Committer
+from cleanerd.cleaning.commit.host import Commit, CommitHost
 from cleanerd.cleaning.plan import CleaningPlan, merge_neighbours, plan_cleaning
-from cleanerd.cleaning.result import CleanRequest
-from cleanerd.cleaning.slices import Weighed
+from cleanerd.cleaning.result import Basis, CleanRequest
 from cleanerd.cleaning.stage import stage_log
 from cleanerd.config.load import Configuration, resolve
 from cleanerd.config.sources import read_sources
@@ -164,7 +163,7 @@ class Cleaning:
         log_dir = LogDir.at(files or self.files, self.log_dir, Standstill())
         if self.staged:
             return committed(log_dir)
-        return committed(log_dir, unchanged=Unchanged(self.plan.work.round_end, self.plan.candidate.basis))
+        return committed(log_dir, unchanged=self.plan.candidate.basis)
 
     def run(self) -> int | None:
         """All steps, one after the other."""
@@ -179,14 +178,12 @@ class Cleaning:
         return Pipeline(session, Budget(1 << 20), reporter)
 
 
-def committed(
-    log_dir: LogDir, host: CommitHost | None = None, unchanged: Unchanged | None = None
-) -> int | None:
+def committed(log_dir: LogDir, host: CommitHost | None = None, unchanged: Basis | None = None) -> int | None:
     """Commit what waits, or is `unchanged`; the new checkpoint, None where there is nothing. Raises what went wrong."""
-    done = Committer(log_dir, host).commit([Weighed(TP)], {TP: unchanged} if unchanged else None)[TP]
+    done = Committer(log_dir, host).commit([Commit(TP, unchanged=unchanged)])[TP]
     if isinstance(done, CleanerdError):
         raise done
-    return done
+    return None if done is None else done.end_offset
 
 
 def restart_daemon(files: Files, log_dir: str) -> None:

@@ -6,29 +6,13 @@ sync, it ends within that time and 200 ms. Both hold as far as one hold predicts
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from cleanerd.format.names import TopicPartition
+from cleanerd.cleaning.commit.host import Commit
 from cleanerd.storage.lock import HOLD_S
 
 OF_A_JOB = 16
 """Weight of the first slice of a job: the time that it takes decides how much the next ones take."""
-_BYTES_PER_UNIT = 64 * 2**20
 _LOGS_MAX = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Weighed:
-    """A log with a staged result. `gain_bytes`: what its commit frees; `weight`: what the time of its commit follows."""
-
-    topic_partition: TopicPartition
-    gain_bytes: int = 0
-    weight: float = 1.0
-
-    @classmethod
-    def of(cls, tp: TopicPartition, *, freed_bytes: int, segments: int, replaced_bytes: int) -> "Weighed":
-        """By what is known of its result: a broker's start leaves no time to read manifests."""
-        return cls(tp, freed_bytes, max(segments + replaced_bytes / _BYTES_PER_UNIT, 1.0))
 
 
 class SliceSize:
@@ -43,7 +27,7 @@ class SliceSize:
         self._weight = first  # of the next slice, but for one that is a single log
         self._price_s = math.inf
 
-    def next_slice(self, rest: Sequence[Weighed]) -> Sequence[Weighed]:
+    def next_slice(self, rest: Sequence[Commit]) -> Sequence[Commit]:
         """As many of the first of `rest` as are expected to end in time; one that takes longer is alone."""
         weight, count = 0.0, 0
         for one in rest[:_LOGS_MAX]:
@@ -53,7 +37,7 @@ class SliceSize:
             count += 1
         return rest[:count]
 
-    def took(self, logs: Sequence[Weighed], seconds: float) -> None:
+    def took(self, logs: Sequence[Commit], seconds: float) -> None:
         """A slice with these logs took so long: double the next one, or halve it."""
         weight = sum(one.weight for one in logs)
         if len(logs) == 1:

@@ -1,0 +1,137 @@
+"""Whether what is to be committed still fits its log, and is still wanted (architecture 2)."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from cleanerd.cleaning.commit.host import Commit, CommitHost
+from cleanerd.cleaning.result import Basis
+from cleanerd.errors import PolicyChanged, SourceChanged
+from cleanerd.format.names import FileKind, TopicPartition, segment_path
+from cleanerd.policy.commit_plan import epochs_contradiction
+from cleanerd.storage.checkpoints import read_leader_epochs
+from cleanerd.storage.commit import revalidate
+from cleanerd.storage.generation import check_generation
+from cleanerd.storage.log_dir import Around, LogDir
+from cleanerd.storage.partition_dir import PartitionDir
+from cleanerd.storage.staged import StagedGroup, live_logs, read_manifests
+from cleanerd.storage.topic_id import topic_stamp
+from cleanerd.units import utc
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A commit that has passed all checks. `groups` ascend; there are none if only the first dirty offset moves.
+
+    `live`: `storage.staged.live_logs`.
+    """
+
+    topic_partition: TopicPartition
+    partition: PartitionDir
+    basis: Basis
+    groups: Sequence[StagedGroup]
+    live: list[int]
+    moves_checkpoint: bool = True
+
+
+class Checks:
+    """Asks everything that the commits of `logs` rely on. `is_live`: a live broker commits, and asks again by itself.
+
+    Lock: `.lock`, or that of the live broker. Without either an answer may be wrong the moment it is given.
+    """
+
+    def __init__(
+        self, log_dir: LogDir, host: CommitHost, logs: Collection[TopicPartition], *, is_live: bool = False
+    ) -> None:
+        self._log_dir, self._host, self._logs, self._is_live = log_dir, host, logs, is_live
+
+    def ready(self, commit: Commit) -> Ready | None:
+        """What can be committed now; None where nothing is staged.
+
+        Raises SourceChanged, CorruptFile: the result is worth nothing any more; what the host's `check` raises; OSError.
+        """
+        tp, basis = commit.topic_partition, commit.unchanged
+        partition = self._log_dir.partition(tp)
+        if basis is None:
+            groups = read_manifests(partition)
+            return self._ready_groups(tp, partition, groups) if groups else None
+        self._check_basis(partition, tp, basis)
+        if topic_stamp(partition) != basis.topic_stamp:
+            raise SourceChanged(
+                f"{partition.path}: the topic was created again, or its directory exchanged, since this was planned"
+            )
+        self._check_reach(partition, basis)
+        self._check_wanted(partition, tp, basis.round_end)
+        return Ready(tp, partition, basis, (), [])
+
+    def _ready_groups(self, tp: TopicPartition, partition: PartitionDir, groups: list[StagedGroup]) -> Ready:
+        last, live = groups[-1], live_logs(partition)
+        if not last.is_last:  # a cleaning that was interrupted while it staged must not move the checkpoint
+            raise SourceChanged(
+                f"{partition.path}: the cleaning was interrupted before it had staged everything"
+            )
+        if self._log_dir.clock.now_ms() > last.commit_by_ms:
+            raise SourceChanged(
+                f"{partition.path}: the result waited too long: after {utc(last.commit_by_ms)} its tombstones may go "
+                "before a reader of the values meets them"
+            )
+        bases = set(map(_basis, groups))  # one, where all are of one cleaning
+        for basis in bases:
+            self._check_basis(partition, tp, basis)
+        for group in groups:
+            revalidate(partition, group, live)
+        for basis in bases:
+            self._check_reach(partition, basis)
+        self._check_wanted(partition, tp, last.round_end)
+        if any(group.removes_expired for group in groups):
+            self._host.check_expired(tp)
+        return Ready(tp, partition, _basis(last), groups, live, last.moves_checkpoint)
+
+    def _check_basis(self, partition: PartitionDir, tp: TopicPartition, basis: Basis) -> None:
+        """Raise SourceChanged if the log was truncated, or created again, since the cleaning was planned.
+
+        A checkpoint above records that no cleaning has seen would let tombstones among them go before the values that they
+        delete. So it moves only from where the cleaning found it.
+        """
+        check_generation(partition, basis.generation)
+        found = self._log_dir.first_dirty_offset(tp)
+        if found != basis.checkpoint:
+            raise SourceChanged(
+                f"{partition.path}: the first dirty offset was {basis.checkpoint}, is {found}"
+            )
+
+    def _check_reach(self, partition: PartitionDir, basis: Basis) -> None:
+        """Raise SourceChanged if the log was cut below the end of the cleaned range by an unclean leader election (spec disk
+        G).
+
+        A cleaning judges with all records of its range: what superseded a record in a staged group may be gone although
+        nothing in that group has changed.
+        """
+        epochs = read_leader_epochs(partition)
+        reason = epochs_contradiction(basis.leader_epochs, epochs, next_base_offset=basis.round_end)
+        if not partition.files.exists(segment_path(partition.path, basis.round_end, FileKind.LOG)):
+            reason = f"segment {basis.round_end}, which follows the cleaned range, is gone"
+        if reason is not None:
+            raise SourceChanged(f"{partition.path}: {reason}")
+
+    def _check_wanted(self, partition: PartitionDir, tp: TopicPartition, round_end: int) -> None:
+        """What is above the high watermark may be cut off, after what it superseded has gone. The one that the cleaning was
+        planned with may have been that of a topic that was deleted and created again, or of before a truncation.
+        """
+        if tp in self._around.elsewhere:
+            raise PolicyChanged(f"{partition.path}: {self._around.elsewhere[tp]}")
+        high_watermark = self._around.high_watermarks.get(tp)
+        if high_watermark is not None and high_watermark < round_end:
+            raise SourceChanged(
+                f"{partition.path}: cleaned up to {round_end}, but the high watermark is {high_watermark}"
+            )
+        self._host.check(tp, round_end)
+
+    @cached_property
+    def _around(self) -> Around:
+        """Read once for all logs; what keeps it from being read is what is wrong with each of them."""
+        return self._log_dir.around(self._logs, is_live=self._is_live)
+
+
+def _basis(group: StagedGroup) -> Basis:
+    return Basis(group.round_end, group.generation, group.checkpoint, group.leader_epochs)

@@ -1,0 +1,157 @@
+"""Commits results that wait in one log directory.
+
+The process that commits need not be the one that cleaned: a result may wait for hours until its broker stops. All that is
+needed lies in the manifests.
+
+There are three ways: where no process has `.lock`, it is taken (`CommitUnderLock`); a live broker that can be asked swaps
+the segments itself (`CommitBySwap`); beside any other the result waits.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from cleanerd.broker_agent.brokers import LiveBrokers
+from cleanerd.cleaning.commit.host import Commit, CommitHost, Committed, Done, TimeUp, Turn
+from cleanerd.cleaning.commit.lock import CommitUnderLock
+from cleanerd.cleaning.commit.slices import SliceSize
+from cleanerd.cleaning.commit.swap import UNTRIED, CommitBySwap
+from cleanerd.cleaning.result import LogResult
+from cleanerd.errors import (
+    Aborted,
+    CleanerdError,
+    CorruptFile,
+    DirOffline,
+    InternalError,
+    LockHeld,
+    SourceChanged,
+    attempt,
+    report_unexpected,
+)
+from cleanerd.format.names import TopicPartition
+from cleanerd.storage.lock import pause_after
+from cleanerd.storage.log_dir import LogDir, Recovered
+from cleanerd.storage.staged import discard_staged
+
+_IN_ORDER = (Aborted, CorruptFile, LockHeld, SourceChanged)
+"""After these nothing is left to recover: the result waits untouched, or was dropped."""
+
+
+class Committer:
+    """Commits in one log directory. `brokers`: None for those who commit with `.lock` held only."""
+
+    def __init__(
+        self,
+        log_dir: LogDir,
+        host: CommitHost | None = None,
+        size: SliceSize | None = None,
+        brokers: LiveBrokers | None = None,
+    ) -> None:
+        self._log_dir, self._brokers = log_dir, brokers
+        self._host, self._size = host or CommitHost(), size or SliceSize()
+
+    def commit(self, commits: Sequence[Commit]) -> dict[TopicPartition, Done]:
+        """Swap the staged groups of these logs, those first that free the most, and record the first dirty offsets.
+
+        Slice by slice: the lock is held for one, then left alone so that others can take it. Not in the answer are logs that
+        the host did not let begin.
+        """
+        answers: dict[TopicPartition, Done] = {}
+        rest = sorted(commits, key=lambda one: (-one.gain_bytes, one.topic_partition))
+        while rest and self._host.goes_on():
+            batch = self._size.next_slice(rest)
+            turn = Turn(self._host.begin([one.topic_partition for one in batch]))
+            try:
+                turn, pause_s = self._take_turn([one for one in batch if one.topic_partition in turn.taken])
+            except (LockHeld, DirOffline) as error:
+                return answers | dict.fromkeys((one.topic_partition for one in rest), error)
+            finally:
+                self._host.end(turn)
+            self._size.took(batch, turn.seconds)
+            unfinished = [one for one in batch if isinstance(turn.done.get(one.topic_partition), TimeUp)]
+            answers |= turn.done
+            rest = unfinished + rest[len(batch) :]
+            self._host.pause(pause_s)
+        return answers
+
+    def _take_turn(self, commits: Sequence[Commit]) -> tuple[Turn, float]:
+        """Commit these in one hold of the lock, or by the broker that has it; with the pause that should follow, in seconds.
+
+        Raises LockHeld, with the reason why that broker cannot be asked, and DirOffline: nothing was done.
+        """
+        logs, now_s = [one.topic_partition for one in commits], self._log_dir.clock.monotonic_s
+        try:
+            with self._log_dir.lock() as lock:
+                began_s = now_s()
+                done = CommitUnderLock(self._log_dir, self._host, lock, logs).run(commits)
+                seconds = now_s() - began_s
+                pause_s, is_wanted = pause_after(lock, seconds), lock.is_wanted
+        except LockHeld as held:
+            if self._brokers is None:
+                raise
+            self._brokers.check(held, self._log_dir)
+            began_s = now_s()
+            done = CommitBySwap(self._log_dir, self._host, self._brokers, logs).run(commits)
+            return Turn(logs, done, now_s() - began_s), 0.0
+        return Turn(logs, done, seconds, is_wanted, self._recovered(done)), pause_s
+
+    def _recovered(self, done: dict[TopicPartition, Done]) -> dict[TopicPartition, Recovered]:
+        """What went wrong in the middle of its commit is finished or taken back."""
+        failed = {tp: error for tp, error in done.items() if isinstance(error, CleanerdError)}
+        for error in failed.values():
+            if isinstance(error, InternalError):
+                report_unexpected(error)
+        return {tp: self._log_dir.recover_log(tp) for tp in failed if not isinstance(failed[tp], _IN_ORDER)}
+
+    def settle(self, results: Sequence[LogResult]) -> list[LogResult]:
+        """What became of logs of the directory that are staged or unchanged; other results are passed through. Never raises.
+
+        While another process holds `.lock`, a result waits. After a failure nothing is left of it: the log is what it was,
+        or, past the commit point of a group, has that group. Each log reports its share of the seconds.
+        """
+        commits = [_commit_of(one) for one in results if one.outcome in ("staged", "unchanged")]
+        began_s = self._log_dir.clock.monotonic_s()
+        done = dict.fromkeys((one.topic_partition for one in commits), UNTRIED) | self.commit(commits)
+        share_s = (self._log_dir.clock.monotonic_s() - began_s) / max(len(commits), 1)
+        return [
+            self._settled(one, done[one.topic_partition], share_s) if one.topic_partition in done else one
+            for one in results
+        ]
+
+    def _settled(self, result: LogResult, done: Done, seconds: float) -> LogResult:
+        """The end of the account of a log."""
+        is_staged = result.outcome == "staged"
+        if isinstance(done, LockHeld):
+            what = "waits for the lock" if is_staged else "checkpoint not written"
+            return replace(result, reason=f"{what}: {done}")
+        if isinstance(done, CleanerdError):
+            partition = self._log_dir.partition(result.topic_partition)
+            attempt(partial(discard_staged, partition), partition.path)
+            return result.untouched().failed(done)
+        if not is_staged:
+            return result.after("checkpoint", seconds)
+        committed_by = done.by if isinstance(done, Committed) else None
+        return replace(result, outcome="committed", committed_by=committed_by).after("commit", seconds)
+
+
+def _commit_of(result: LogResult) -> Commit:
+    tp = result.topic_partition
+    if result.outcome == "staged":
+        return Commit.of(tp, freed_bytes=0, segments=1, replaced_bytes=result.bytes_before)
+    assert result.basis is not None
+    assert result.basis.round_end == result.end_offset, "the first dirty offset moves as far as was cleaned"
+    return Commit(tp, unchanged=result.basis)
+
+
+def in_rounds(first: LogResult, again: Callable[[], LogResult]) -> LogResult:
+    """A log for whose groups there is no room at a time: cleaned `again` after each commit, as long as that gets on.
+
+    What was committed changes no more, so each round is about the groups that are left; the last one moves the checkpoint.
+    """
+    result = first
+    while result.outcome == "committed" and result.groups_left:
+        left = result.groups_left
+        result = result.then(again())
+        if result.groups_left >= left:
+            break  # the log grows faster than it is cleaned: the next cleaning goes on
+    return result
