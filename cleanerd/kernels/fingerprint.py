@@ -78,6 +78,31 @@ def siphash128(buffer, start, length, k0, k1):
 
 
 @njit(**INLINE)
+def siphash_words(words, k0, k1):
+    """`siphash128` of a tuple of words."""
+    v0 = k0 ^ _U(0x736F6D6570736575)
+    v1 = k1 ^ _U(0x646F72616E646F6D) ^ _U(0xEE)
+    v2 = k0 ^ _U(0x6C7967656E657261)
+    v3 = k1 ^ _U(0x7465646279746573)
+    for word in words:
+        v3 ^= word
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+        v0 ^= word
+    word = _U((8 * len(words)) & 0xFF) << _U(56)
+    v3 ^= word
+    v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+    v0 ^= word
+    v2 ^= _U(0xEE)
+    for _ in range(3):
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+    low = v0 ^ v1 ^ v2 ^ v3
+    v1 ^= _U(0xDD)
+    for _ in range(3):
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+    return low, v0 ^ v1 ^ v2 ^ v3
+
+
+@njit(**INLINE)
 def bucket_hash(buffer, start, length, k0, k1):
     """64 bits of `buffer[start:start+length]` whose top ones name a bucket: only the spread matters, so a fifth of the cost.
 

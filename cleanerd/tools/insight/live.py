@@ -56,6 +56,18 @@ def read_part(part: LogRange, isolation: Isolation, **options: Any) -> Iterator[
     raise SourceChanged(f"{directory}: segments change again and again")
 
 
+def views(part: LogRange, isolation: Isolation) -> Iterator[LogRange]:
+    """A part that `split` made, and the same offsets wherever they lie by then, for as long as the caller meets
+    `SourceChanged`. Raises it as `read_part`.
+    """
+    yield part
+    directory = os.path.dirname(part.ranges[0].path)
+    for _ in range(_ATTEMPTS):
+        _wait(_PAUSE_S)
+        yield _opened_again(directory, isolation, part.start_offset, part.end_offset)
+    raise SourceChanged(f"{directory}: segments change again and again")
+
+
 def _opened_again(directory: str, isolation: Isolation, start: int, end: int) -> LogRange:
     """Raises `SourceChanged` if not all offsets are left."""
     try:
