@@ -53,6 +53,47 @@ COMMANDS = (
         ),
     ),
     Command(
+        "digest",
+        "cleanerd.tools.cli.digest:run",
+        "show one number for the state of a log, which no right cleaning changes; exit 3 if two differ",
+        (
+            "cleanerd digest --config /etc/kafka/server.properties --topic orders -o json > a.json",
+            "cleanerd digest --log-dir /replica-1/kafka-logs --log-dir /replica-2/kafka-logs",
+            "cleanerd digest --compare a.json b.json --keys",
+        ),
+        arguments=(
+            *LOG_DIRS,
+            *SELECTION,
+            option(
+                "--at",
+                "the state at this offset; default: the last that can be compared",
+                metavar="OFFSET",
+                type=number,
+            ),
+            option(
+                "--from",
+                "without what is older; default: the log start",
+                metavar="OFFSET",
+                type=number,
+                dest="start",
+            ),
+            option(
+                "--buckets", "sums by hash of the key; default: 256", metavar="N", type=number, default=256
+            ),
+            option("--seed", "of the hashes; default: 0", metavar="S", type=number, default=0),
+            option("--no-offsets", "of keys, values and headers only, to compare two clusters"),
+            option(
+                "--keys",
+                "list the keys of these buckets; with --compare those that differ, from the logs on this machine",
+                metavar="BUCKETS",
+                nargs="?",
+                const="",
+            ),
+            option("--compare", "compare the logs in these reports", metavar="FILE", nargs="+"),
+            output(),
+        ),
+    ),
+    Command(
         "salvage",
         "cleanerd.tools.cli.salvage:run",
         "copy the sound part of a partition directory; exit 1 if the copy lacks anything",

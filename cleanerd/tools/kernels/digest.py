@@ -66,7 +66,20 @@ def _add(sums, row, low, high):
 
 @njit(**JIT)
 def _hash_records(
-    raw, expanded, batches, records, hidden, start, end, with_place, k0, k1, fingerprints, hashes, chosen, no_key
+    raw,
+    expanded,
+    batches,
+    records,
+    hidden,
+    start,
+    end,
+    with_place,
+    k0,
+    k1,
+    fingerprints,
+    hashes,
+    chosen,
+    no_key,
 ):
     filled = 0
     for i in range(len(records)):
@@ -107,8 +120,8 @@ def hash_records(
 ) -> tuple[Fingerprints, Hashes, npt.NDArray[np.int64]]:
     """Fingerprints of the keys of records in [`offsets`), hashes of the records, and which rows of `records` they are.
 
-    `hidden` has one entry per batch row. Hashes of records without a key, and their number, are added to `no_key`: one row of
-    three words. `with_place`: with offset and time.
+    `hidden` has one entry per batch row. Hashes of records without a key, and their number, are added to `no_key`: one row
+    of three words. `with_place`: with offset and time.
     """
     fingerprints, hashes = np.empty((len(records), 2), np.uint64), np.empty((len(records), 2), np.uint64)
     chosen = np.empty(len(records), np.int64)
@@ -131,7 +144,7 @@ def marker_hash(producer_id: int, offset: int, kind: int, key: tuple[int, int]) 
 
 
 @njit(**JIT)
-def _add_markers(hashes, producers, offsets, markers, k0, k1):
+def _add_markers(hashes, producers, offsets, markers, at, k0, k1):
     for i in range(len(hashes)):
         if producers[i] < 0 or (hashes[i, 0] | hashes[i, 1]) == _U(0):
             producers[i] = -1
@@ -148,8 +161,9 @@ def _add_markers(hashes, producers, offsets, markers, k0, k1):
                 high = middle
         if low < len(markers) and markers[low].producer_id == producers[i]:
             marker = markers[low]
-            of_marker = _marker(marker.producer_id, marker.offset, marker.kind, k0, k1)
-            _add(hashes, i, of_marker[0], of_marker[1])
+            if marker.offset < at:
+                of_marker = _marker(marker.producer_id, marker.offset, marker.kind, k0, k1)
+                _add(hashes, i, of_marker[0], of_marker[1])
             producers[i] = -1
 
 
@@ -158,14 +172,15 @@ def add_markers(
     producers: npt.NDArray[np.int64],
     offsets: npt.NDArray[np.int64],
     markers: Table,
+    at: int,
     key: tuple[int, int],
 ) -> None:
     """Add to each hash that of the marker behind its record, of the producer in `producers` (-1: no transaction).
 
-    Tombstones keep 0. `markers`: `EVENT` rows, by producer and offset. Left in `producers` are those of records for which
-    there is none.
+    Tombstones keep 0, and markers from offset `at` on add nothing. `markers`: `EVENT` rows, by producer and offset. Left
+    in `producers` are those of records for which there is none.
     """
-    _add_markers(hashes, producers, offsets, markers, _U(key[0]), _U(key[1]))
+    _add_markers(hashes, producers, offsets, markers, at, _U(key[0]), _U(key[1]))
 
 
 @njit(**JIT)

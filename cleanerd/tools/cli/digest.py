@@ -1,0 +1,131 @@
+"""`cleanerd digest`: one number for the state of a log, and whether two logs are in the same state.
+
+Exit 0 if every log has a digest, or all that are compared are equal; 1 if some log has none or cannot be compared, or if
+none of the logs that were named was found; 3 if some differ; 2 or 78 if the command line or the configuration is wrong.
+
+JSON and YAML are those of `insight.digest_report`; JSON lines are the logs, or the comparisons, alone.
+"""
+
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import replace
+from os.path import isdir, join
+
+from cleanerd.cli import output
+from cleanerd.cli.configuration import log_dirs
+from cleanerd.cli.named import is_nothing_there
+from cleanerd.cli.tables import write_table
+from cleanerd.errors import BadUsage
+from cleanerd.format.names import CLUSTER_METADATA_TOPIC
+from cleanerd.tools.insight.digest import Question, digest_logs
+from cleanerd.tools.insight.digest_report import Comparison, Side, compare, document, log_row, read_reports
+from cleanerd.tools.insight.digest_rows import Terms
+from cleanerd.tools.insight.log_dir_check import list_log_dir
+
+_BUCKETS_MAX = 1 << 16
+_KEYS_SHOWN = 20
+
+
+def run(arguments: Namespace) -> int:
+    """Digest or compare, report; returns the exit code."""
+    if arguments.compare:
+        return _compare(arguments)
+    question = _question(arguments)
+    directories = log_dirs(arguments)
+    paths = [
+        path
+        for log_dir in directories
+        for tp, path in list_log_dir(log_dir).chosen(arguments.topic, arguments.partition)
+        if tp.topic != CLUSTER_METADATA_TOPIC
+    ]
+    is_nothing = is_nothing_there(arguments, directories)
+    found = digest_logs(paths, question)
+    for path, reason in found.failed.items():
+        output.print_message(reason if path in reason else f"{path}: {reason}")
+    if output.is_table(arguments.output):
+        logs = found.logs
+        write_table(
+            {
+                "LOG": [str(log.topic_partition) for log in logs],
+                "FROM": [str(log.start) for log in logs],
+                "AT": [str(log.at) for log in logs],
+                "KEYS": [f"{log.keys:,}" for log in logs],
+                "DIGEST": [f"{log.digest:032x}" for log in logs],
+                "NO KEY": [f"{log.no_key[0]:,}" if log.no_key[0] else "" for log in logs],
+            }
+        )
+    elif arguments.output == "jsonl":
+        output.write_document("jsonl", logs=[log_row(log) for log in found.logs])
+    else:
+        output.write_document(arguments.output, **document(found, question))
+    return 1 if found.failed or is_nothing else 0
+
+
+def _question(arguments: Namespace) -> Question:
+    buckets = arguments.buckets
+    if not 0 < buckets <= _BUCKETS_MAX or buckets & (buckets - 1):
+        raise BadUsage(f"--buckets: expected a power of two up to {_BUCKETS_MAX}, found {buckets}")
+    if arguments.seed >= 1 << 64:
+        raise BadUsage(f"--seed: expected less than 2^64, found {arguments.seed}")
+    wanted: Sequence[int] = ()
+    if arguments.keys is not None:
+        wanted = _numbers(arguments.keys, buckets) if arguments.keys else range(buckets)
+    terms = Terms(arguments.seed, buckets, not arguments.no_offsets)
+    return Question(terms, arguments.at, arguments.start, frozenset(wanted))
+
+
+def _numbers(text: str, buckets: int) -> list[int]:
+    words = text.split(",")
+    if not all(word.isascii() and word.isdecimal() and int(word) < buckets for word in words):
+        raise BadUsage(
+            f"--keys: expected numbers of buckets below {buckets}, separated by commas, found {text!r}"
+        )
+    return [int(word) for word in words]
+
+
+def _compare(arguments: Namespace) -> int:
+    compared = compare(read_reports(arguments.compare), None if arguments.keys is None else _listed)
+    if not compared:
+        output.print_message("no log is in these reports twice")
+    if output.is_table(arguments.output):
+        _write_comparisons(compared)
+    else:
+        output.write_document(arguments.output, compared=[one.fields for one in compared])
+    results = {one.result for one in compared}
+    if "differs" in results:
+        return 3
+    return 1 if not results or "not_comparable" in results else 0
+
+
+def _listed(side: Side, buckets: Sequence[int]) -> Side | None:
+    """The side with the keys of these buckets, if its log is on this machine."""
+    row = side.row
+    directory = join(row["log_dir"], f"{row['topic']}-{row['partition']}")
+    if not isdir(directory):
+        output.print_message(
+            f"{directory} is not on this machine; on that of {side.report}: {side.again(buckets)}"
+        )
+        return None
+    question = Question(side.terms, row["at"], row["from"], frozenset(buckets))
+    found = digest_logs([directory], question)
+    for path, reason in found.failed.items():
+        output.print_message(f"{path}: {reason}")
+    return replace(side, row=log_row(found.logs[0])) if found.logs else None
+
+
+def _write_comparisons(compared: Sequence[Comparison]) -> None:
+    write_table(
+        {
+            "LOG": [str(one.topic_partition) for one in compared],
+            "RESULT": [one.result.replace("_", " ") for one in compared],
+            "BUCKETS": [",".join(map(str, one.buckets[:_KEYS_SHOWN])) for one in compared],
+            "WHY": [one.why or "" for one in compared],
+        }
+    )
+    for one in compared:
+        for row in (one.keys or ())[:_KEYS_SHOWN]:
+            places = ["not there" if place is None else f"offset {place['offset']}" for place in row["sides"]]
+            output.write(f"{one.topic_partition} {row['key']}: {places[0]}, {places[1]}\n")
+        if one.keys is None and one.buckets:
+            for side in one.sides:
+                output.write(f"the keys of {side.name}: {side.again(one.buckets[:_KEYS_SHOWN])}\n")

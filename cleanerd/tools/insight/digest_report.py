@@ -1,0 +1,226 @@
+"""Digests as documents, which travel between machines, and what two of them tell about a log.
+
+A document is `{"seed", "buckets", "offsets", "keys_of", "logs": [...], "failed": [...]}`. Sums are 32 hexadecimal digits.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from os.path import dirname
+from typing import Any
+
+from cleanerd.errors import BadUsage
+from cleanerd.format.names import TopicPartition
+from cleanerd.units import key_text
+
+from .digest import Digests, LogDigest, Question
+from .digest_rows import Terms
+
+Row = dict[str, Any]
+
+
+def log_row(log: LogDigest) -> Row:
+    """A log in a document. `bucket_sums`: of the buckets that have any key; `listed`: the keys of the buckets `keys_of`."""
+    return {
+        "topic": log.topic_partition.topic,
+        "partition": log.topic_partition.partition,
+        "log_dir": dirname(log.directory),
+        "from": log.start,
+        "at": log.at,
+        "log_start": log.log_start,
+        "cleaned_to": log.cleaned_to,
+        "stable_end": log.stable_end,
+        "digest": _hex(log.digest),
+        "keys": log.keys,
+        "no_key_records": log.no_key[0],
+        "no_key_digest": _hex(log.no_key[1]),
+        "bucket_sums": {str(bucket): _hex(value) for bucket, value in sorted(log.sums.items()) if value},
+        "listed": [
+            {
+                "bucket": one.bucket,
+                "key": key_text(one.key),
+                "offset": one.offset,
+                "timestamp_ms": one.timestamp_ms,
+                "hash": _hex(one.hash),
+            }
+            for one in log.listed
+        ],
+    }
+
+
+def document(found: Digests, question: Question) -> Row:
+    """What `digest -o json` writes."""
+    terms = question.terms
+    return {
+        "seed": terms.seed,
+        "buckets": terms.buckets,
+        "offsets": terms.with_offsets,
+        "keys_of": sorted(question.wanted),
+        "logs": [log_row(log) for log in found.logs],
+        "failed": [{"directory": path, "reason": reason} for path, reason in found.failed.items()],
+    }
+
+
+def _hex(value: int) -> str:
+    return f"{value:032x}"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A log of a report."""
+
+    report: str  # its name
+    terms: Terms
+    keys_of: frozenset[int]
+    row: Row
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.report} ({self.row['log_dir']})"
+
+    def again(self, buckets: Sequence[int]) -> str:
+        """The command that lists the keys of some buckets of the same digest."""
+        row, terms = self.row, self.terms
+        words = [
+            f"cleanerd digest --log-dir {row['log_dir']} --topic {row['topic']} --partition {row['partition']}",
+            f"--from {row['from']} --at {row['at']} --seed {terms.seed} --buckets {terms.buckets}",
+            *(() if terms.with_offsets else ("--no-offsets",)),
+            f"--keys {','.join(map(str, buckets))} -o json",
+        ]
+        return " ".join(words)
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Two sides of a log. `result`: equal, differs, or not_comparable, and then `why`."""
+
+    topic_partition: TopicPartition
+    sides: tuple[Side, Side]
+    result: str
+    why: str | None = None
+    buckets: list[int] = field(default_factory=list)
+    keys: list[Row] | None = None  # None: not listed
+
+    @property
+    def fields(self) -> Row:
+        """What `digest --compare -o json` writes of it."""
+        tp = self.topic_partition
+        return {
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "sides": [side.name for side in self.sides],
+            "result": self.result,
+            "why": self.why,
+            "buckets": self.buckets,
+            "keys": self.keys,
+        }
+
+
+def read_reports(paths: Sequence[str]) -> list[Side]:
+    """The logs in documents. Raises BadUsage, OSError."""
+    return [side for path in paths for side in _sides(path)]
+
+
+def _sides(path: str) -> list[Side]:
+    try:
+        with open(path, "rb") as file:
+            found = json.load(file)
+        terms = Terms(int(found["seed"]), int(found["buckets"]), bool(found["offsets"]))
+        sides = [Side(path, terms, frozenset(found["keys_of"]), row) for row in found["logs"]]
+        for side in sides:
+            int(side.row["digest"], 16), _tp(side.row), int(side.row["at"]), int(side.row["from"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadUsage(f"{path}: expected what `cleanerd digest -o json` writes ({error!r})") from None
+    return sides
+
+
+def _tp(row: Row) -> TopicPartition:
+    return TopicPartition(str(row["topic"]), int(row["partition"]))
+
+
+def compare(
+    sides: Sequence[Side], listed: Callable[[Side, Sequence[int]], Side | None] | None = None
+) -> list[Comparison]:
+    """Each log of each report with the first one of its name. A log that has only one side is not there.
+
+    `listed`: looks up the keys of some buckets on a side, None where that is not possible.
+    """
+    by_log: dict[TopicPartition, list[Side]] = defaultdict(list)
+    for side in sides:
+        by_log[_tp(side.row)].append(side)
+    found = []
+    for tp, (first, *others) in sorted(by_log.items()):
+        found += [_compared(tp, (first, other), listed) for other in others]
+    return found
+
+
+def _compared(
+    tp: TopicPartition,
+    sides: tuple[Side, Side],
+    listed: Callable[[Side, Sequence[int]], Side | None] | None,
+) -> Comparison:
+    why = _why_not(*sides)
+    if why is not None:
+        return Comparison(tp, sides, "not_comparable", why)
+    one, other = (side.row for side in sides)
+    mine, theirs = one["bucket_sums"], other["bucket_sums"]
+    buckets = sorted(
+        int(bucket) for bucket in mine.keys() | theirs.keys() if mine.get(bucket) != theirs.get(bucket)
+    )
+    no_key = one["no_key_digest"] != other["no_key_digest"]
+    note = (
+        f"records without a key differ: {one['no_key_records']} and {other['no_key_records']}; a cleaning removes them"
+        if no_key
+        else None
+    )
+    is_without_keys = not (one["keys"] or other["keys"])
+    result = Comparison(
+        tp, sides, "differs" if buckets or (no_key and is_without_keys) else "equal", note, buckets
+    )
+    if buckets and listed is not None:
+        sides_listed = tuple(_with_keys(side, buckets, listed) for side in sides)
+        if sides_listed[0] is not None and sides_listed[1] is not None:
+            result.keys = _different(sides_listed[0], sides_listed[1])
+    elif buckets and all(side.keys_of >= set(buckets) for side in sides):
+        result.keys = _different(*sides)
+    return result
+
+
+def _with_keys(
+    side: Side, buckets: Sequence[int], listed: Callable[[Side, Sequence[int]], Side | None]
+) -> Side | None:
+    return side if side.keys_of >= set(buckets) else listed(side, buckets)
+
+
+def _different(one: Side, other: Side) -> list[Row]:
+    mine, theirs = ({row["key"]: row for row in side.row["listed"]} for side in (one, other))
+    return [
+        {"key": key, "sides": [_place(mine.get(key)), _place(theirs.get(key))]}
+        for key in sorted(mine.keys() | theirs.keys())
+        if mine.get(key, {}).get("hash") != theirs.get(key, {}).get("hash")
+    ]
+
+
+def _place(row: Mapping[str, Any] | None) -> Row | None:
+    return None if row is None else {"offset": row["offset"], "timestamp_ms": row["timestamp_ms"]}
+
+
+def _why_not(one: Side, other: Side) -> str | None:
+    if one.terms != other.terms:
+        return "seed, buckets or --no-offsets are not the same"
+    if not one.terms.with_offsets:
+        return None
+    mine, theirs = one.row, other.row
+    if mine["at"] != theirs["at"]:
+        least = max(mine["cleaned_to"], theirs["cleaned_to"])
+        most = min(mine["stable_end"], theirs["stable_end"])
+        what = f"one is at offset {mine['at']}, the other at {theirs['at']}"
+        if least <= most:
+            return f"{what}; ask both --at {most}"
+        return f"{what}; one is cleaned up to {least}, the other decided up to {most}: try again when it has caught up"
+    if mine["from"] != theirs["from"]:
+        start = max(mine["log_start"], theirs["log_start"])
+        return f"one begins at offset {mine['from']}, the other at {theirs['from']}; ask both --from {start}"
+    return None

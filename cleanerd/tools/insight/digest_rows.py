@@ -1,0 +1,301 @@
+"""The records of one part of a log that may count in its digest, and which of them do: steps of `insight.digest`.
+
+A task keeps the newest record of each key of its part and ships 32 bytes for it, by bucket; `merge` resolves a bucket. Where
+the marker of a transaction lies in a later part, the driver adds what it adds.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from cleanerd.errors import CleanerdError, LogUncleanable, SourceChanged, guarded, portable
+from cleanerd.format.head import CONTROL, TRANSACTIONAL
+from cleanerd.kernels.fingerprint import bucket_shift
+from cleanerd.kernels.judge import mark_aborted
+from cleanerd.kernels.newest import mark_superseded, new_set, split_by_bucket, survivors
+from cleanerd.kernels.tables import EVENT, EventKind, Table, joined
+from cleanerd.tools.kernels.columns import gather, key_fields
+from cleanerd.tools.kernels.digest import Hashes, add_markers, add_up, hash_records
+
+from .live import views
+from .records import LogRange, read_slices
+from .walk import Sound
+
+MODULUS = 1 << 128
+_SECOND_KEY = 0x636C65616E657264  # "cleanerd"
+_NO_HASH, _NO_NUMBER = np.empty((0, 2), np.uint64), np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What two digests must have in common to be compared. `buckets`: a power of two."""
+
+    seed: int = 0
+    buckets: int = 256
+    with_offsets: bool = True
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Of the hashes."""
+        return self.seed, _SECOND_KEY
+
+    def buckets_of(self, fingerprints: Hashes) -> npt.NDArray[np.int64]:
+        """Of each of some keys."""
+        if self.buckets == 1:
+            return np.zeros(len(fingerprints), np.int64)
+        return (fingerprints[:, 0] >> bucket_shift(self.buckets)).astype(np.int64)
+
+
+class ListedKey(NamedTuple):
+    """A key that counts, with its newest record."""
+
+    bucket: int
+    key: bytes
+    offset: int
+    timestamp_ms: int
+    hash: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartSeen:
+    """What a task tells of its part, beside the rows that it ships.
+
+    `ends`: (first offset, last offset) of its batches from `dense_from` on, and the first gap in them, -1 for none; None
+    without any. `markers`: the first one of each producer. `hidden`: producers with aborted records behind which it has no
+    marker. `no_key`: number and sum of the records without a key.
+    """
+
+    ends: tuple[int, int, int] | None
+    markers: Table
+    hidden: dict[int, int]  # to the offset of such a record
+    no_key: tuple[int, int]
+    listed: list[tuple[ListedKey, int]]  # with the producer whose marker is not met, -1 for none
+
+
+class BucketRows(NamedTuple):
+    """The newest records of one part in one bucket of the exchange. A tuple: thousands of them are pickled."""
+
+    log: int
+    order: int  # of the part among those of its log
+    rows: int
+    shipped: Any  # `block_store.Shipped`
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of log whose reading takes about as long as resolving them."""
+        return 2 * int(self.shipped.nbytes)
+
+    def load(self) -> tuple[Hashes, Hashes, npt.NDArray[np.int64]]:
+        """Fingerprints, hashes, and producers whose marker is not met, if there are any. Raises OSError, EOFError."""
+        stored = self.shipped if isinstance(self.shipped, np.ndarray) else self.shipped.load()
+        words = stored.view(np.uint64)
+        pairs, producers = words[: 4 * self.rows].reshape(2, -1, 2), words[4 * self.rows :].view(np.int64)
+        return pairs[0], pairs[1], producers
+
+
+class MergedBucket(NamedTuple):
+    """What counts of a bucket of the exchange: sums by bucket of the digest, and, by (part, producer, bucket), how many of
+    these have their marker in a later part.
+    """
+
+    log: int
+    sums: dict[int, int]
+    keys: int
+    open: dict[tuple[int, int, int], int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DigestTask:
+    """Read one part of a log; `order` rises with the offsets. `exchanged` buckets from `first_bucket` on are the log's.
+
+    Records from `at` on do not count. Gaps are looked for from `dense_from` on. `wanted`: list the keys of these buckets.
+    """
+
+    log: int
+    order: int
+    part: LogRange
+    at: int
+    dense_from: int
+    first_bucket: int
+    exchanged: int
+    wanted: frozenset[int]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of log."""
+        return self.part.size_bytes
+
+    def run(self, terms: Terms) -> "_Rows":
+        """Raises CorruptFile, LogUncleanable, OSError; SourceChanged where records were deleted meanwhile."""
+        for view in views(self.part, "read_committed"):
+            try:
+                found = _Rows(self, terms)
+                for sound in read_slices(view):
+                    found.add(sound, view)
+            except SourceChanged:
+                continue
+            found.finish()
+            return found
+        raise AssertionError("`views` raises")
+
+
+class _Rows:
+    """The records of a part that may count; after `finish` the newest of each key."""
+
+    def __init__(self, task: DigestTask, terms: Terms) -> None:
+        self._task, self._terms = task, terms
+        self._columns: list[tuple[Any, ...]] = [(_NO_HASH, _NO_HASH, _NO_NUMBER, _NO_NUMBER)]
+        self._events: list[Table] = []
+        self._aborted: list[Table] = []
+        self._no_key = np.zeros((1, 3), np.uint64)
+        self._ends: tuple[int, int, int] | None = None
+        self._named: list[tuple[int, bytes, int]] = []  # row, key, time
+        self._rows = 0
+
+    def add(self, found: Sound, view: LogRange) -> None:
+        """The records of a slice."""
+        task, terms, batches, records = self._task, self._terms, found.piece.batches, found.part.records
+        is_new, attributes = batches["magic"] == 2, batches["attributes"]
+        aborted = mark_aborted(batches, view.aborted)
+        fingerprints, hashes, chosen = hash_records(
+            found.piece.raw, found.part.expanded, batches, records, aborted | (is_new & (attributes & CONTROL != 0)),
+            (task.part.start_offset, min(task.at, task.part.end_offset)), terms.key, self._no_key,
+            with_place=terms.with_offsets,
+        )  # fmt: skip
+        in_transaction = is_new & (attributes & TRANSACTIONAL != 0)
+        if terms.with_offsets and in_transaction.any():
+            self._events.append(found.events())
+            mine = slice(found.part.begin, found.part.end)
+            self._aborted.append(batches[mine][aborted[mine] & (batches["count"][mine] > 0)])
+        else:
+            in_transaction[:] = False
+        producers = np.where(in_transaction, batches["producer_id"], -1)[records["batch"][chosen]]
+        if task.wanted:
+            here = np.flatnonzero(np.isin(terms.buckets_of(fingerprints), list(task.wanted)))
+            self._name(found, here, records[chosen[here]])
+        self._columns.append((fingerprints, hashes, producers, records["offset"][chosen]))
+        self._rows += len(chosen)
+        self._look_for_gaps(found.batches)
+
+    def _name(self, found: Sound, rows: npt.NDArray[np.int64], records: Table) -> None:
+        ends, data = gather(found.piece.raw, found.part.expanded, found.piece.batches, key_fields(records))
+        bounds = ends.tolist()
+        for i, row in enumerate(rows.tolist()):
+            key = data[bounds[i] : bounds[i + 1]].tobytes()
+            self._named.append((self._rows + row, key, int(records["timestamp"][i])))
+
+    def _look_for_gaps(self, batches: Table) -> None:
+        batches = batches[batches["base_offset"] >= self._task.dense_from]
+        if not len(batches):
+            return
+        first, last = batches["base_offset"], batches["last_offset"]
+        start, previous, gap = self._ends or (int(first[0]), int(first[0]) - 1, -1)
+        is_whole = (batches["count"] == last - first + 1) & (np.append(previous, last[:-1]) + 1 == first)
+        if gap < 0 and not is_whole.all():
+            gap = int(first[np.argmin(is_whole)])
+        self._ends = start, int(last[-1]), gap
+
+    def finish(self) -> None:
+        """Keep the newest record of each key. Raises LogUncleanable for aborted records without their marker."""
+        fingerprints, hashes, producers, offsets = map(np.concatenate, zip(*self._columns, strict=True))
+        self._columns.clear()
+        events = joined(self._events, EVENT)
+        events = events[np.isin(events["kind"], [EventKind.ABORT, EventKind.COMMIT])]
+        self._markers = events[np.lexsort((events["offset"], events["producer_id"]))]
+        self._hidden = self._check_aborted()
+        add_markers(hashes, producers, offsets, self._markers, self._task.at, self._terms.key)
+        superseded = mark_superseded(fingerprints, 0, new_set(len(fingerprints)))
+        named = [one for one in self._named if not superseded[one[0]]]
+        buckets = self._terms.buckets_of(fingerprints[[row for row, _, _ in named]])
+        self._listed = [
+            (ListedKey(bucket, key, int(offsets[row]), time_ms, number_of(hashes[row])), int(producers[row]))
+            for bucket, (row, key, time_ms) in zip(buckets.tolist(), named, strict=True)
+        ]
+        self._fingerprints, self._hashes = survivors(fingerprints, superseded), survivors(hashes, superseded)
+        self._producers = producers[~superseded]
+
+    def _check_aborted(self) -> dict[int, int]:
+        """Producers with aborted records behind which no marker lies here, with the offset of one. Raises as `finish`."""
+        open_here: dict[int, int] = {}
+        for batches in self._aborted:
+            for producer in np.unique(batches["producer_id"]).tolist():
+                markers = self._markers[self._markers["producer_id"] == producer]
+                offsets = batches["last_offset"][batches["producer_id"] == producer]
+                behind = np.searchsorted(markers["offset"], offsets)
+                met = behind < len(markers)
+                is_wrong = markers["kind"][behind[met]] != EventKind.ABORT
+                if is_wrong.any():
+                    raise no_marker(producer, int(offsets[met][np.argmax(is_wrong)]))
+                if not met.all():
+                    open_here[producer] = int(offsets[-1])
+        return open_here
+
+    def seen(self) -> PartSeen:
+        """What the driver keeps."""
+        _, first = np.unique(self._markers["producer_id"], return_index=True)
+        no_key = int(self._no_key[0, 2]), number_of(self._no_key[0])
+        return PartSeen(self._ends, self._markers[first], self._hidden, no_key, self._listed)
+
+    def shipped(self, put: Callable[[Any], Any]) -> dict[int, BucketRows]:
+        """The rows by bucket of the exchange."""
+        task, columns = self._task, [self._fingerprints, self._hashes]
+        numbers = np.zeros(len(self._fingerprints), np.int32)
+        if task.exchanged > 1:  # no bit that names a bucket of the digest
+            numbers = (self._fingerprints[:, 1] >> bucket_shift(task.exchanged)).astype(np.int32)
+        if (self._producers >= 0).any():
+            columns.append(np.repeat(self._producers.view(np.uint64), 2).reshape(-1, 2))
+        by_bucket = [split_by_bucket(column, numbers, task.exchanged) for column in columns]
+        rows = {}
+        for bucket, fingerprints in by_bucket[0].items():
+            words = [fingerprints.reshape(-1), by_bucket[1][bucket].reshape(-1)]
+            words += [column[bucket][:, 0] for column in by_bucket[2:]]
+            stored = put(np.concatenate(words).view(np.uint8))
+            rows[task.first_bucket + bucket] = BucketRows(task.log, task.order, len(fingerprints), stored)
+        return rows
+
+
+def no_marker(producer_id: int, offset: int) -> LogUncleanable:
+    """The error for aborted records whose marker is gone."""
+    return LogUncleanable(
+        f"the record of producer {producer_id} at offset {offset} is aborted, and the marker that says so is gone: "
+        "consumers leave out what this producer wrote later"
+    )
+
+
+def number_of(words: Hashes) -> int:
+    """128 bits as a number."""
+    return int(words[1]) << 64 | int(words[0])
+
+
+def read_parts(
+    tasks: Iterable[DigestTask], terms: Terms, put: Callable[[Any], Any]
+) -> Iterator[tuple[PartSeen | CleanerdError, dict[int, BucketRows]]]:
+    """The first step: an answer for each task."""
+    for task in tasks:
+        found = portable(guarded(partial(task.run, terms), task.part.ranges[0].path))
+        if isinstance(found, CleanerdError):
+            yield found, {}
+        else:
+            yield found.seen(), found.shipped(put)
+
+
+def merge(values: Sequence[BucketRows], terms: Terms) -> MergedBucket:
+    """The second step: all rows of a bucket of the exchange. Raises OSError, EOFError."""
+    table = new_set(sum(one.rows for one in values))
+    sums, counts = np.zeros((terms.buckets, 2), np.uint64), np.zeros(terms.buckets, np.int64)
+    still_open: dict[tuple[int, int, int], int] = {}
+    for one in sorted(values, key=lambda one: -one.order):
+        fingerprints, hashes, producers = one.load()
+        superseded = mark_superseded(fingerprints, 0, table)
+        add_up(fingerprints, hashes, superseded, bucket_shift(terms.buckets), sums, counts)
+        if len(producers):
+            alive = ~superseded & (producers >= 0)
+            pairs = np.stack([producers[alive], terms.buckets_of(fingerprints[alive])], axis=1)
+            for pair, count in zip(*np.unique(pairs, axis=0, return_counts=True), strict=True):
+                still_open[one.order, int(pair[0]), int(pair[1])] = int(count)
+    found = {bucket: number_of(sums[bucket]) for bucket in np.flatnonzero(counts).tolist()}
+    return MergedBucket(values[0].log, found, int(counts.sum()), still_open)
