@@ -156,7 +156,7 @@ def triggers(daemon: DaemonProcess) -> list[str]:
 
 # -- without leases ------------------------------------------------------------------------------------------------
 
-SYNC_MS = 5
+SYNC_MS = 10
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
 
@@ -211,7 +211,7 @@ def test_without_leases_a_slice_ends_in_time_and_three_times_as_long_is_left_to_
     with without_leases(world.a / names.LOCK):
         views = commits.try_all(map(world.log, TOPICS), lambda _: True)
     assert {(view.topic, view.outcome) for view in views} == {(topic, "committed") for topic in TOPICS}
-    assert len(held_s) >= 2
+    assert len(held_s) > 2
     assert max(held_s) <= 2 * HOLD_S
     assert paused_s == pytest.approx([3 * held for held in held_s])
 
