@@ -81,7 +81,6 @@ class Directory(CommitHost):
         self._log_dir = log_dir
         self.path = log_dir.path
         self._found = found
-        self._topic_config = run.request.topic_config
         self.committer = Committer(log_dir, self, SliceSize(OF_A_JOB), run.brokers)
 
     def attempt(self, step: Callable[[], _T]) -> _T | None:
@@ -183,17 +182,14 @@ class Directory(CommitHost):
         found = attempt(partial(manifest_names, partition), partition.path)
         return not isinstance(found, CleanerdError) and bool(found)
 
-    def begin(self, logs: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
-        """Policies may have changed since the run began."""
-        self._topic_config = self._run.configured.now()
-        return logs
-
     def check(self, tp: TopicPartition, round_end: int) -> None:
         """Whether a result is still wanted, by what is known now.
 
-        Raises PolicyChanged; Aborted, and what else is wrong, if that is not known: it may wait.
+        Raises PolicyChanged; Aborted if that is not known, for it may wait; what else is wrong.
         """
-        configuration, request = self._run.configured.for_deletion(), self._request
+        configuration, request = guarded(self._run.configured.now, self.path), self._request
+        if isinstance(configuration, CleanerdError):
+            raise Aborted(str(configuration)) from configuration
         now = LogDir.at(self._log_dir.files, self.path, self._log_dir.clock, self._log_dir.log_dirs)
         alone = left_alone(now, [tp], configuration, request.topics, request.assumed, has_begun=True)
         if alone and configuration is not None:
@@ -201,7 +197,8 @@ class Directory(CommitHost):
             raise (PolicyChanged if unknown is None else Aborted)(
                 f"{self._log_dir.partition(tp).path}: {alone[tp]}"
             )
-        check_wanted(self._log_dir, tp, self._topic_config(tp.topic), round_end)
+        topic_config = request.topic_config if configuration is None else configuration.topic
+        check_wanted(self._log_dir, tp, topic_config(tp.topic), round_end)
 
     def check_expired(self, tp: TopicPartition) -> None:
         """Whether what has expired may still go: a replica may be away since it was planned."""
@@ -345,7 +342,7 @@ class Directory(CommitHost):
         """
         if not self._found or self._log_dir.owner is Owner.LIVE_BROKER:
             return
-        configuration = self._run.configured.for_deletion()
+        configuration = self._run.configured.now()
         topic_config = self._request.topic_config
         if configuration is not None:
             topic_config = Knowledge(self._log_dir, configuration, self._request.assumed).limits

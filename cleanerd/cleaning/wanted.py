@@ -6,8 +6,6 @@ max.compaction.lag.ms or dirty ratio makes a cleaning due or not, never wrong. S
 cleaner is to take the log next. A result that waits is committed all the same, unless the broker's cleaner was there first.
 """
 
-from collections.abc import Callable
-
 from cleanerd.cleaning.result import CleanRequest
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import TopicConfig
@@ -22,7 +20,7 @@ from cleanerd.storage.metadata_tail import MetadataTail
 
 
 class ConfiguredNow:
-    """`request.topic_config`, with what the cluster has changed since: by its metadata log, where that can be read."""
+    """`request.configuration`, with what the cluster has changed since, by its metadata log."""
 
     def __init__(self, request: CleanRequest, files: Files) -> None:
         self._request, self._files = request, files
@@ -31,22 +29,13 @@ class ConfiguredNow:
         self._tail = MetadataTail(files, [metadata.directory]) if metadata and metadata.is_whole else None
         self._is_read = False  # what could not be read is read again, news or not
 
-    def now(self) -> Callable[[str], TopicConfig]:
-        """With the changes since the last call; as the request has it where they cannot be read."""
-        found = self._look()
-        return found.topic if isinstance(found, Configuration) else self._request.topic_config
-
-    def for_deletion(self) -> Configuration | None:
-        """As `now`, for what cannot be taken back; None where the host has asked. Raises CleanerdError if not known."""
-        found = self._look()
-        if isinstance(found, CleanerdError):
-            raise found
-        return found
-
-    def _look(self) -> Configuration | CleanerdError | None:
+    def now(self) -> Configuration | None:
+        """With the changes since the last call; None where the host has asked. Raises CleanerdError if not known."""
         if self._tail is not None and (self._tail.has_changed() or not self._is_read):
             self._found = guarded(self._read, self._request.config.metadata_log_dir)
             self._is_read = isinstance(self._found, Configuration)
+        if isinstance(self._found, CleanerdError):
+            raise self._found
         return self._found
 
     def _read(self) -> Configuration:

@@ -21,18 +21,43 @@ from cleanerd.format.errors import FormatError
 from cleanerd.format.head import HEADER_SIZE
 from cleanerd.format.metadata_records import parse_metadata_record
 from cleanerd.format.names import FileKind, segment_path
-from cleanerd.storage.metadata_log import index_position, starts_batch
+from cleanerd.storage.metadata_log import Batch, index_position, starts_batch
 from cleanerd.storage.partition_dir import bases_of
 
 
 @dataclass(frozen=True, slots=True)
-class _Mark:
-    """How far the newest segment was read: `end` is the byte after the batch at `position`."""
+class Mark:
+    """How far a segment was read: `end` is the byte after its last whole batch, which is at `position`."""
 
     path: str
     position: int
     header: bytes
     end: int
+
+    @classmethod
+    def of(cls, path: str, start: int, data: bytes) -> "Mark":
+        """In what a segment holds from byte `start` on."""
+        *_, (position, size_bytes) = [(0, 0), *_whole_batches(data)]
+        header = data[position : position + min(size_bytes, HEADER_SIZE)]
+        return cls(path, start + position, header, start + position + size_bytes)
+
+    def is_there(self) -> bool:
+        """Whether that batch is where it was. Raises OSError."""
+        with regular_file(self.path) as file:
+            file.seek(self.position)
+            return file.read(len(self.header)) == self.header
+
+    def read_on(self) -> tuple["Mark", list[Batch]]:
+        """What follows, and the mark behind it.
+
+        Raises: `FormatError` for a record that cannot be read, or another batch where the last one was; OSError.
+        """
+        data = _read_from(self.path, self.position)
+        if not data.startswith(self.header) or len(data) < self.end - self.position:
+            raise FormatError(self.position, "the batch that was there", "another one")
+        new = [at for at, _ in _whole_batches(data) if self.position + at >= self.end]
+        batches = [(self.position + at, *decode_batch(data, at)) for at in new]
+        return Mark.of(self.path, self.position, data), batches
 
 
 class MetadataTail:
@@ -41,7 +66,7 @@ class MetadataTail:
     def __init__(self, files: Files, directories: Sequence[str]) -> None:
         self._files = files
         self._directories = directories
-        self._mark: _Mark | None = None
+        self._mark: Mark | None = None
 
     def has_changed(self) -> bool:
         """Whether something that matters may have come since the last call. Never raises.
@@ -54,8 +79,8 @@ class MetadataTail:
             if path is None:
                 return before is not None
             if before is not None and before.path == path:
-                self._mark, matters = _read_on(before)
-                return matters
+                self._mark, batches = before.read_on()
+                return any(map(_matters, batches))
             self._mark = self._end_of(path)
         except (OSError, FormatError):
             pass
@@ -68,36 +93,17 @@ class MetadataTail:
                 return segment_path(directory, bases[-1], FileKind.LOG)
         return None
 
-    def _end_of(self, path: str) -> _Mark:
+    def _end_of(self, path: str) -> Mark:
         """Mark at the last whole batch of a segment that was not read before."""
         start = index_position(self._files, path)
         data = _read_from(path, start)
         if start and not starts_batch(data, 0):
             start, data = 0, _read_from(path, 0)
-        return _mark(path, start, data, _whole_batches(data))
-
-
-def _read_on(mark: _Mark) -> tuple[_Mark, bool]:
-    """Read what follows the mark: the new mark, and whether a record matters.
-
-    Raises: `FormatError` for a record that cannot be read, or another batch where the last one was.
-    """
-    data = _read_from(mark.path, mark.position)
-    if not data.startswith(mark.header) or len(data) < mark.end - mark.position:
-        raise FormatError(mark.position, "the batch that was there", "another one")
-    batches = _whole_batches(data)
-    new = [position for position, _ in batches if mark.position + position >= mark.end]
-    return _mark(mark.path, mark.position, data, batches), any(_matters(data, position) for position in new)
-
-
-def _mark(path: str, start: int, data: bytes, batches: list[tuple[int, int]]) -> _Mark:
-    position, size_bytes = batches[-1] if batches else (0, 0)
-    header = data[position : position + min(size_bytes, HEADER_SIZE)]
-    return _Mark(path, start + position, header, start + position + size_bytes)
+        return Mark.of(path, start, data)
 
 
 def _whole_batches(data: bytes) -> list[tuple[int, int]]:
-    """Positions and sizes in bytes."""
+    """Positions and sizes in bytes; what follows is being written."""
     batches = []
     with suppress(FormatError):
         for position, size_bytes, _ in iterate_batches(data):
@@ -111,8 +117,8 @@ def _read_from(path: str, position: int) -> bytes:
         return file.read()
 
 
-def _matters(data: bytes, position: int) -> bool:
-    header, records = decode_batch(data, position)
+def _matters(batch: Batch) -> bool:
+    _, header, records = batch
     if header.is_control:
         return any(parse_control_key(record.key) is ControlType.KRAFT_VOTERS for record in records)
     return any(parse_metadata_record(record.value or b"") is not None for record in records)

@@ -14,7 +14,7 @@ Up to two hundred thousand partitions: only those with a replica on this node ar
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from uuid import UUID
@@ -22,7 +22,7 @@ from uuid import UUID
 from cleanerd.env.files import Files, regular_file
 from cleanerd.errors import CorruptFile
 from cleanerd.format import names
-from cleanerd.format.batch import decode_batch, iterate_batches, parse_header
+from cleanerd.format.batch import parse_header
 from cleanerd.format.errors import FormatError
 from cleanerd.format.head import HEADER_SIZE
 from cleanerd.format.metadata_records import (
@@ -41,6 +41,7 @@ from cleanerd.storage.metadata_log import (
     snapshot_batches,
     snapshot_names,
 )
+from cleanerd.storage.metadata_tail import Mark
 from cleanerd.storage.partition_dir import bases_of
 
 _NO_EPOCH = -1
@@ -156,16 +157,6 @@ def _changed(before: _Partition, change: PartitionChange, at_ms: int) -> _Partit
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    """How far the newest segment was read: `end` is the byte after the batch at `position`."""
-
-    path: str
-    position: int
-    header: bytes
-    end: int
-
-
 class Replicas:
     """Of one node, by the metadata log in `directory`; thread-safe."""
 
@@ -175,7 +166,7 @@ class Replicas:
         self._directory = directory
         self._mutex = threading.Lock()
         self._state = _State(node_id)
-        self._mark: _Mark | None = None
+        self._mark: Mark | None = None
         self._is_read = False  # up to the mark, and not beyond
         self._compared = set[str]()  # snapshots
         self._times_ms: dict[str, int] = {}  # of snapshots
@@ -221,7 +212,7 @@ class Replicas:
         self._state, self._mark = state, mark
         self._compared.clear()
 
-    def _read_all(self) -> tuple[_State, _Mark | None]:
+    def _read_all(self) -> tuple[_State, Mark | None]:
         state, last = _State(self.node_id), None
         for path, batch, offset in newest_batches(self._files, self._directory):
             try:
@@ -236,24 +227,17 @@ class Replicas:
             file.seek(position)
             head = file.read(HEADER_SIZE)
         is_same = parse_header(head) == header
-        return state, _Mark(path, position, head, position + header.size_bytes) if is_same else None
+        return state, Mark(path, position, head, position + header.size_bytes) if is_same else None
 
-    def _read_on(self, mark: _Mark | None) -> bool:
+    def _read_on(self, mark: Mark | None) -> bool:
         """Apply what follows the mark; whether all of it was what it should be."""
         assert mark is not None
-        with regular_file(mark.path) as file:
-            file.seek(mark.position)
-            data = file.read()
-        last = mark
         try:
-            for position, size_bytes in _whole_batches(data):
-                at = mark.position + position
-                if at >= mark.end:
-                    self._state.replay((at, *decode_batch(data, position)), is_log=True)
-                    last = _Mark(mark.path, at, data[position : position + HEADER_SIZE], at + size_bytes)
+            self._mark, batches = mark.read_on()
+            for batch in batches:
+                self._state.replay(batch, is_log=True)
         except FormatError:
             return False
-        self._mark = last
         return True
 
     def _compare(self, settled_by_ms: int) -> None:
@@ -277,23 +261,12 @@ class Replicas:
         return self._times_ms.get(name, _NEVER_MS)
 
 
-def _was_truncated(mark: _Mark, segments: Sequence[str]) -> bool:
+def _was_truncated(mark: Mark, segments: Sequence[str]) -> bool:
     """Whether something else is where the mark is. A segment that lay before all others was deleted with a snapshot."""
     try:
-        with regular_file(mark.path) as file:
-            file.seek(mark.position)
-            return file.read(HEADER_SIZE) != mark.header
+        return not mark.is_there()
     except FileNotFoundError:
         return not segments or segments[0] < mark.path
-
-
-def _whole_batches(data: bytes) -> Iterator[tuple[int, int]]:
-    """Positions and sizes in bytes; what follows is being written."""
-    try:
-        for position, size_bytes, _ in iterate_batches(data):
-            yield position, size_bytes
-    except FormatError:
-        return
 
 
 class FollowedReplicas:

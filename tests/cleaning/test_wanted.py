@@ -1,23 +1,28 @@
 """The last question before a commit: what forbids it, and what a mute is not."""
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from cleanerd.cleaning.result import CleanRequest
+from cleanerd.broker_agent.brokers import LiveBrokers
+from cleanerd.cleaning.clean import Cleaner
+from cleanerd.cleaning.directory import Directory, Run
+from cleanerd.cleaning.result import CleanRequest, Progress
 from cleanerd.cleaning.wanted import ConfiguredNow, check_wanted
 from cleanerd.config.load import resolve
 from cleanerd.config.model import TopicConfig
 from cleanerd.config.sources import read_sources
-from cleanerd.env.clock import FixedNow
+from cleanerd.env.clock import FixedNow, SystemClock
 from cleanerd.env.files import RealFiles
-from cleanerd.errors import PolicyChanged
+from cleanerd.errors import Aborted, CorruptFile, PolicyChanged
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.metadata_log import find_metadata
 from tests.cleaning.logs import RECORDS, write_logs
+from tests.cleaning.test_knowledge import LOG, Stopped
 from tests.sim.hooked import HookedFiles
-from tests.storage.metadata import SAMPLE_ID, TOPIC, batch, config, log, topic
+from tests.storage.metadata import SAMPLE_ID, SAMPLE_TOPIC, TOPIC, batch, config, log, topic
 
 CONFIG = TopicConfig(cleanup_policy=("compact",))
 NOW_MS = 10_000_000
@@ -44,7 +49,7 @@ def test_a_policy_or_a_lag_that_forbids_the_cleaning_forbids_the_commit(log_dir:
 
 
 def test_a_run_sees_what_the_cluster_has_changed_since_it_began(tmp_path: Path) -> None:
-    """What the command line says goes on to hold; what cannot be read any more is as it was, and read again."""
+    """What the command line says goes on to hold; what cannot be read any more is not known, and read again."""
     lag, place = "min.compaction.lag.ms", tmp_path / "__cluster_metadata-0"
     read = list[str]()
     files = HookedFiles(lambda call, path: read.append(path) if call == "read" else None)
@@ -60,7 +65,9 @@ def test_a_run_sees_what_the_cluster_has_changed_since_it_began(tmp_path: Path) 
         before, configured = known.topic("t"), ConfiguredNow(request, files)
 
         def now(configured: ConfiguredNow = configured) -> TopicConfig:
-            return configured.now()("t")
+            found = configured.now()
+            assert found is not None
+            return found.topic("t")
 
         assert now() == before
         changed = [
@@ -76,7 +83,34 @@ def test_a_run_sees_what_the_cluster_has_changed_since_it_began(tmp_path: Path) 
         assert len(read) == reads, "no news"
         log(place, log_0=b"x" * 100 + batch(0, frames))
         for _ in range(2):
-            assert now() == before
+            with pytest.raises(CorruptFile):
+                now()
             assert len(read) > reads, "it cannot be known that nothing has changed"
             reads = len(read)
         log(place, log_0=batch(0, frames))
+
+
+def test_a_result_waits_where_it_is_not_known_whether_it_is_wanted(tmp_path: Path) -> None:
+    """Nothing proves a change: settings that no quorum may have accepted, a metadata log that cannot be read (rule A.5)."""
+    files, stopped, path = RealFiles(), Stopped(tmp_path / "logs"), str(tmp_path / "logs")
+    known = resolve(read_sources(None), find_metadata(files, [path], ""))
+    request = CleanRequest(
+        config=known.broker, topic_config=known.topic, log_dirs=(path,), configuration=known
+    )
+    brokers, configured = (
+        LiveBrokers(files, SystemClock(), lambda: known.broker),
+        ConfiguredNow(request, files),
+    )
+    run = Run(request, cast("Cleaner", None), cast("Progress", None), brokers, configured, {})
+    directory = Directory(run, LogDir.at(files, path, SystemClock()), [LOG])
+    directory.check(LOG, RECORDS)
+    policy = config(TOPIC, "orders", "cleanup.policy", "delete")
+    stopped.write_metadata(SystemClock().now_ms(), last=policy)
+    with pytest.raises(Aborted, match="may never have been accepted"):
+        directory.check(LOG, RECORDS)
+    stopped.write_metadata(SystemClock().now_ms(), voters='{"voterId":1}', last=policy)
+    with pytest.raises(PolicyChanged):
+        directory.check(LOG, RECORDS)
+    log(tmp_path / "logs" / "__cluster_metadata-0", log_0=b"x" * 100 + batch(0, [SAMPLE_TOPIC]))
+    with pytest.raises(Aborted, match=r"\.log: at byte 16"):
+        directory.check(LOG, RECORDS)
