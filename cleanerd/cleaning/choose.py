@@ -10,6 +10,7 @@ from cleanerd.cleaning.horizons import read_horizons
 from cleanerd.cleaning.result import Basis, CleaningOutcome, CleanRequest, LogResult
 from cleanerd.config.model import CleanerdConfig, TopicConfig
 from cleanerd.config.settings import DEFAULT
+from cleanerd.env.clock import booted_ms
 from cleanerd.env.files import Files
 from cleanerd.env.pace import Pace
 from cleanerd.errors import CleanerdError, CorruptFile, attempt
@@ -25,16 +26,18 @@ from cleanerd.policy.cleanable import (
 from cleanerd.policy.tombstones import Stay
 from cleanerd.storage.changed import changed_while_read, stamps
 from cleanerd.storage.checkpoints import read_leader_epochs
-from cleanerd.storage.log_dir import LogDir
+from cleanerd.storage.log_dir import LogDir, Owner
 from cleanerd.storage.partition_dir import log_size
 from cleanerd.storage.scan import Checkpoints, PartitionSnapshot
 from cleanerd.storage.stability import Stability, read_stability
 from cleanerd.storage.staged import StagedGroup
+from cleanerd.storage.unflushed import as_flushed
 from cleanerd.units import utc
 
 _NO_MAX_LAG = 2**63 - 1
 _LOOK_AGAIN_MS = 60_000
 """Least time before a log that is held back is looked into again."""
+_IN_ANY_ORDER = Stay("a rescue takes segments in the order of what they free")
 PaceOf = Callable[[TopicPartition], Pace]
 """The pace at which a log may be read."""
 
@@ -117,6 +120,7 @@ def partitions(log_dir: LogDir, request: CleanRequest) -> list[TopicPartition]:
         if tp.topic != names.CLUSTER_METADATA_TOPIC
         and (request.topics is None or tp.topic in request.topics)
         and (request.partitions is None or tp.partition in request.partitions)
+        and (request.logs is None or tp in request.logs)
         and os.path.isdir(log_dir.partition(tp).path)
     ]
 
@@ -200,6 +204,10 @@ def _examine(
     snapshot = log_dir.scan(tp, checkpoints, first_batch_timestamps=with_timestamps, pace=pace, staged=staged)
     if snapshot is None:
         return LogResult.of(tp, log_dir.path, "skipped", "the directory holds no segment")
+    if snapshot.is_kafka and not snapshot.is_reported and log_dir.owner is Owner.STOPPED_BROKER:
+        snapshot = as_flushed(snapshot, booted_ms())
+        if names.REPLICATION_CHECKPOINT in snapshot.unlisted and request.is_only_replica(log_dir, tp):
+            snapshot = replace(snapshot, high_watermark=snapshot.log_end_offset)  # nobody else has to have it
     stability = read_stability(
         log_dir.files,
         snapshot,
@@ -212,9 +220,7 @@ def _examine(
         config.min_cleanable_dirty_ratio, config.min_compaction_lag_ms, config.max_compaction_lag_ms
     )
     found = cleanable_range(facts, compaction, now_ms)
-    candidate = Candidate(
-        snapshot, stability, found, config, epochs, request.why_tombstones_stay(log_dir, tp)
-    )
+    candidate = Candidate(snapshot, stability, found, config, epochs, _why_stay(log_dir, tp, request))
     if not found.is_empty and (request.force or is_filthy(found, compaction)):
         return candidate
     skipped = candidate.skipped(log_dir.files, now_ms)
@@ -222,6 +228,11 @@ def _examine(
         return skipped
     visit = replace(candidate, range=clean_section_only(facts, found))
     return _unless_expired(skipped, visit, now_ms, pace)
+
+
+def _why_stay(log_dir: LogDir, tp: TopicPartition, request: CleanRequest) -> Stay | None:
+    """A rescue commits first the groups that free the most, and a tombstone may not go before the values that it deletes."""
+    return _IN_ANY_ORDER if request.rescues else request.why_tombstones_stay(log_dir, tp)
 
 
 def _unless_expired(skipped: LogResult, visit: Candidate, now_ms: int, pace: Pace) -> Candidate | LogResult:

@@ -19,7 +19,7 @@ from cleanerd.cleaning.stage import stage_log
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.env.space import floor_bytes, space_of
+from cleanerd.env.space import SWAP_BYTES, floor_bytes, names_left, space_of
 from cleanerd.errors import Aborted, CleanerdError, CorruptFile, Fatal, JobFailed, NoSpace, attempt
 from cleanerd.pipeline.job import Budget, Pipeline
 from cleanerd.pipeline.values import IndexedLog, LogWork, RewrittenLog
@@ -181,14 +181,17 @@ class Cleaner:
         if drops_staged:
             discard_staged(PartitionDir(self._files, snapshot.directory))
         waits = is_owned and snapshot.is_kafka and not snapshot.is_reported
-        ratio = config.staged_min_free_ratio if waits else 0.0
+        space, ratio = space_of(snapshot.directory), config.staged_min_free_ratio if waits else 0.0
+        least_bytes = floor_bytes(space, ratio)
+        if self._request.rescues and not waits:
+            least_bytes = SWAP_BYTES if is_owned else 0
         return plan_cleaning(
             self._files,
             candidate,
             now_ms=self._clock.now_ms(),
             chunk_bytes=config.chunk_bytes,
             pace=self.pace_of(snapshot.topic_partition),
-            least_free_bytes=floor_bytes(space_of(snapshot.directory), ratio),
+            least_free_bytes=least_bytes,
             in_place=self._session.executor().shares_files,
             waits=waits,
         )
@@ -311,7 +314,13 @@ class Cleaner:
                 max(log.plan.work.least_free_bytes for log, _ in mine),
             )
             is not None
+            or self._lacks_names(mine)
         }
+
+    def _lacks_names(self, wanted: Sequence[tuple[_Log, Room]]) -> bool:
+        """Whether a file system is so full that not all files of these logs, of one log directory, can be made on it."""
+        names = sum(room.names for _, room in wanted)
+        return self._request.rescues and names > names_left(wanted[0][0].plan.work.directory)
 
     def _reserve(self, log: _Log, counted: RewrittenLog) -> NoSpace | None:
         """Room for a whole log; or, unless its result waits, for as many of its groups as there is room for."""
@@ -321,8 +330,12 @@ class Cleaner:
         extra = Room.counted(log.plan, counted)
         peak_bytes = needed_bytes = extra.peak_bytes
         room = self._take(log, peak_bytes)
+        if room is None and self._lacks_names([(log, extra)]):
+            room = peak_bytes
         if room is not None and not log.plan.waits:
-            fitting = extra.fitting(groups, room) or groups[:1]
+            rescues, names = self._request.rescues, names_left(log.plan.work.directory)
+            chosen = extra.freeing(room, names) if rescues else extra.fitting(groups, room)
+            fitting = chosen or groups[:1]
             needed_bytes = extra.peak_of(fitting)
             room = self._take(log, needed_bytes)
             log.groups_left = len(groups) - len(fitting)
@@ -382,7 +395,7 @@ def _result(log: _Log, rewritten: RewrittenLog, outcome: CleaningOutcome, watch:
     parts = [part for found in rewritten.parts.values() for part in found]
     replaced = sum(segment.size_bytes for group in changed for segment in group.sources)
     counts = {v.reason: sum(int(part.removed[v]) for part in parts) for v in REMOVED_VERDICTS}
-    records_read = log.indexed.records_read
+    records_read, room = log.indexed.records_read, Room.counted(plan, rewritten)
     return replace(
         log.candidate.result(outcome, None).measured(watch),
         bytes_read=sum(summary.bytes for summary in log.indexed.summaries),
@@ -392,7 +405,8 @@ def _result(log: _Log, rewritten: RewrittenLog, outcome: CleaningOutcome, watch:
         removed={reason: count for reason, count in counts.items() if count},
         segments_after=len(snapshot.segments) - sum(len(group.sources) - 1 for group in changed),
         reason=_partial(log),
-        peak_extra_bytes=Room.counted(plan, rewritten).peak_bytes,
+        peak_extra_bytes=room.peak_bytes,
+        least_extra_bytes=room.least_bytes,
         groups_left=log.groups_left,
         topic_codec_saves_bytes=sum(p.topic_codec_saves_bytes for p in parts)
         if plan.work.topic_codec

@@ -43,6 +43,7 @@ from cleanerd.storage.staged import StagedGroup, manifest_names
 
 _T = TypeVar("_T")
 _NAMED = 3
+_TO_SWAP = "have the broker swap results in, with --set cleanerd.commit.live=auto, or stop it"
 
 
 @dataclass(slots=True)
@@ -253,7 +254,11 @@ class Directory(CommitHost):
             owner = self._log_dir.owner
             if not owner.has_lock:
                 return None
-            waits = owner is Owner.LIVE_BROKER and self._run.brokers.why_not(self.path) is not None
+            why_not = self._run.brokers.why_not(self.path) if owner is Owner.LIVE_BROKER else None
+            if self._request.rescues:  # `Cleaner` leaves what a swap needs
+                why = f"{self.path}: its broker runs, and what is cleaned would only take room until it stops: {why_not}"
+                return None if why_not is None else NoSpace(why, remedy=_TO_SWAP)
+            waits = why_not is not None
             return self._log_dir.why_full(self._request.config, waits=waits)
 
         error = attempt(why_full, self.path)

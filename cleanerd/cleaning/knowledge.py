@@ -187,6 +187,20 @@ class Knowledge:
             found = replace(found, known_until_ms=None)
         return why_tombstones_stay(found, node_id, retention_ms, now_ms, latest_ms(self.log_dir.clock))
 
+    def is_only_replica(self, tp: TopicPartition, followed: FollowedReplicas) -> bool:
+        """Whether the metadata log names this node alone as a replica of a log: its high watermark is its end."""
+        metadata, node_id = self.configuration.metadata, self.log_dir.node_id()
+        topic_id = None if metadata is None else metadata.topic_ids.get(tp.topic)
+        if metadata is None or not metadata.is_whole or topic_id is None or node_id is None:
+            return False
+        try:
+            found = followed.of(metadata.directory, node_id).of(
+                topic_id, tp.partition, settled_by_ms=self.log_dir.clock.now_ms()
+            )
+        except (CorruptFile, FormatError, OSError):
+            return False
+        return found is not None and set(found.replicas) == {node_id} and not found.is_moving
+
     def _is_operators_alone(self, tp: TopicPartition) -> bool:
         """Whether the command line alone says anything of a log: no metadata log, no broker's answer, no topic id."""
         configuration = self.configuration

@@ -67,7 +67,12 @@ def clean_once(
                         tp, followed
                     )
 
-                request = replace(request, why_tombstones_stay=why_tombstones_stay)
+                def is_only_replica(log_dir: LogDir, tp: TopicPartition) -> bool:
+                    return Knowledge(log_dir, configuration).is_only_replica(tp, followed)
+
+                request = replace(
+                    request, why_tombstones_stay=why_tombstones_stay, is_only_replica=is_only_replica
+                )
             return Run(request, cleaner, progress, brokers, configured, results)
 
         directories = [found for request in requests for found in _directories(run_of(request), files, clock)]

@@ -79,8 +79,9 @@ class LogResult:
     `removed` counts records by reason. `error` is the class of what went wrong; with `is_retryable` the same work may
     succeed later by itself. `next_horizon_ms`: of a log that was looked at for expired delete horizons, when it is worth
     another look; None as long as no cleaning stamps new ones.
-    `peak_extra_bytes` is the disk space that new files need while the old ones are still there. `groups_left`: of groups
-    that there was no room for beside those that are staged. `basis` is what the
+    `peak_extra_bytes` is the disk space that new files need while the old ones are still there, `least_extra_bytes` what the
+    group needs that needs least of those that free any. `groups_left`: of groups that there was no room for beside those
+    that are staged. `basis` is what the
     checkpoint needs to move. `damaged_indexes`: file, byte, what was expected and found; the log was read without them.
     `phase_seconds` by the names in `phases`: part of `seconds`, but for `examine`.
     `topic_codec_saves_bytes`: about so much do rewritten batches save with the codec of compression.type, or would they with
@@ -108,6 +109,7 @@ class LogResult:
     seconds: float = 0.0
     phase_seconds: Mapping[str, float] = field(default_factory=dict)
     peak_extra_bytes: int = 0
+    least_extra_bytes: int = 0
     groups_left: int = 0
     topic_codec_saves_bytes: int | None = None
     error: str | None = None
@@ -214,14 +216,19 @@ def may_all_go(_log_dir: LogDir, _tp: TopicPartition) -> Stay | None:
     return None
 
 
+def unknown_replicas(_log_dir: LogDir, _tp: TopicPartition) -> bool:
+    """Of a log of which nobody says that it has no other replica."""
+    return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanRequest:
-    """What to clean, and by which rules. None for `topics` or `partitions`: all of them.
+    """What to clean, and by which rules. None for `topics`, `partitions` or `logs`: all of them.
 
     `configuration`: what to ask which logs are left alone (`cleaning.foreign`); None where the host has asked.
     `assumed`: the word of the operator. `holds_of`: of a log directory, why one of its logs is held, None for one that
     is not; raises DirOffline if that is not known.
-    `why_tombstones_stay`: as `Knowledge` has it.
+    `why_tombstones_stay`, `is_only_replica`: as `Knowledge` has them.
     """
 
     config: CleanerdConfig
@@ -233,11 +240,14 @@ class CleanRequest:
     roll: bool = False  # close the active segments first, so that what is in them can be cleaned
     horizons: bool = False  # also clean what is not dirty enough, if a delete horizon there has expired
     dry_run: bool = False
+    rescues: bool = False  # the disk is full (`cleaning.rescue`)
+    logs: frozenset[TopicPartition] | None = None  # of these, which it does not name as `topics` does
     jobs_at_once: int = 1  # that share the memory for keys
     configuration: Configuration | None = None
     assumed: frozenset[str] = frozenset()
     holds_of: Callable[[str], Callable[[TopicPartition], str | None]] = no_holds
     why_tombstones_stay: Callable[[LogDir, TopicPartition], Stay | None] = may_all_go
+    is_only_replica: Callable[[LogDir, TopicPartition], bool] = unknown_replicas
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from cleanerd.units import size
 
 _BLOCK_BYTES = 4096  # what file systems allocate
 _MANIFEST_BYTES, _SOURCE_BYTES, _EPOCH_BYTES = 1024, 160, 40  # at most: all else, a source, a leader epoch
+_NAMES = 5  # a segment, three indexes, a manifest
 _LEGACY_GROWTH_BYTES = 64  # at most, of a message of magic 0 or 1 in magic 2, or a batch in any codec
 
 
@@ -129,6 +130,28 @@ class Room:
         counts = range(len(numbers) + 1)
         found = bisect_right(counts, room_bytes, key=lambda count: self.peak_of(numbers[:count]))
         return numbers[: max(found - 1, 0)]
+
+    @property
+    def least_bytes(self) -> int:
+        """Peak of the group that needs least of those that free something; 0 without one."""
+        freeing = [one for one in self._groups if self.taken(is_committed=True, numbers=[one]) < 0]
+        return min((self.peak_of([one]) for one in freeing), default=0)
+
+    @property
+    def names(self) -> int:
+        """Files that all groups have together before the first is committed."""
+        return _NAMES * len(self._groups)
+
+    def freeing(self, room_bytes: int, names: int) -> Sequence[int]:
+        """Groups for which there is room, and files, together, first those that free the most for the bytes they need."""
+        frees = {number: -self.taken(is_committed=True, numbers=[number]) for number in self._groups}
+        needs = {number: self.peak_of([number]) for number in self._groups}
+        fitting = list[int]()
+        for number in sorted(frees, key=lambda number: (-frees[number] / max(needs[number], 1), number)):
+            if frees[number] > 0 and needs[number] <= room_bytes:
+                fitting.append(number)
+                room_bytes -= needs[number]
+        return sorted(fitting[: names // _NAMES])
 
 
 class Reservations:

@@ -33,8 +33,11 @@ def stage_log(
     partition, basis = PartitionDir(files, plan.candidate.snapshot.directory), plan.candidate.basis
     changed = sorted(rewritten.indexed.changed_groups)
     before: StagedGroup | None = None
-    if plan.candidate.snapshot.recovery_point is None:
-        _sync_dirty(partition, plan)
+    snapshot = plan.candidate.snapshot
+    if snapshot.recovery_point is None:
+        _sync_from(partition, plan, plan.work.first_dirty_offset)
+    elif snapshot.unflushed_from is not None:
+        _sync_from(partition, plan, snapshot.unflushed_from)
     for number in changed:
         group, parts = plan.groups[number], rewritten.parts.get(number, [])
         first, last = group.sources[0], group.sources[-1]
@@ -62,16 +65,16 @@ def stage_log(
     return len(changed)
 
 
-def _sync_dirty(partition: PartitionDir, plan: CleaningPlan) -> None:
+def _sync_from(partition: PartitionDir, plan: CleaningPlan, offset: int) -> None:
     """What a cleaning goes by has to outlive what follows from it: a record the older ones that it supersedes, the end of a
     transaction, which lies behind the range, its data. And a log must not end below its first dirty offset, for it grows.
 
-    A writer need not sync what it appends. A broker has, up to the recovery point, where its log is cleaned.
+    A writer need not sync what it appends. A broker has, up to the recovery point (`storage.unflushed` for what is behind).
     """
     snapshot = plan.candidate.snapshot
     ends = [*(segment.base_offset for segment in snapshot.segments[1:]), snapshot.log_end_offset]
     for segment, end in zip(snapshot.segments, ends, strict=True):
-        if end > plan.work.first_dirty_offset:
+        if end > offset:
             partition.files.fsync(segment.path)
     partition.sync()
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 from cleanerd import __version__
 from cleanerd.cli.arguments import argument, option
 from cleanerd.cli.completion import autocomplete, script
-from cleanerd.cli.options import ASSUME, CONFIGURATION, LOG_DIRS, NOW, SELECTION, output, repeated
+from cleanerd.cli.options import ASSUME, CONFIGURATION, LOG_DIRS, NOW, SELECTION, output, repeated, share
 from cleanerd.cli.output import INTERRUPTED, prepare_streams, print_message, write
 from cleanerd.cli.parser import SHELLS, Command, Parser, add_commands
 from cleanerd.cli.tables import fitted
@@ -59,6 +59,27 @@ _COMMANDS = (
             option("--roll", "first close the active segments, which are never cleaned"),
             option("--dry-run", "only show what would be removed, and why"),
         ),
+    ),
+)
+_RESCUE = Command(
+    "rescue",
+    "cleanerd.cli.rescue:run",
+    "free a full disk without deleting data, beside a dead broker or a live one",
+    (
+        "cleanerd rescue --config /etc/kafka/server.properties",
+        "cleanerd rescue --config /etc/kafka/server.properties --yes",
+        "cleanerd rescue --config /etc/kafka/server.properties --yes --until 10%",
+    ),
+    configuration=CONFIGURATION,
+    arguments=(
+        option("--yes", "do it; without it the plan is printed, and nothing changed"),
+        option(
+            "--until",
+            "stop when this share of the file system is free, such as 20%%; default: 20%%",
+            metavar="SHARE",
+            type=share,
+        ),
+        output(),
     ),
 )
 _TOOLS = "cleanerd.tools.cli.parsers"
@@ -203,7 +224,7 @@ def make_parser() -> Parser:
         more=_EXIT_CODES,
     )
     parser.add_argument("--version", action="version", version=f"cleanerd {__version__}")
-    add_commands(parser, (*_COMMANDS, *import_module(_TOOLS).COMMANDS, *_MORE_COMMANDS))
+    add_commands(parser, (*_COMMANDS, _RESCUE, *import_module(_TOOLS).COMMANDS, *_MORE_COMMANDS))
     return parser
 
 

@@ -40,6 +40,18 @@ def _topic_assignment(text: str) -> tuple[str, str, str]:
     return topic, *_assignment(rest)
 
 
+def share(text: str) -> float:
+    """Parse `20%`, or `0.2`."""
+    number = text.removesuffix("%")
+    try:
+        found = float(number) / (100 if number != text else 1)
+    except ValueError:
+        found = -1.0
+    if not 0 < found < 1:
+        raise ArgumentTypeError(f"expected a share such as 20%, found {text!r}")
+    return found
+
+
 def _assumptions(text: str) -> frozenset[str]:
     """Parse `what,what`."""
     found = frozenset(one.strip() for one in text.split(","))

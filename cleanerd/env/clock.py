@@ -24,6 +24,11 @@ def latest_ms(clock: Clock) -> int:
     return max(clock.now_ms(), SystemClock().now_ms())
 
 
+def booted_ms() -> int:
+    """When this machine was booted, by its wall clock: what was written since is in memory, if not on disk yet."""
+    return time.time_ns() // 1_000_000 - int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000)
+
+
 class FixedNow(SystemClock):
     """A wall clock that stands still at `now_ms` (`--now-ms`); durations are real."""
 

@@ -17,6 +17,7 @@ from cleanerd.env.turns import machine_turn
 from cleanerd.errors import NoSpace
 from cleanerd.units import size
 
+_COUNTLESS = 2**63 - 1
 _LARGE_BYTES = 1 << 20
 _MAX_PENDING = 64  # each of them is an open file
 
@@ -50,6 +51,8 @@ def floor_bytes(space: Space, ratio: float) -> int:
     return max(int(space.total_bytes * ratio), min(_FLOOR_BYTES, space.total_bytes // _FLOOR_SHARE))
 
 
+SWAP_BYTES = 1 << 20
+"""What a rescue leaves free beside a live broker: its swap renames, and writes a checkpoint."""
 _AMPLE_BYTES = 1 << 30
 """More than all who write at the same time write at once."""
 
@@ -81,6 +84,12 @@ def space_of(path: str) -> Space:
     """Space of the file system of `path` now. Raises OSError."""
     stat = os.statvfs(path)
     return Space(stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize)
+
+
+def names_left(path: str) -> int:
+    """How many files can still be made on the file system of `path`; very many if it does not count them. Raises OSError."""
+    found = os.statvfs(path)
+    return found.f_favail if found.f_files else _COUNTLESS
 
 
 def space_for(path: str, suffices: Callable[[Space], bool]) -> Space:

@@ -45,14 +45,17 @@ from .staged import (
 Acted = Callable[[str], None]
 
 
-def swap_end(path: str) -> int:
-    """The offset after the last batch of a `<base>.log.swap`, its base if it is empty; a broker checks no CRC here (D2).
+def sound_end(path: str) -> int:
+    """The offset after the last batch of a `.log` or `.log.swap`, its base if it is empty; a broker checks no CRC here (D2).
 
     Raises CorruptFile unless the whole file is sound batches whose offsets rise from the base on; OSError.
     """
     directory, name = os.path.split(path)
-    end = int(name.partition(".")[0])
-    with OpenSegment(directory, end, Suffix.SWAP) as segment:
+    end, suffix = (
+        int(name.partition(".")[0]),
+        Suffix.SWAP if name.endswith(Suffix.SWAP.value) else Suffix.LIVE,
+    )
+    with OpenSegment(directory, end, suffix) as segment:
         for batch in segment.batches():
             with corruption_in(path, batch.position):
                 first, last = _offsets(batch)
@@ -78,7 +81,7 @@ def recover(
     partition: PartitionDir,
     *,
     is_kafka: bool,
-    next_offset: Callable[[str], int] = swap_end,
+    next_offset: Callable[[str], int] = sound_end,
     acted: Acted = lambda _: None,
 ) -> str | None:
     """Bring a partition directory into order; returns why the log must be skipped, or None. Raises OSError.

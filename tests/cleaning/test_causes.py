@@ -38,6 +38,10 @@ def write(log_dir: Path, newest_ms: int = OLD_MS, *, producer_id: int | None = N
                     producer.begin()
                 producer.put(b"%d" % offset, b"v", newest_ms if offset == 14 else OLD_MS)
             log.roll()
+    for path in (log_dir / str(TP)).glob(
+        "*.log"
+    ):  # before this machine was booted: what is unflushed stays that
+        os.utime(path, ns=(0, OLD_MS * 1_000_000))
     return log_dir / str(TP)
 
 

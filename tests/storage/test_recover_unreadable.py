@@ -16,7 +16,7 @@ from cleanerd.errors import CorruptFile
 from cleanerd.format.batch import Record, encode_batch
 from cleanerd.format.codecs import Codec
 from cleanerd.storage.partition_dir import PartitionDir
-from cleanerd.storage.recover import recover, swap_end
+from cleanerd.storage.recover import recover, sound_end
 from cleanerd.storage.staged import manifest_names
 from cleanerd.tools.client.producer import Producer, ProducerRecord
 from cleanerd.tools.client.writer import LogWriter
@@ -157,18 +157,18 @@ def write_swap(log_dir: Path, **options: object) -> str:
 @pytest.mark.parametrize("magic", [0, 1, 2])
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 def test_end_of_a_real_segment(tmp_path: Path, magic: int, codec: Codec) -> None:
-    assert swap_end(write_swap(tmp_path, magic=magic, codec=codec)) == 80
+    assert sound_end(write_swap(tmp_path, magic=magic, codec=codec)) == 80
 
 
 def test_end_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cleanerd.storage.segments.READ_BYTES", 64)
-    assert swap_end(write_swap(tmp_path)) == 80
+    assert sound_end(write_swap(tmp_path)) == 80
 
 
 def test_end_of_an_empty_segment_is_its_base(tmp_path: Path) -> None:
     path = tmp_path / f"{40:020d}.log.swap"
     path.touch()
-    assert swap_end(str(path)) == 40
+    assert sound_end(str(path)) == 40
 
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
@@ -180,12 +180,12 @@ def test_no_damage_passes(tmp_path: Path, magic: int) -> None:
     for size in sizes:
         path.write_bytes(good[:size])
         with pytest.raises(CorruptFile) as caught:
-            swap_end(str(path))
+            sound_end(str(path))
         assert caught.value.path == str(path)
     for n in range(1, 20):
         path.write_bytes(good[:-n] + bytes([good[-n] ^ 1]) + good[len(good) - n + 1 :])
         with pytest.raises(CorruptFile):
-            swap_end(str(path))
+            sound_end(str(path))
 
 
 @pytest.mark.parametrize("base", [0, 39, 59])
@@ -195,7 +195,7 @@ def test_offsets_below_the_base_or_not_rising_are_refused(tmp_path: Path, base: 
     with path.open("ab") as file:
         file.write(encode_batch([Record(base, 0, b"k", b"v")], base_offset=base))
     with pytest.raises(CorruptFile, match="80 or more") as caught:
-        swap_end(str(path))
+        sound_end(str(path))
     assert caught.value.position == size
 
 

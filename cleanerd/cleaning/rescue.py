@@ -1,0 +1,361 @@
+"""A disk is full, and its broker is dead of it or about to be: free what can be freed without losing anything.
+
+====  ================================================================  ===============================================
+step  what goes                                                         room that it needs
+====  ================================================================  ===============================================
+(a)   what a start of the broker would delete (`storage.leftovers`)     none
+(b)   retention that has been breached by limits that hold for a        none: names change
+      stopped broker (`Knowledge.limits`)
+(c)   offset indexes of some closed segments, where there is not even   none; their broker makes them again
+      room for a manifest
+(d)   superseded records of compacted logs: of each log first the       a group's new segment, beside the old ones
+      groups that free the most for the bytes they need
+====  ================================================================  ===============================================
+
+Each step ends when enough is free. (d) is what `cleanerd clean --force` does, with its checks and its recovery, so a kill or
+a power failure leaves what that leaves; but no floor of free space holds, and tombstones and markers stay: so groups may be
+committed in any order. Beside a live broker (a) to (c) are its own, and it swaps the groups of (d) if it can be asked.
+
+`--yes` is the word of the operator that the cluster has changed no settings since the last sign of life of the broker. All
+else that `Knowledge` asks for holds as ever.
+"""
+
+import contextlib
+import fcntl
+import os
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Literal
+
+from cleanerd.cleaning.assumed import SETTINGS
+from cleanerd.cleaning.batching import in_jobs
+from cleanerd.cleaning.choose import partitions
+from cleanerd.cleaning.foreign import left_alone
+from cleanerd.cleaning.knowledge import Knowledge
+from cleanerd.cleaning.one_shot import clean_once
+from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
+from cleanerd.cleaning.retain import retain_log
+from cleanerd.env.clock import Clock
+from cleanerd.env.files import Files
+from cleanerd.env.space import floor_bytes, names_left, space_of, wait_for_deleted
+from cleanerd.env.trust import open_directory
+from cleanerd.errors import CleanerdError, LockHeld, NoSpace, attempt, guarded
+from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
+from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.storage.leftovers import bytes_of, delete_leftovers, delete_offset_indexes, leftover_files
+from cleanerd.storage.log_dir import CleanedByAnother, LogDir, Owner
+from cleanerd.storage.partition_dir import check_no_link, log_size
+from cleanerd.storage.staged import manifest_names, staged_bytes
+from cleanerd.units import size
+
+Outcome = Literal["planned", "done", "no_room", "failed", "skipped"]
+_LEAST_BYTES, _LEAST_INODES = 128 << 10, 32
+"""With less than that nothing at all can be written: (c)."""
+_INDEXES_MAX = 64
+_DELETED_WAIT_S, _POLL_S = 75.0, 1.0
+"""How long a live broker may take to delete what a swap has replaced (file.delete.delay.ms is a minute)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step of a rescue, done or foreseen. `logs`: what it is about. Bytes that it needs before it frees any."""
+
+    name: Literal["leftovers", "retention", "indexes", "compaction"]
+    logs: str
+    needs_bytes: int
+    frees_bytes: int
+    outcome: Outcome
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class Rescued:
+    """What a rescue did to a log directory, or would do. Bytes are those of its file system.
+
+    `start_bytes`: what a start of its broker takes; `until_bytes`: when to stop. `settings_as_of_ms`: the last sign of life
+    of the broker; None where what is configured holds. `would_help`: what is never done here, in words.
+    """
+
+    log_dir: str
+    free_bytes: int
+    start_bytes: int
+    until_bytes: int
+    settings_as_of_ms: int | None = None
+    steps: list[Step] = field(default_factory=list)
+    free_bytes_after: int = 0
+    would_help: list[str] = field(default_factory=list)
+    is_busy: bool = False
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether the broker can start."""
+        return self.free_bytes_after >= self.start_bytes
+
+
+class Rescue:
+    """Of the log directories of one node. `request`: as for `clean_once`; `until`: the share of a disk to be free.
+
+    `is_until_asked`: that much is wanted, not only what a start takes.
+    """
+
+    def __init__(
+        self,
+        request: CleanRequest,
+        progress: Progress,
+        clock: Clock,
+        session: LazySpark,
+        files: Files,
+        until: float,
+    ) -> None:
+        self._request = replace(
+            request, force=True, rescues=True, assumed=request.assumed | {SETTINGS}, horizons=False
+        )
+        self._progress = progress
+        self._clock = clock
+        self._session = session
+        self._files = files
+        self._until = until
+
+    def plan(self, path: str) -> Rescued:
+        """What `carry_out` would do to a log directory; changes nothing. Raises CleanerdError, OSError."""
+        found, log_dir, ours = self._look(path)
+        if log_dir.owner is not Owner.LIVE_BROKER:
+            found.steps += self._foreseen_leftovers(log_dir)
+            found.steps += self._retained(log_dir, ours, dry_run=True)
+        results = self._clean(path, ours, dry_run=True)
+        found.steps += sorted(
+            map(_foreseen, results), key=lambda step: -step.frees_bytes / max(step.needs_bytes, 1)
+        )
+        free_bytes = found.free_bytes
+        for number, step in enumerate(found.steps):
+            if step.outcome == "planned" and step.needs_bytes > max(free_bytes, _LEAST_BYTES):
+                found.steps[number] = replace(step, outcome="no_room")
+            elif step.outcome == "planned":
+                free_bytes += step.frees_bytes
+        found.free_bytes_after = free_bytes
+        return found
+
+    def carry_out(self, path: str) -> Rescued:
+        """Free as much as is wanted in a log directory. Raises CleanedByAnother, CleanerdError, OSError."""
+        with _alone(path):
+            found, log_dir, ours = self._look(path)
+            if log_dir.owner is not Owner.LIVE_BROKER:
+                found.steps += self._delete_leftovers(log_dir)
+                if not self._is_enough(found):
+                    found.steps += self._make_writable(log_dir, ours, 0)
+                    found.steps += self._retained(log_dir, ours, dry_run=False)
+                if not self._is_enough(found):
+                    found.steps += self._make_writable(log_dir, ours, _LEAST_BYTES)
+            self._compact(log_dir, ours, found)
+            wait_for_deleted()
+            found.free_bytes_after = space_of(path).free_bytes
+            return found
+
+    def _is_enough(self, found: Rescued) -> bool:
+        wait_for_deleted()
+        return space_of(found.log_dir).free_bytes >= found.until_bytes
+
+    def _look(self, path: str) -> tuple[Rescued, LogDir, list[TopicPartition]]:
+        """The directory, and the logs in it that are ours to touch."""
+        request, configuration = self._request, self._request.configuration
+        assert configuration is not None, "a rescue is asked for on a command line"
+        log_dir = LogDir.at(self._files, path, self._clock, (*request.log_dirs, *request.config.log_dirs))
+        space, knowledge = space_of(path), Knowledge(log_dir, configuration, request.assumed)
+        found = Rescued(path, space.free_bytes, floor_bytes(space, 0.0), int(space.total_bytes * self._until))
+        found.settings_as_of_ms = knowledge.vouched_until_ms
+        logs = [
+            tp
+            for tp in partitions(log_dir, request)
+            if guarded(partial(check_no_link, log_dir.partition(tp).path), path) is None
+        ]
+        copies, why_held = log_dir.copies(logs), request.holds_of(path)
+        alone = {tp: f"it lies in {other} as well" for tp, other in copies.items()}
+        alone |= {tp: reason for tp in logs if (reason := why_held(tp)) is not None}
+        alone |= left_alone(log_dir, logs, configuration, request.topics, request.assumed)
+        ours = [tp for tp in logs if tp not in alone]
+        found.would_help = [*_reasons(alone), *self._never_done(log_dir, ours)]
+        return found, log_dir, sorted(ours, key=lambda tp: -log_size(log_dir.partition(tp))[0])
+
+    def _never_done(self, log_dir: LogDir, ours: Sequence[TopicPartition]) -> Iterator[str]:
+        """What else could free some of a disk, for a person to decide."""
+        strays = [name for name in self._files.list_names(log_dir.path) if name.endswith(DirKind.STRAY.value)]
+        if strays:
+            yield f"{len(strays)} directories of replicas that do not belong to this broker any more, from {strays[0]} on"
+        deleting = {
+            tp: log_size(log_dir.partition(tp))[0]
+            for tp in ours
+            if not self._request.topic_config(tp.topic).compact
+        }
+        largest = max(deleting, key=lambda tp: deleting[tp], default=None)
+        if largest is not None and deleting[largest]:
+            yield (
+                f"a shorter retention.ms of topics without compact, which hold {size(sum(deleting.values()))}, {largest} "
+                f"{size(deleting[largest])} of that (--topic-set {largest.topic}:retention.ms=...)"
+            )
+        for other in log_dir.siblings():
+            space = guarded(partial(space_of, other.path), other.path)
+            if not isinstance(space, CleanerdError) and space.free_bytes > space_of(log_dir.path).free_bytes:
+                yield f"{other.path} of the same broker has {size(space.free_bytes)} free: move a replica there"
+
+    # -- (a) to (c) ---------------------------------------------------------------------------------------------
+
+    def _foreseen_leftovers(self, log_dir: LogDir) -> Iterator[Step]:
+        freed, staged = 0, 0
+        for name in self._names(log_dir):
+            paths = guarded(partial(leftover_files, log_dir, name), log_dir.path)
+            freed += 0 if isinstance(paths, CleanerdError) else bytes_of(log_dir, paths)
+        for tp in partitions(log_dir, self._request):
+            staged += staged_bytes(log_dir.partition(tp))
+        if freed + staged:
+            text = "what a start of the broker would delete" + (", staged results" if staged else "")
+            yield Step("leftovers", text, 0, freed + staged, "planned")
+
+    def _names(self, log_dir: LogDir) -> list[str]:
+        """Of directories in which a broker would delete something. None where it is not known whose they are."""
+        listed = self._files.list_names(log_dir.path) if log_dir.is_known else []
+        return [name for name in listed if parse_partition_dir(name) is not None]
+
+    def _delete_leftovers(self, log_dir: LogDir) -> Iterator[Step]:
+        """Directory by directory, so that a broker that starts meanwhile gets `.lock`."""
+        current = [str(tp) for tp in partitions(log_dir, self._request)]
+        for recovered in log_dir.recover(
+            current
+        ):  # ends what a commit of ours has left, before its names are judged
+            del recovered
+        freed = 0
+        for name in self._names(log_dir):
+            if not guarded(partial(leftover_files, log_dir, name), log_dir.path):
+                continue
+            with log_dir.lock() as lock:
+                lock.check()
+                done = attempt(partial(delete_leftovers, log_dir, name), log_dir.path)
+            if isinstance(done, CleanerdError):
+                yield Step("leftovers", name, 0, 0, "failed", str(done))
+            else:
+                freed += done
+        if freed:
+            yield Step("leftovers", "what a start of the broker would have deleted", 0, freed, "done")
+
+    def _make_writable(
+        self, log_dir: LogDir, ours: Sequence[TopicPartition], least_bytes: int
+    ) -> Iterator[Step]:
+        """Room for the first manifest, and names for its files."""
+
+        def suffices() -> bool:
+            has_names = names_left(log_dir.path) >= _LEAST_INODES
+            has_room = space_of(log_dir.path).free_bytes >= least_bytes
+            return gone >= _INDEXES_MAX or (has_names and has_room)
+
+        gone, before = 0, space_of(log_dir.path).free_bytes
+        for tp in ours:
+            if suffices():
+                break
+            if self._request.topic_config(tp.topic).compact:
+                with log_dir.lock() as lock:
+                    lock.check()
+                    remove = partial(delete_offset_indexes, log_dir.partition(tp), suffices)
+                    done = attempt(remove, log_dir.partition(tp).path)
+                gone += 0 if isinstance(done, CleanerdError) else done
+        if gone:
+            freed = max(space_of(log_dir.path).free_bytes - before, 0)
+            yield Step("indexes", f"{gone} offset indexes, which are made again", 0, freed, "done")
+
+    def _retained(self, log_dir: LogDir, ours: Sequence[TopicPartition], *, dry_run: bool) -> Iterator[Step]:
+        """(b)"""
+        configuration = self._request.configuration
+        assert configuration is not None
+        limits, checkpoints = (
+            Knowledge(log_dir, configuration, self._request.assumed).limits,
+            log_dir.checkpoints(),
+        )
+        with contextlib.nullcontext() if dry_run else log_dir.cleaned_by_us():
+            for tp in ours:
+                done = retain_log(log_dir, tp, checkpoints, limits(tp.topic), dry_run=dry_run)
+                if isinstance(done, LockHeld):
+                    raise done
+                if isinstance(done, CleanerdError):
+                    yield Step("retention", str(tp), 0, 0, "failed", str(done))
+                elif done is not None:
+                    outcome: Outcome = "planned" if dry_run else "done"
+                    yield Step("retention", str(tp), 0, done[1].bytes, outcome, str(done[1]))
+
+    # -- (d) ----------------------------------------------------------------------------------------------------
+
+    def _compact(self, log_dir: LogDir, ours: Sequence[TopicPartition], found: Rescued) -> None:
+        """The largest logs first, before them those whose result waits; again what had no room, as long as more is free."""
+        waiting = [tp for tp in ours if guarded(partial(manifest_names, log_dir.partition(tp)), log_dir.path)]
+        left = [*waiting, *(tp for tp in ours if tp not in waiting)]
+        steps: dict[TopicPartition, Step] = {}
+        while left and not self._is_enough(found):
+            before, refused = space_of(log_dir.path).free_bytes, set[TopicPartition]()
+            for job in in_jobs(left, lambda tp: log_size(log_dir.partition(tp))[0]):
+                for result in () if self._is_enough(found) else self._clean(log_dir.path, job, dry_run=False):
+                    if result.error == CleanedByAnother.__name__:
+                        raise CleanedByAnother(result.reason or "")
+                    steps[result.topic_partition] = _done(result, steps.get(result.topic_partition))
+                    if result.error == NoSpace.__name__ or result.groups_left:
+                        refused.add(result.topic_partition)
+            left = [tp for tp in left if tp in refused]
+            if left and not self._has_more(log_dir, before):
+                break
+        found.steps += steps.values()
+
+    def _has_more(self, log_dir: LogDir, before_bytes: int) -> bool:
+        """Whether what was done has freed anything. A live broker takes its time to delete what it has swapped out."""
+        wait_for_deleted()
+        ends_s = self._clock.monotonic_s() + _DELETED_WAIT_S
+        while space_of(log_dir.path).free_bytes <= before_bytes:
+            if log_dir.owner is not Owner.LIVE_BROKER or self._clock.monotonic_s() > ends_s:
+                return False
+            threading.Event().wait(_POLL_S)
+        return True
+
+    def _clean(self, path: str, logs: Iterable[TopicPartition], *, dry_run: bool) -> list[LogResult]:
+        request = replace(self._request, log_dirs=(path,), logs=frozenset(logs), dry_run=dry_run)
+        results = clean_once([request], self._progress, self._clock, session=self._session, files=self._files)
+        return [one for one in results if one.topic] if request.logs else []
+
+
+def _foreseen(result: LogResult) -> Step:
+    name, freed = str(result.topic_partition), result.bytes_before - result.bytes_after
+    if result.outcome != "planned":
+        outcome: Outcome = "skipped" if result.outcome in ("skipped", "held") else "failed"
+        return Step("compaction", name, 0, 0, outcome, result.reason)
+    return Step("compaction", name, result.least_extra_bytes, max(freed, 0), "planned")
+
+
+def _done(result: LogResult, before: Step | None) -> Step:
+    """`before`: what an earlier try has come to."""
+    outcome: Outcome = "skipped"
+    if result.outcome in ("committed", "unchanged"):
+        outcome = "done"
+    elif result.error == NoSpace.__name__:
+        outcome = "no_room"
+    elif result.outcome in ("failed", "aborted"):
+        outcome = "failed"
+    freed = max(result.bytes_before - result.bytes_after, 0) + (0 if before is None else before.frees_bytes)
+    name, needs_bytes = str(result.topic_partition), result.least_extra_bytes
+    return Step("compaction", name, needs_bytes, freed, "done" if freed else outcome, result.reason)
+
+
+def _reasons(alone: dict[TopicPartition, str]) -> Iterator[str]:
+    """Why logs are left alone, each reason once."""
+    by_reason: dict[str, list[str]] = {}
+    for tp, reason in alone.items():
+        by_reason.setdefault(reason, []).append(str(tp))
+    for reason, logs in by_reason.items():
+        more = f" and {len(logs) - 1} more" if logs[1:] else ""
+        yield f"{logs[0]}{more}: left alone: {reason}"
+
+
+@contextlib.contextmanager
+def _alone(path: str) -> Iterator[None]:
+    """Keep a second rescue out. The lock is on the directory itself: there may be no room for a file."""
+    with open_directory(path, os.O_RDONLY) as fd:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise CleanedByAnother(f"another rescue works in {path}") from error
+        yield

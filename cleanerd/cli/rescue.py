@@ -1,0 +1,107 @@
+"""`cleanerd rescue`: a disk is full; free what can be freed without deleting data (`cleaning.rescue`).
+
+Without `--yes` it prints the plan. Exit 0 if enough is free, or would be; 1 if not; 75 if another cleanerd works there; 2 or
+78 if the command line or the configuration is wrong.
+"""
+
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+
+from cleanerd.cleaning.rescue import Rescue, Rescued
+from cleanerd.cleaning.result import CleanRequest
+from cleanerd.cli import output
+from cleanerd.cli.clean import requests_from
+from cleanerd.cli.ctl.client import BUSY
+from cleanerd.cli.progress import progress_on
+from cleanerd.cli.tables import write_table
+from cleanerd.env.clock import SystemClock
+from cleanerd.env.files import RealFiles
+from cleanerd.errors import CleanerdError, attempt
+from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.spark_runtime.spark_master import spark_place
+from cleanerd.storage.lock import stop_between_holds
+from cleanerd.storage.log_dir import CleanedByAnother
+from cleanerd.units import instant, size
+
+UNTIL = 0.2
+_HELP_MAX = 8
+
+
+def run(arguments: Namespace, session: LazySpark | None = None) -> int:
+    """Plan or carry out, report; returns the exit code. `session`: of a test."""
+    vars(arguments).update(
+        topic=[], partition=[], now_ms=None, assume=frozenset(), force=True, roll=False, dry_run=False
+    )
+    requests, failed = requests_from(arguments)
+    stop_between_holds()
+    is_busy, found, errors = False, list[Rescued](), [str(result.reason) for result in failed]
+    with _session(requests, session) as used, progress_on(sys.stderr) as progress:
+        for request in requests:
+            until = UNTIL if arguments.until is None else arguments.until
+            rescue = Rescue(request, progress, SystemClock(), used, RealFiles(), until)
+            act: Callable[[str], Rescued] = rescue.carry_out if arguments.yes else rescue.plan
+            for path in request.log_dirs:
+                done = attempt(partial(act, path), path)
+                if isinstance(done, CleanerdError):
+                    is_busy = is_busy or isinstance(done, CleanedByAnother)
+                    errors.append(str(done))
+                else:
+                    found.append(done)
+    _report(found, arguments)
+    for error in errors:
+        output.print_message(error)
+    if is_busy:
+        return BUSY
+    wanted = [one.until_bytes if arguments.until is not None else one.start_bytes for one in found]
+    is_enough = all(one.free_bytes_after >= least for one, least in zip(found, wanted, strict=True))
+    return 0 if found and not errors and is_enough else 1
+
+
+@contextmanager
+def _session(requests: list[CleanRequest], given: LazySpark | None) -> Iterator[LazySpark]:
+    if given is not None:
+        yield given
+        return
+    place = spark_place(requests[0].config) if requests else None
+    session = LazySpark(place.master, dict(place.conf)) if place else LazySpark("local[1]", {})
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def _report(found: list[Rescued], arguments: Namespace) -> None:
+    if not output.is_table(arguments.output):
+        rows = [asdict(one) | {"is_enough": one.is_enough} for one in found]
+        output.write_document(arguments.output, log_dirs=rows)
+        return
+    for one in found:
+        if one.steps:
+            write_table({
+                "STEP": [step.name for step in one.steps],
+                "WHAT": [step.logs for step in one.steps],
+                "NEEDS": [size(step.needs_bytes) for step in one.steps],
+                "FREES": [size(step.frees_bytes) for step in one.steps],
+                "OUTCOME": [step.outcome for step in one.steps],
+                "REASON": [step.reason or "" for step in one.steps],
+            })  # fmt: skip
+        is_now = "are" if arguments.yes else "would be"
+        verdict = "enough" if one.is_enough else "not enough"
+        output.write(
+            f"{one.log_dir}: {size(one.free_bytes)} were free, {size(one.free_bytes_after)} {is_now} free: {verdict} for a "
+            f"start of the broker, which takes {size(one.start_bytes)}\n"
+        )
+        if one.settings_as_of_ms is not None:
+            output.write(
+                f"by the settings as of {instant(one.settings_as_of_ms)}, the last sign of life of the broker; --yes is "
+                "your word that the cluster has changed none since\n"
+            )
+        if one.free_bytes_after < one.until_bytes:
+            for text in one.would_help[:_HELP_MAX]:
+                output.write(f"would help, and is never done here: {text}\n")
+    if found and not arguments.yes:
+        output.write("nothing was changed; --yes does it\n")

@@ -1,0 +1,83 @@
+"""What may go from the directory of a stopped broker that has no room for anything, before any log is looked into.
+
+1. What a start of the broker would delete anyway: `.deleted` and `.cleaned` files (spec disk D2 pass 1) and the directories
+   of deleted partitions (`-delete`, A5). Not where a `.swap` lies beside them: which of those count, `.cleaned` files say.
+2. Offset indexes of closed segments, only as many as it takes to write anything at all: their broker makes them again where
+   they are missing (spec disk B8), and so does the cleaning that has this room. Time indexes stay, for retention goes by
+   them, and transaction indexes, without which aborted records would count as committed.
+
+Called with `.lock` held. Nothing depends on these files, so whatever subset of them a power failure brings back is right.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable
+
+from cleanerd.env.space import wait_for_deleted
+from cleanerd.errors import CorruptFile
+from cleanerd.format.names import DirKind, FileKind, SegmentFileName, Suffix, parse_partition_dir
+
+from .log_dir import LogDir
+from .partition_dir import PartitionDir, check_no_link
+from .recover import sound_end
+from .staged import live_logs
+
+
+def leftover_files(log_dir: LogDir, name: str) -> list[str]:
+    """Paths that go with the directory `name`, by rule 1; of a deleted partition all that lie in it. Raises OSError.
+
+    Raises LogUncleanable for a link, CorruptFile as `list_segments`.
+    """
+    parsed = parse_partition_dir(name)
+    partition = PartitionDir(log_dir.files, os.path.join(log_dir.path, name))
+    if parsed is None or parsed[1] not in (DirKind.CURRENT, DirKind.DELETE):
+        return []
+    check_no_link(partition.path)
+    if parsed[1] is DirKind.DELETE:
+        return [partition.path_of(one) for one in partition.list_names()]
+    found = partition.names()
+    if any(one.suffix is Suffix.SWAP for one in found):
+        return []
+    return [partition.path_of(one) for one in found if one.suffix in (Suffix.DELETED, Suffix.CLEANED)]
+
+
+def delete_leftovers(log_dir: LogDir, name: str) -> int:
+    """Rule 1 for one directory; returns the bytes that this frees. Raises as `leftover_files`."""
+    files, parsed = log_dir.files, parse_partition_dir(name)
+    paths = leftover_files(log_dir, name)
+    freed_bytes = bytes_of(log_dir, paths)
+    for path in paths:
+        files.unlink(path)
+    if parsed is not None and parsed[1] is DirKind.DELETE:
+        files.rmdir(os.path.join(log_dir.path, name))
+        files.fsync_dir(log_dir.path)
+    elif paths:
+        files.fsync_dir(os.path.join(log_dir.path, name))
+    return freed_bytes
+
+
+def bytes_of(log_dir: LogDir, paths: list[str]) -> int:
+    """Bytes of files. Raises OSError."""
+    return sum(log_dir.files.stat(path).size_bytes for path in paths)
+
+
+def delete_offset_indexes(partition: PartitionDir, suffices: Callable[[], bool]) -> int:
+    """Rule 2 for one log, oldest segments first, until that `suffices`; how many went. Raises OSError, SourceChanged.
+
+    A broker makes a missing index again from what is sound of its segment, and cuts off the rest. So only a segment that is
+    sound as a whole, and bears no aborted transactions, which it would have to make again as well, goes without one.
+    """
+    gone = 0
+    for base in live_logs(partition)[:-1]:
+        if suffices():
+            break
+        index, aborted = (SegmentFileName(base, kind) for kind in (FileKind.OFFSET_INDEX, FileKind.TXN_INDEX))
+        if not partition.exists(index) or (partition.exists(aborted) and partition.stat(aborted).size_bytes):
+            continue
+        with contextlib.suppress(CorruptFile):
+            sound_end(partition.path_of(SegmentFileName(base, FileKind.LOG)))
+            partition.unlink(index)
+            partition.sync()  # a file system with a journal frees nothing before
+            wait_for_deleted()
+            gone += 1
+    return gone

@@ -1,0 +1,134 @@
+"""A full disk is freed without deleting data: on a tmpfs that is full to the last byte, or name."""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cleanerd.cleaning.rescue import _alone
+from cleanerd.cli import rescue
+from cleanerd.cli.main import make_parser
+from cleanerd.env.space import space_of
+from cleanerd.spark_runtime.lazy_spark import LazySpark
+from tests.cleaning.logs import META_PROPERTIES, contents, lock_of_another, newest, put, stop_broker
+from tests.cleaning.test_bad_input import mounted
+from tests.ctl import captured
+
+SEGMENT_BYTES = 1_000_000
+RECORDS, KEYS = 12_000, 1_000
+
+
+@contextmanager
+def full(log_dir: Path, size: str = "size=14m") -> Iterator[Path]:
+    """Twelve segments, of which the last one has the newest value of every key, and not a byte more on their disk."""
+    log_dir.mkdir()
+    with mounted(log_dir, "-t", "tmpfs", "-o", size, "none"):
+        records = ((b"key %d" % (number % KEYS), os.urandom(900)) for number in range(RECORDS))
+        stop_broker(log_dir, {"t": put(log_dir, "t", records, segment_bytes=SEGMENT_BYTES)})
+        fill(log_dir)
+        yield log_dir
+
+
+def fill(log_dir: Path) -> None:
+    with suppress(OSError), (log_dir / "filler").open("wb") as filler:
+        while True:
+            os.write(filler.fileno(), bytes(4096))
+    assert space_of(str(log_dir)).free_bytes == 0
+
+
+def run(spark: LazySpark, log_dir: Path, *options: str) -> tuple[int, dict[str, Any], str]:
+    """Exit code, what is said of the directory, and what was told."""
+    words = ["rescue", f"--log-dir={log_dir}", "-o", "json", "--topic-set=t:cleanup.policy=compact"]
+    words += [f"--topic-set=t:segment.bytes={SEGMENT_BYTES}", *options]
+
+    def command(words: Sequence[str]) -> int:
+        return rescue.run(make_parser().parse_args(words), spark)
+
+    done = captured(command, words)
+    rows = json.loads(done.stdout)["log_dirs"]
+    return done.returncode, rows[0] if rows else {}, done.stderr
+
+
+def test_a_plan_says_what_each_step_needs_and_frees_and_changes_nothing(
+    spark: LazySpark, tmp_path: Path
+) -> None:
+    with full(tmp_path / "full") as log_dir:
+        (log_dir / "t-0" / f"{0:020}.log.deleted").touch()
+        before = contents(log_dir / "t-0")
+        code, plan, _ = run(spark, log_dir)
+        assert code == 0
+        assert contents(log_dir / "t-0") == before
+        (step,) = (one for one in plan["steps"] if one["name"] == "compaction")
+        assert (step["logs"], step["outcome"]) == ("t-0", "planned")
+        assert 0 < step["needs_bytes"] < 16_384, "the groups that become empty need least"
+        assert step["frees_bytes"] > 9e6
+        assert (plan["free_bytes"], plan["is_enough"]) == (0, True)
+
+
+def test_a_disk_without_a_byte_is_freed_and_no_key_is_lost(spark: LazySpark, tmp_path: Path) -> None:
+    with full(tmp_path / "full") as log_dir:
+        before = newest(log_dir / "t-0")
+        code, done, _ = run(spark, log_dir, "--yes")
+        assert code == 0
+        assert space_of(str(log_dir)).free_bytes == done["free_bytes_after"] > 9e6
+        assert [step["name"] for step in done["steps"]] == ["indexes", "compaction"]
+        assert newest(log_dir / "t-0") == before
+        assert len(before) == KEYS
+
+
+def test_a_disk_without_a_name_is_freed(spark: LazySpark, tmp_path: Path) -> None:
+    """0 inodes: not even a lock file can be made."""
+    with full(tmp_path / "full", "size=64m,nr_inodes=64") as log_dir:
+        before, number = newest(log_dir / "t-0"), 0
+        with suppress(OSError):
+            while True:
+                (log_dir / f"name{number}").touch()
+                number += 1
+        assert os.statvfs(log_dir).f_favail == 0
+        code, done, told = run(spark, log_dir, "--yes")
+        assert (code, done["is_enough"]) == (0, True), (done, told)
+        assert newest(log_dir / "t-0") == before
+
+
+def test_what_a_start_of_the_broker_would_delete_goes_first(spark: LazySpark, tmp_path: Path) -> None:
+    """Then nothing else is done, if that is enough."""
+    with full(tmp_path / "full") as log_dir:
+        (log_dir / "filler").rename(log_dir / "t-0" / f"{0:020}.log.deleted")
+        before = sorted((log_dir / "t-0").glob("*.log"))
+        code, done, _ = run(spark, log_dir, "--yes", "--until=5%")
+        assert (code, [step["name"] for step in done["steps"]]) == (0, ["leftovers"])
+        assert sorted((log_dir / "t-0").glob("*.log")) == before
+
+
+def test_a_second_rescue_is_busy(spark: LazySpark, tmp_path: Path) -> None:
+    with full(tmp_path / "full") as log_dir, _alone(str(log_dir)):
+        before = contents(log_dir / "t-0")
+        code, _, told = run(spark, log_dir, "--yes")
+        assert (code, contents(log_dir / "t-0")) == (75, before)
+        assert "another rescue works in" in told
+
+
+def test_beside_a_broker_that_cannot_be_asked_nothing_is_touched(spark: LazySpark, tmp_path: Path) -> None:
+    with full(tmp_path / "full") as log_dir:
+        (log_dir / "t-0" / f"{0:020}.log.deleted").touch()
+        before = contents(log_dir / "t-0")
+        with lock_of_another(log_dir / ".lock"):
+            code, done, _ = run(spark, log_dir, "--yes")
+        assert (code, contents(log_dir / "t-0")) == (1, before)
+        assert "cleanerd.commit.live is off" in str(done["steps"])
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_what_nobody_vouches_for_is_left_alone(spark: LazySpark, tmp_path: Path, policy: str) -> None:
+    """The rules of architecture 2 hold here as everywhere."""
+    with full(tmp_path / "full") as log_dir:
+        before = contents(log_dir / "t-0")
+        (log_dir / "meta.properties").unlink() if policy == "compact" else None
+        code, done, told = run(spark, log_dir, "--yes", f"--topic-set=t:cleanup.policy={policy}")
+        assert (code, contents(log_dir / "t-0")) == (1, before)
+        assert policy == "delete" or "meta.properties" in f"{done}{told}"
+    assert META_PROPERTIES

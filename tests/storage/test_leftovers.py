@@ -1,0 +1,85 @@
+"""What goes from the directory of a stopped broker that has no room for anything (`storage.leftovers`)."""
+
+from pathlib import Path
+
+import pytest
+
+from cleanerd.env.clock import SystemClock
+from cleanerd.env.files import RealFiles
+from cleanerd.format import names
+from cleanerd.storage.leftovers import delete_leftovers, delete_offset_indexes
+from cleanerd.storage.log_dir import LogDir
+from cleanerd.storage.partition_dir import PartitionDir
+from tests.cleaning.logs import META_PROPERTIES, segment, write_logs
+from tests.sim.disk import SimDisk
+from tests.sim.kafka_startup import start
+from tests.storage.crashes import killed, switched_off
+from tests.storage.model import DIRECTORY, next_offset
+
+GONE = f"t-1.{'0' * 32}-delete"
+
+
+def beside(path: Path) -> LogDir:
+    return LogDir.at(RealFiles(), str(path), SystemClock())
+
+
+def test_what_a_broker_would_delete_goes_and_nothing_else(tmp_path: Path) -> None:
+    write_logs(tmp_path, "t", "u")
+    (tmp_path / names.META_PROPERTIES).write_text(META_PROPERTIES)
+    for path in (tmp_path / "t-0" / f"{0:020}.log.deleted", tmp_path / "t-0" / f"{0:020}.index.cleaned"):
+        path.write_bytes(b"x" * 100)
+    (tmp_path / "u-0" / f"{0:020}.log.cleaned").write_bytes(b"x" * 100)
+    (tmp_path / "u-0" / f"{9:020}.log.swap").write_bytes(b"x")  # the other one says that this does not count
+    (tmp_path / GONE).mkdir()
+    (tmp_path / GONE / f"{0:020}.log").write_bytes(b"x" * 1000)
+    stray = tmp_path / f"t-2.{'0' * 32}-stray"
+    stray.mkdir()
+    (stray / f"{0:020}.log.deleted").write_bytes(b"x")
+    listed = [path.name for path in tmp_path.iterdir()]
+    kept = {path.name for path in (tmp_path / "t-0").iterdir() if path.suffix not in (".deleted", ".cleaned")}
+    freed = {name: delete_leftovers(beside(tmp_path), name) for name in listed}
+    assert {name: size for name, size in freed.items() if size} == {"t-0": 200, GONE: 1000}
+    assert {path.name for path in (tmp_path / "t-0").iterdir()} == kept
+    assert not (tmp_path / GONE).exists()
+    assert list(stray.iterdir())
+    assert (tmp_path / "u-0" / f"{0:020}.log.cleaned").exists()
+
+
+def test_an_offset_index_goes_only_where_its_broker_would_make_the_same_again(tmp_path: Path) -> None:
+    """It cuts off what is damaged when it does, and would have to find the aborted transactions, too."""
+    partition = write_logs(tmp_path, "t") / "t-0"
+    damaged, aborted = segment(partition, 0), segment(partition, 1).with_suffix(".txnindex")
+    content = bytearray(damaged.read_bytes())
+    content[-1] ^= 1
+    damaged.write_bytes(content)
+    aborted.write_bytes(b"x")
+    indexes = sorted(partition.glob("*.index"))
+    answers = iter([False] * 3 + [True])
+    assert delete_offset_indexes(PartitionDir(RealFiles(), str(partition)), lambda: next(answers)) == 1
+    assert sorted(partition.glob("*.index")) == indexes[:2] + indexes[3:]
+    delete_offset_indexes(PartitionDir(RealFiles(), str(partition)), lambda: False)
+    assert sorted(partition.glob("*.index")) == indexes[:2] + indexes[-1:], "the active segment keeps its own"
+
+
+@pytest.mark.parametrize("suffix", [".deleted", ".cleaned"])
+def test_whatever_of_them_a_power_failure_brings_back_a_broker_deletes(suffix: str) -> None:
+    disk = SimDisk()
+    disk.mkdir(DIRECTORY)
+    for base in (0, 10):
+        for kind in (".log", ".index", ".timeindex"):
+            disk.put(f"{DIRECTORY}/{base:020}{kind}", b"")
+            disk.put(f"{DIRECTORY}/{base:020}{kind}{suffix}", b"x")
+    disk.restart()
+
+    def delete(on: SimDisk) -> None:
+        delete_leftovers(
+            LogDir(on, DIRECTORY.rpartition("/")[0], SystemClock(), is_kafka=True),
+            DIRECTORY.rpartition("/")[2],
+        )
+
+    for stopped in killed(disk, delete):
+        for left in switched_off(stopped):
+            start(left, DIRECTORY, next_offset)
+            assert sorted(left.list_names(DIRECTORY)) == sorted(
+                f"{base:020}{kind}" for base in (0, 10) for kind in (".log", ".index", ".timeindex")
+            )
