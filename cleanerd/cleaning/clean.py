@@ -69,7 +69,10 @@ class CleaningJob:
 
 
 class Cleaner:
-    """Cleans candidates with one Spark session, up to the commit; every failure of a log ends in its result."""
+    """Cleans candidates with one Spark session, up to the commit; every failure of a log ends in its result.
+
+    `plan` is step 3 of architecture 3, `write` steps 4 to 7, `end` the first half of step 8.
+    """
 
     def __init__(
         self,
@@ -243,43 +246,56 @@ class Cleaner:
     def _run_steps(
         self, job: CleaningJob, reporter: Reporter, before: Ending[Any] | None, *, write: bool
     ) -> None:
+        """Steps 4 to 7 of architecture 3. They share a Spark job where that pays."""
         begun: Callable[[], object] = (lambda: None) if before is None else before.begin
         pipeline = Pipeline(self._session, budget_of(self._request), reporter, begun)
-        logs, watch = job.logs, job.watch
+        logs, phase = job.logs, job.watch.phase
         if not self._session.is_up and any(log.plan.work.chunks for log in logs):
-            with watch.phase("start"):
+            with phase("start"):
                 self._session.context()
         with pipeline.together([log.plan.work for log in logs]):
             if write:
-                with watch.phase("rewrite"):
-                    self._clean_small([log for log in logs if pipeline.is_small(log.plan.work)], pipeline)
-            with watch.phase("index"):
-                logs = [log for log in logs if log.rewritten is None]
-                unread = [log for log in logs if log.indexed is None]
-                for log, indexed in zip(unread, pipeline.index(*self._works(unread)), strict=True):
-                    log.indexed, log.error = indexed, indexed.error
-                for log in logs:
-                    if log.indexed is not None and log.is_alive:
-                        log.plan = merge_neighbours(log.plan, log.indexed)
-                        self._progress.step(steps.mapped(log.indexed))
-            with watch.phase("rewrite"):
+                with phase("rewrite"):
+                    logs = self._clean_small(logs, pipeline)
+            with phase("index"):
+                self._index(logs, pipeline)
+            with phase("rewrite"):
                 if write:
                     self._check_space(logs, pipeline, before)
-                found = [log.indexed for log in logs if log.indexed is not None]
-                for log, rewritten in zip(logs, pipeline.rewrite(found, write=write), strict=True):
-                    log.rewritten, log.error = rewritten, log.error or rewritten.error
-                    steps.report_rewritten(self._progress, log.plan, rewritten)
+                self._rewrite(logs, pipeline, write=write)
 
-    def _clean_small(self, logs: list[_Log], pipeline: Pipeline) -> None:
-        """Index and rewrite in one step, where there is plenty of room: no log has been looked into yet."""
-        full = self._full([(log, Room.of_any(log.plan)) for log in logs])
-        logs = [log for log in logs if log.candidate.log_dir not in full]
-        for log, (indexed, rewritten) in zip(logs, pipeline.clean_small(*self._works(logs)), strict=True):
+    def _clean_small(self, logs: list[_Log], pipeline: Pipeline) -> list[_Log]:
+        """Steps 4 to 7 at once, of small logs where there is plenty of room: none has been looked into yet. Returns those
+        that have still to be rewritten, or to be read.
+        """
+        small = [log for log in logs if pipeline.is_small(log.plan.work)]
+        full = self._full([(log, Room.of_any(log.plan)) for log in small])
+        fitting = [log for log in small if log.candidate.log_dir not in full]
+        cleaned = pipeline.clean_small(*self._works(fitting))
+        for log, (indexed, rewritten) in zip(fitting, cleaned, strict=True):
             log.indexed, log.rewritten = indexed, rewritten
             log.error = indexed.error
             if rewritten is not None:
                 self._progress.step(steps.mapped(indexed))
                 steps.report_rewritten(self._progress, log.plan, rewritten)
+        return [log for log in logs if log.rewritten is None]
+
+    def _index(self, logs: list[_Log], pipeline: Pipeline) -> None:
+        """Steps 4 and 5: the newest record of each key; with that the groups are known that change, or merge."""
+        unread = [log for log in logs if log.indexed is None]
+        for log, indexed in zip(unread, pipeline.index(*self._works(unread)), strict=True):
+            log.indexed, log.error = indexed, indexed.error
+        for log in logs:
+            if log.indexed is not None and log.is_alive:
+                log.plan = merge_neighbours(log.plan, log.indexed)
+                self._progress.step(steps.mapped(log.indexed))
+
+    def _rewrite(self, logs: list[_Log], pipeline: Pipeline, *, write: bool) -> None:
+        """Steps 6 and 7: groups that change are written, and read back."""
+        found = [log.indexed for log in logs if log.indexed is not None]
+        for log, rewritten in zip(logs, pipeline.rewrite(found, write=write), strict=True):
+            log.rewritten, log.error = rewritten, log.error or rewritten.error
+            steps.report_rewritten(self._progress, log.plan, rewritten)
 
     def _works(self, logs: list[_Log]) -> tuple[list[LogWork], list[tuple[int, int]]]:
         """What the pipeline is to do, and the keys of the fingerprints that it does it with."""
