@@ -1,1 +1,1 @@
-"""Command lines: `cleanerd` and what it prints."""
+"""The command lines of `cleanerd` and `cleanerctl`, and their output."""

@@ -25,7 +25,7 @@ class Argument(NamedTuple):
 
 
 def argument(*names: str, **settings: Any) -> Argument:
-    """An argument; takes what `ArgumentParser.add_argument` takes."""
+    """An argument, made from the parameters of `ArgumentParser.add_argument`."""
     return Argument(names, settings)
 
 

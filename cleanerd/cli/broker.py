@@ -1,8 +1,8 @@
-"""`cleanerd broker check`: whether the running broker of each log directory can be asked to swap segments.
+"""`cleanerd broker check`: test whether the running broker of each log directory can swap segments.
 
-Nothing is loaded into a broker that has not brought the agent along, unless cleanerd.commit.live is auto or `--load` is
-given. Exit 0 if every one of them can; 1 if one cannot or was not asked, or a directory has none, each with its reason; 2 or
-78 if the command line or the configuration is wrong.
+The agent is loaded into a broker only if cleanerd.commit.live is auto or `--load` is given. Exit 0 if every broker can swap;
+1 if one cannot or was not asked, or a directory has no running broker, each with its reason; 2 or 78 if the command line or
+the configuration is wrong.
 """
 
 import contextlib

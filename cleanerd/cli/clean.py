@@ -72,7 +72,7 @@ def _clean_once(requests: Sequence[CleanRequest], progress: Progress, clock: Clo
 
 
 def requests_from(arguments: Namespace) -> tuple[list[CleanRequest], list[LogResult]]:
-    """The requests that the options of `clean` make, one for each node, and what has failed by then.
+    """Requests from the options of `clean`, one for each node, and results for directories that could not be loaded.
 
     Raises `BadConfiguration`, `BadUsage`.
     """

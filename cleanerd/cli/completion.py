@@ -1,7 +1,7 @@
 """Completion in shells, by argcomplete: the shell starts the program itself, which answers and ends.
 
-What may stand after an option or in the place of an argument follows from its choices, else from its metavar: FILE and PATH,
-DIR, KEY=VALUE (keys of the broker), and what the program adds.
+The values offered for an option or argument follow from its choices, else from its metavar: FILE and PATH, DIR, KEY=VALUE
+(keys of the broker), and those in `Completers`.
 """
 
 import os
@@ -9,7 +9,7 @@ from argparse import ArgumentParser, _SubParsersAction
 from collections.abc import Callable, Iterable, Mapping
 
 Completers = Mapping[str, Callable[..., Iterable[str]]]
-"""By metavar; each gets `prefix` and `parsed_args`, and what else argcomplete passes."""
+"""Functions by metavar that list possible values; argcomplete calls them with `prefix`, `parsed_args` and more."""
 
 
 def script(prog: str, shell: str) -> str:

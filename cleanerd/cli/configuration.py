@@ -1,7 +1,7 @@
 """From the command line options to a resolved configuration.
 
-Two steps: the static layers name the log directories; the metadata log that is found there adds what
-the cluster sets for topics and brokers. Where there is none, the live broker is asked.
+Two steps: the static layers name the log directories; the metadata log in them adds the cluster's settings of topics and
+brokers. Without a metadata log, the live broker is asked for these.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ def load(arguments: Namespace, *, is_daemon: bool = False) -> Loaded:
 def load_each(
     arguments: Namespace, named: frozenset[str]
 ) -> Iterator[Loaded | tuple[tuple[str, ...], CleanerdError]]:
-    """`load`, for each node whose log directories these are. One node's trouble is not that of others.
+    """`load` for each node that owns some of the log directories; an error of one node does not affect the others.
 
     Yields what is loaded, or directories and why nothing is known of them. `named`: the topics that a one-shot was given;
     none for all. As root this becomes the owner of the log directories. Raises as `load` where there is one node.
@@ -74,7 +74,7 @@ def load_each(
 
 
 def _static(arguments: Namespace) -> Loaded:
-    """Without what the cluster sets."""
+    """Load the configuration without the settings of the cluster."""
     configuration = resolve(read_sources(arguments.config, arguments.set, arguments.topic_set))
     if not (arguments.log_dir or arguments.config or _names_log_dirs(configuration)):
         unread = "".join(f"; {text}" for text in configuration.unread)
@@ -93,7 +93,7 @@ def _check_read_again(arguments: Namespace) -> None:
 def _with_cluster(
     static: Loaded, log_dirs: tuple[str, ...], named: frozenset[str] | None, *, is_daemon: bool = False
 ) -> Loaded:
-    """With what the cluster of these directories sets."""
+    """Load the configuration with the settings of the cluster that these directories belong to."""
     files, configuration = RealFiles(), static.configuration
     metadata = _metadata(files, log_dirs, configuration.broker, asks=not is_daemon)
     if metadata is not None:
@@ -113,7 +113,7 @@ def log_dirs(arguments: Namespace) -> tuple[str, ...]:
 
 
 def topic_configs(arguments: Namespace, log_dirs: Sequence[str]) -> Callable[[str], TopicConfig] | None:
-    """What is known of topics without options that override it. None, and a warning, where the configuration is broken.
+    """The settings of topics, without options that override them; None, after a warning, if the configuration is invalid.
 
     Without the metadata log, from the files and the environment.
     """

@@ -83,7 +83,7 @@ _RESCUE = Command(
     ),
 )
 _TOOLS = "cleanerd.tools.cli.parsers"
-"""The commands that are no part of the cleaner, which imports none of them."""
+"""The module with the commands that the cleaner itself does not need; it is imported by name."""
 _BROKER_CHECK = Command(
     "check",
     "cleanerd.cli.broker:check",

@@ -1,4 +1,4 @@
-"""Is what the command line names there? A slip must not look like work that is done."""
+"""Check that logs and directories named on the command line exist: a typing error must not look like finished work."""
 
 import os
 from argparse import Namespace
@@ -16,9 +16,9 @@ from cleanerd.storage.no_log_dir import why_no_log_dir
 def is_nothing_there(
     arguments: Namespace, log_dirs: Sequence[str], known: Iterable[TopicPartition] = ()
 ) -> bool:
-    """Whether none of `--log-dir`, or no log of `--topic` and `--partition`, is there; says on stderr what is missing.
+    """True if no log that the command line names exists; prints each missing name to stderr.
 
-    `known`: logs that were found in another way. What cannot be listed may have what is looked for.
+    `known`: logs found in another way. A directory that cannot be listed counts as one that may have the logs.
     """
     listed = [guarded(partial(os.listdir, path), path) for path in log_dirs]
     names = [name for one in listed if isinstance(one, list) for name in one]
@@ -52,7 +52,7 @@ def _missing_topics(
 
 
 def _meant(topic: str, there: set[str]) -> str:
-    """What a slip may have meant: a list, a log, or a name that is nearly one of these."""
+    """A suggestion for a topic that was not found: it looks like a list, a pattern or a log, or resembles a known name."""
     if "," in topic:
         return "; give each topic with a --topic of its own"
     if set(topic) & set("*?["):

@@ -12,7 +12,7 @@ OUTPUT_HELP = f"{', '.join(FORMATS)}; default: table"
 
 
 def output(*more: str) -> Argument:
-    """Form of what goes to stdout; `more`: what this command has beside `FORMATS`."""
+    """The option for the format of stdout; `more`: formats of this command beside `FORMATS`."""
     forms = (*FORMATS, *more)
     text = f"{', '.join(forms)}; default: table"
     return argument("-o", "--output", metavar="FORMAT", choices=forms, default="table", help=text)

@@ -1,8 +1,8 @@
 """Where output goes: documents for programs and tables for people to stdout, all else to stderr.
 
 The JSON document of `clean` is `{"apiVersion": "cleanerd/v1", "results": [...]}` with `RESULT_FIELDS` for
-each log, `assumed` where something was (`--assume`), and `peak_extra_bytes` and
-`topic_codec_saves_bytes` for those of a dry run. What is not known or does not apply is null.
+each log, `assumed` if `--assume` was given, and `peak_extra_bytes` and `topic_codec_saves_bytes` for logs of a dry run. A
+value that is unknown or does not apply is null.
 """
 
 import codecs
@@ -38,7 +38,7 @@ def is_table(form: str) -> bool:
 def rendered(document: Mapping[str, object], form: str, *, indent: int | None = 2) -> str:
     """A document in a format for programs: `json`, `jsonl` or `yaml`.
 
-    `jsonl` is a line for each item of its one list, without apiVersion, else one line with all of it.
+    `jsonl`: if the document has exactly one list, a line for each of its items; else one line with the whole document.
     """
     if form == "yaml":
         import yaml  # noqa: PLC0415 - takes longer to import than most verbs run
@@ -52,7 +52,7 @@ def rendered(document: Mapping[str, object], form: str, *, indent: int | None = 
 
 
 def result_fields(result: "LogResult") -> dict[str, object]:
-    """What the document of `clean` has of a log."""
+    """The fields of a log in the document of `clean`, `RESULT_FIELDS`."""
     values = {name: getattr(result, name) for name in RESULT_FIELDS}
     values["removed"] = dict(result.removed)
     values["phase_seconds"] = {name: round(seconds, 3) for name, seconds in result.phase_seconds.items()}
@@ -65,8 +65,9 @@ def result_fields(result: "LogResult") -> dict[str, object]:
 
 
 def prepare_streams() -> None:
-    """Open standard streams that the program was started without (`>&-`), or its own files would take their place; and let
-    them write what their encoding does not have in characters that it has: terminals, cron and old locales have no UTF-8.
+    """Open standard streams that the caller has closed (`>&-`), because other files would get their descriptors.
+
+    Replace characters that the encoding of a stream lacks (cron and old locales have no UTF-8) instead of failing.
     """
     if None in (sys.stdin, sys.stdout, sys.stderr):
         while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
@@ -82,7 +83,7 @@ def prepare_streams() -> None:
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
-    """Lines of tables as dashes, other signs of ours likewise, and what comes from outside as Python writes it in ASCII."""
+    """Replace characters that an encoding lacks: lines of tables by dashes, others by Python's ASCII escapes."""
     assert isinstance(error, UnicodeEncodeError)
     found = error.object[error.start : error.end]
     return "".join(_PLAIN.get(char) or ascii(char)[1:-1] for char in found), error.end

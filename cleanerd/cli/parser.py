@@ -1,4 +1,4 @@
-"""The command line parser of both programs: help that teaches, errors that suggest what was meant."""
+"""The command line parser of both programs: its help has examples, its errors suggest corrections."""
 
 import argparse
 import difflib
@@ -19,7 +19,7 @@ _OF_TOPICS = ("--topic", "--topic-set")
 
 
 class Parser(argparse.ArgumentParser):
-    """A sentence on what it does, then arguments and options, then `examples` and `more`."""
+    """An `ArgumentParser` with help in this order: description, arguments, options, `examples`, `more`."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
         description: str = "",
         examples: Sequence[str] = (),
         more: str = "",
-        **_: object,  # what argparse passes to the parsers of verbs
+        **_: object,  # argparse passes more to the parsers of verbs
     ) -> None:
         shown = "".join(f"  {example}\n" for example in examples)
         super().__init__(
@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
         self._positionals.title = "arguments"
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse, but what is left over is the fault of this parser, which knows its own options best."""
+        """As in argparse, but unknown words are reported by this parser, with suggestions from its own options."""
         found, extra = super().parse_known_args(
             self._joined(sys.argv[1:] if args is None else args), namespace
         )
@@ -52,7 +52,7 @@ class Parser(argparse.ArgumentParser):
         return found, extra
 
     def _joined(self, words: Sequence[str]) -> list[str]:
-        """With the topic behind an option that takes one as part of it, since names of topics may begin with dashes."""
+        """Join `--topic NAME` to `--topic=NAME`, so that argparse accepts names of topics that begin with a dash."""
         joined: list[str] = []
         for word in words:
             last = joined[-1] if joined else ""
@@ -98,7 +98,7 @@ class Parser(argparse.ArgumentParser):
             super()._print_message(message, file)
 
     def error(self, message: str) -> NoReturn:
-        """Usage, what is wrong with it and where to read more; exit 2."""
+        """Print usage, the error and a pointer to the help; exit with 2."""
         self.print_usage(sys.stderr)
         self.exit(2, f"{self.prog.split()[0]}: {message}\n  `{self.prog} --help` explains it\n")
 

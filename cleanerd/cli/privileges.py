@@ -1,8 +1,8 @@
-"""As root, become the user whose log directories these are, before anything is made there and before a JVM starts.
+"""As root, become the owner of the log directories, before any file is created there and before a JVM starts.
 
-What cleanerd does in a directory is then no more than its owner could do himself, whatever lies there; and new files belong
-to whom they should. The configuration has been read by then: that of a one-shot may be root's alone. Directories of root are
-cleaned as root, and so are others if their owner cannot reach them, or cleanerd: then it stands on `env/trust.py` alone.
+Then cleanerd can do no more in a directory than its owner could, whatever files lie there, and new files have the right
+owner. The configuration is read before that, because that of a one-shot may be readable by root only. cleanerd stays root
+for directories of root, and if their owner cannot reach them or cleanerd's own files: then only `env/trust.py` protects it.
 """
 
 import contextlib

@@ -10,7 +10,7 @@ from cleanerd.storage.metadata_log import find_metadata
 def run(arguments: Namespace) -> int:
     """Exit code of the daemon. Raises BadConfiguration, BadUsage, Fatal."""
     loaded = load(arguments, is_daemon=True)
-    from cleanerd.daemon.process import Daemon  # noqa: PLC0415 - settles where kernels are kept: for whom root has become
+    from cleanerd.daemon.process import Daemon  # noqa: PLC0415 - after `load`: root has become the owner
 
     metadata_log_dir = loaded.configuration.broker.metadata_log_dir
     return Daemon(

@@ -32,7 +32,7 @@ _is_fitted = contextvars.ContextVar("is_fitted", default=True)
 
 
 def table(columns: Columns) -> str:
-    """Columns side by side, the empty ones left out, numbers to the right; what a terminal has no room for is folded."""
+    """A table without its empty columns, numbers right-aligned; on a terminal, cells that are too wide are folded."""
     shown = {name: [name, *map(printable, cells)] for name, cells in columns.items() if any(cells)}
     return _drawn(shown) if sys.stdout.isatty() else _plain(shown)
 
@@ -66,12 +66,12 @@ def _drawn(columns: Columns) -> str:
 
 
 def colour(word: str) -> str:
-    """The colour of a word that names a state, as rich names it; none for any other text."""
+    """The colour of a word that names a state, as rich calls it; empty for any other text."""
     return _STYLES.get(word, "")
 
 
 def coloured(text: str) -> str:
-    """As `colour` has it, where stdout shows colours."""
+    """`text` in its `colour`, if stdout is a terminal with colours."""
     if not colour(text) or not sys.stdout.isatty() or not _is_coloured():
         return text
     return f"\x1b[{_SGR[colour(text)]}m{text}\x1b[0m"
@@ -88,7 +88,7 @@ def printable(text: str) -> str:
 
 @contextlib.contextmanager
 def fitted(is_fitted: bool) -> Iterator[None]:
-    """Within it tables fit the terminal, or keep all columns, whole, whatever its width (`-o wide`)."""
+    """A context in which tables are fitted to the terminal, or keep all columns in full (`-o wide`)."""
     token = _is_fitted.set(is_fitted)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The outermost boundary: what no code expected becomes one line, and where it happened is shown to who asks for it."""
+"""The outermost boundary: an unexpected exception becomes one line; CLEANERD_LOG_LEVEL=debug adds the traceback."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ _DETAILS = "CLEANERD_LOG_LEVEL"
 
 
 def catch_unexpected(say: Callable[[str], None]) -> None:
-    """For this process: `say` gets a line for each exception that nothing caught, in whatever thread."""
+    """Pass a line to `say` for every uncaught exception of this process, in any thread."""
 
     def hook(_: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, InternalError):  # whose line is a result, or is in one
@@ -31,7 +31,7 @@ def catch_unexpected(say: Callable[[str], None]) -> None:
 
 
 def line_of(error: BaseException) -> str:
-    """What happened, in a line; the traceback follows with CLEANERD_LOG_LEVEL=debug."""
+    """An exception in one line, followed by its traceback if CLEANERD_LOG_LEVEL is debug."""
     _show_details(error, error.__traceback__)
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.filename is not None):
         return in_words(error)

@@ -82,7 +82,7 @@ class Configuration:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is valid, but perhaps not what its writer wants."""
+        """Warnings about values that are valid but probably not intended."""
         found = [*self._sources.warnings, *self._conflicts(), *self.unread, *self._old_names()]
         found += self.unusable.values()
         if not self.broker.log_cleaner_enable:
@@ -138,7 +138,7 @@ class Configuration:
 
     @property
     def has_metadata_log(self) -> bool:
-        """Whether it is known which topics exist: a broker's answer does not list all of them."""
+        """Whether all existing topics are known; a broker's answer lists only some."""
         return self.metadata is not None and self.metadata.is_whole
 
     @property
@@ -212,9 +212,9 @@ def resolve(sources: Sources, metadata: ClusterMetadata | None = None) -> Config
 
 
 def examine(sources: Sources, metadata: ClusterMetadata | None = None) -> tuple[Configuration, list[str]]:
-    """Resolve all layers as far as they go: every problem, and what holds if bad values were not there.
+    """Resolve all layers; returns every problem, and the configuration without the invalid values.
 
-    With a problem, the configuration is good for nothing but looking for more of them.
+    If there is a problem, the configuration may only be used to look for further problems.
     """
     problems = list(sources.problems)
     layers = _broker_layers(sources, metadata)
@@ -303,7 +303,7 @@ def _of_release(broker: CleanerdConfig, metadata: ClusterMetadata | None) -> Cle
 
 
 def _topic_defaults(broker: SettingsByKey, problems: list[str]) -> dict[str, Setting]:
-    """What a topic without values of its own gets (8B), with the conflict check of broker values (8.N3)."""
+    """The values of a topic without settings of its own (8B), after the conflict check of broker values (8.N3)."""
     found = {name: _topic_default(key, broker, problems) for name, key in TOPIC_KEYS.items()}
     defaults = {name: setting for name, setting in found.items() if setting.value is not None}
     _check_lags(defaults, "", problems)
@@ -351,7 +351,7 @@ def _origin(metadata: ClusterMetadata, record: str) -> Origin:
 
 
 def _check_lags(settings: SettingsByKey, where: str, problems: list[str]) -> None:
-    """Rule 8.N3, C152. What the cluster has taken holds: a broker compares with defaults of its own."""
+    """The conflict check of rule 8.N3 (C152). Values that the cluster has accepted are not checked again."""
     lower, upper = _LAGS
     low, high = settings[lower], settings[upper]
     is_of_cluster = not {low.origin.layer, high.origin.layer}.isdisjoint(_CLUSTER)

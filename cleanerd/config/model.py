@@ -1,4 +1,4 @@
-"""Every key: one field with its type, unit, default, range, scope and purpose, which stand nowhere else.
+"""Every key, declared once: a field with type, unit, default, range, scope and purpose.
 
 Source: spec behaviour section 8 (8A and 8C broker keys, 8B topic keys with their broker synonyms). Keys of
 Kafka that have no influence on cleaning or retention are not here; in a broker's file they are ignored. Those
@@ -52,7 +52,7 @@ TOPIC_NAME = "[a-zA-Z0-9._-]{1,249}"
 KAFKA_LOG_DIR = "/tmp/kafka-logs"  # noqa: S108 - Kafka's default
 _POLICY = some_of("compact", "delete")
 DEDUPE = "dedupe"
-"""What `compact` was called at first."""
+"""The first name of `compact` in Kafka."""
 STATIC = Scope.STATIC
 _SOCKET = matching("/.{1,106}", "an absolute path of at most 107 characters")  # sun_path of Linux
 _TOPIC_GLOBS = matching(r"[a-zA-Z0-9._*?\[\]!-]{1,249}", "a list of topic names or shell globs")
@@ -162,7 +162,7 @@ class CleanerdConfig(Settings):
 
     @property
     def own_id(self) -> int | None:
-        """Id of the broker; None where it is not configured, or the broker takes what ZooKeeper gives it (-1)."""
+        """Id of the broker; None if it is not configured, or is assigned by ZooKeeper (-1)."""
         configured = self.broker_id if self.node_id is None else self.node_id
         return None if configured is None or configured < 0 else configured
 
@@ -287,7 +287,7 @@ TopicDefaults: type[Settings] = create_model(
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
-    """What the cluster has configured: by its metadata log (spec disk F4), or by what a broker answers where there is none.
+    """The settings of the cluster, from its metadata log (spec disk F4), or else from a broker's answer.
 
     `topic_ids` has all topics that are known, with None for one without an id. `broker_configs` is keyed by node id as text,
     "" being the cluster-wide default; of an answer, the values that hold in the broker for topics without their own.

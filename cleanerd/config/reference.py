@@ -1,4 +1,4 @@
-"""The reference of all keys as Markdown, made from the table of keys: what is not in the table does not exist."""
+"""The reference of all keys as Markdown, made from the declarations of the keys."""
 
 from collections.abc import Iterable
 

@@ -45,7 +45,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class ReloadPlan:
-    """What an accepted update changes.
+    """The effects of an accepted update.
 
     `topics` holds the topics with values of their own, before or after, whose effective values
     change. `compact_removed` are topics that lose compaction through an update of
@@ -76,7 +76,7 @@ class ReloadPlan:
 
 
 def plan_reload(old: Configuration, new: Configuration) -> ReloadPlan:
-    """Decide what `new` changes. Raises `BadConfiguration` with every reason why it may not be adopted."""
+    """Compare `new` with the configuration in force. Raises `BadConfiguration` with every reason against it."""
     changes = tuple(_changes(old.broker_settings, new.broker_settings))
     problems = [*_static(changes), *_threads(changes), *_vanished(old, new)]
     if problems:

@@ -105,7 +105,7 @@ class Key:
 
 
 class Settings(BaseSettings):
-    """Base of what is declared: frozen values of the fields."""
+    """Base of the classes that declare keys; instances are frozen."""
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", validate_default=False)
 
@@ -141,7 +141,7 @@ class TextSource(PydanticBaseSettingsSource):
         self._texts = texts
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """What the layer has for a field: all that begins so, where the key is a prefix."""
+        """The layer's text for a field; for a key that is a prefix, all texts under that prefix."""
         name = _key(field).name
         prefix = name.removesuffix("*")
         if prefix == name:
@@ -195,4 +195,4 @@ def _sorted_pairs(found: object) -> object:
 
 
 Properties = Annotated[tuple[tuple[str, str], ...], BeforeValidator(_sorted_pairs)]
-"""Texts by what follows the prefix of a key."""
+"""Texts by the rest of their key after the prefix."""

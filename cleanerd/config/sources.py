@@ -56,7 +56,7 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """All layers but the metadata log: texts by key, or by topic and key; what cannot be read, and what looks mistyped.
+    """All layers but the metadata log: texts by key, or by topic and key; unreadable files, and keys that look mistyped.
 
     `topic_paths`: the topic files, also those that set nothing.
     """
@@ -70,7 +70,7 @@ class Sources:
     warnings: tuple[str, ...] = ()
     topic_paths: tuple[str, ...] = ()
     unread: Mapping[str, Text] = field(default_factory=dict)
-    """By key, what variables say that are settings to other images, and are not read."""
+    """Texts by key from environment variables that are settings in other images, and are not applied here."""
 
 
 def read_sources(
@@ -154,7 +154,7 @@ def _unread() -> dict[str, Text]:
 def _command_line(
     assignments: Iterable[tuple[str, str]], problems: list[str], idle: list[str]
 ) -> dict[str, Text]:
-    """`idle`: takes what has no effect."""
+    """Texts of `--set` by key; keys without effect are added to `idle`, unknown ones to `problems`."""
     texts = {}
     for key, value in assignments:
         origin = Origin(Layer.COMMAND_LINE, f"--set {key}")

@@ -24,7 +24,7 @@ from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 Value = bool | int | float | str | tuple[str, ...]
-"""What a configuration value is once parsed."""
+"""The types of a parsed configuration value."""
 
 BLANKS = "".join(map(chr, range(0x21)))  # Java's String.trim drops every character up to U+0020
 _INTEGER = re.compile(r"[+-]?[0-9]{1,4000}")  # Python converts no more than 4,300 digits
@@ -33,7 +33,7 @@ _COMMA = re.compile(r"\s*,\s*", re.ASCII)  # a blank that is not Java's is a par
 
 
 class ParseError(ValueError):
-    """Text that is not a value of the type; the message has what was expected."""
+    """The text is not a value of the type; the message names the expected form."""
 
 
 def _boolean(text: str) -> bool:
@@ -82,7 +82,7 @@ class ValueType(Enum):
         return _PARSERS[self](text.strip(BLANKS))
 
     def __get_pydantic_core_schema__(self, _: object, __: GetCoreSchemaHandler) -> CoreSchema:
-        """A text is read as Kafka reads it; what is no text was read before."""
+        """A pydantic validator that parses texts as Kafka does, and passes values that are parsed already."""
         return core_schema.no_info_plain_validator_function(
             lambda value: self.parse(value) if isinstance(value, str) else value
         )
@@ -114,7 +114,7 @@ class Check:
         return value
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """What was read is checked."""
+        """A pydantic validator that runs a check of the key table on a parsed value."""
         return core_schema.no_info_after_validator_function(self.passed, handler(source))
 
 

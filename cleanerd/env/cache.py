@@ -1,6 +1,6 @@
-"""Where cleanerd keeps what it can make again: what Java runtimes report, wrappers, compiled kernels.
+"""The cache directory: facts about Java runtimes, wrappers, compiled kernels; all can be made again.
 
-All of that is executed sooner or later, so a directory in which another user could have put something is not used.
+Its files are executed, so a directory that another user could have written to is not used.
 """
 
 import os
@@ -38,7 +38,7 @@ def _is_log_dir(path: str) -> bool:
 
 
 def temporary_directory() -> str | None:
-    """Where temporary files go: TMPDIR, /tmp, /var/tmp; None where none of them can be written."""
+    """The directory for temporary files: the first of TMPDIR, /tmp, /var/tmp that can be written; else None."""
     try:
         return tempfile.gettempdir()
     except FileNotFoundError:

@@ -16,7 +16,7 @@ class SystemClock:
 
 
 Clock = SystemClock
-"""What code asks for. A test hands in a clock of its own that has the same methods."""
+"""The interface of a clock; tests hand in one that they set themselves."""
 
 
 def latest_ms(clock: Clock) -> int:

@@ -27,7 +27,7 @@ from .trust import open_directory
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
-    """The identity of a file: another one was exchanged, appended to or written. What every such check compares."""
+    """The identity of a file: it differs if the file was replaced, appended to or overwritten."""
 
     inode: int
     size_bytes: int
@@ -49,7 +49,7 @@ class FileStat:
 
 
 def inode_of(path: str) -> int:
-    """Inode of what is at a path now, -1 for nothing."""
+    """The inode at a path now, -1 if nothing is there."""
     try:
         return os.stat(path).st_ino
     except OSError:
@@ -68,11 +68,11 @@ _sync_threads = ThreadPoolExecutor(4, thread_name_prefix="cleanerd-sync")
 
 _READ_BYTES = 16 << 10  # at least, of a file that grows; as much memory is taken as is asked for
 READ_MAX_BYTES = 256 << 20
-"""What may be read as a whole unless more is asked for: the index of a segment of 1 GiB with an entry a batch."""
+"""Default limit in bytes for reading a whole file: enough for the index of a 1 GiB segment with an entry per batch."""
 
 
 class NotRegular(OSError):
-    """A name of something that is no regular file, or of more than may be read. `found`: what it is."""
+    """The path is no regular file, or the file is larger than the caller's limit; `found` describes it."""
 
     found = "another kind of file"
 
@@ -120,10 +120,10 @@ def regular_file(path: str, buffering: int = -1) -> BinaryIO:
 
 
 def new_file(path: str, like: str | None = None, mode: int = 0o666) -> int:
-    """Make a file, and return a descriptor to read and write it: the only way in which one comes to be in a log directory.
+    """Create a file and return a descriptor to read and write it; no other function creates files in a log directory.
 
-    Always a new one: what had the name goes first, be it a link, a FIFO, or what is left of a process that died and to
-    which its children may still write. `like`: the path of the file whose owner and permissions it gets. Raises OSError.
+    An existing entry with this name is removed first: a link, a FIFO, or the file of a dead process whose children may still
+    write to it. `like`: path of the file whose owner and permissions it gets. Raises OSError.
     """
     with _parent(path) as (place, name):
         with contextlib.suppress(FileNotFoundError):
@@ -186,7 +186,7 @@ def _adopt_owner(fd: int, like: str) -> None:
 
 
 def read_to_hole(path: str, max_bytes: int, *, follow_links: bool = False) -> tuple[bytes, int]:
-    """Content up to the first hole, and the size: a file that was allocated in advance costs what was written of it.
+    """The content up to the first hole, and the size of the file: preallocated space is not read.
 
     Raises as `regular_fd`, and NotRegular for more than `max_bytes` before the hole.
     """
@@ -212,7 +212,7 @@ def check_regular(mode: int, path: str) -> None:
 
 
 def kind_of(mode: int) -> str:
-    """What a file is, in words."""
+    """The type of a file in words, such as `a directory`."""
     kinds = {
         stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket",
         stat.S_IFBLK: "a block device", stat.S_IFCHR: "a character device", stat.S_IFREG: "a regular file",
@@ -237,7 +237,7 @@ class RealFiles:
         return FileStat.of(os.stat(path))
 
     def exists(self, path: str) -> bool:
-        """Whether the path exists. What cannot be looked up raises, where `os.path.exists` returns False."""
+        """Whether the path exists. Raises OSError if that cannot be determined, where `os.path.exists` returns False."""
         try:
             os.stat(path)
         except OSError as error:
@@ -294,9 +294,9 @@ class RealFiles:
             os.fsync(fd)
 
     def fsync_dirs(self, directories: Sequence[str]) -> list[OSError | None]:
-        """`fsync_dir` of several side by side, and what went wrong with each: a journal is written once for all.
+        """`fsync_dir` of several directories in parallel; returns the error of each, None for success.
 
-        Of 16 on ext4: 13 ms one after the other, 2 ms like this.
+        The file system writes its journal once for all: 16 directories on ext4 take 2 ms, one after the other 13 ms.
         """
 
         def sync(directory: str) -> OSError | None:
@@ -340,4 +340,4 @@ class RealFiles:
 
 
 Files = RealFiles
-"""What code asks for. A test hands in a file system of its own that has the same methods."""
+"""The interface of a file system; tests hand in one of their own."""

@@ -1,4 +1,4 @@
-"""What of the host's environment reaches the processes that cleanerd starts: Java, the Python workers of Spark, the engine.
+"""Which variables of the host's environment reach Java, the Python workers of Spark and the engine.
 
 A host with a Spark, a Hadoop or a broker of its own sets variables for them, in profiles and images: SPARK_HOME,
 HADOOP_CONF_DIR, JAVA_TOOL_OPTIONS. Our Spark would read each of them as well, and become another one than cleanerd brings,
@@ -68,21 +68,21 @@ def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def own_paths() -> list[str]:
-    """Where cleanerd and what was installed with it lie: a PySpark in the host's PYTHONPATH must not come before ours."""
+    """The directories of cleanerd and its dependencies, so that a PySpark in the host's PYTHONPATH does not precede ours."""
     root = os.path.dirname(os.path.dirname(os.path.abspath(cleanerd.__file__)))
     return list(dict.fromkeys((root, sysconfig.get_path("purelib"))))
 
 
 def search_host_last(path: list[str], environment: Mapping[str, str]) -> None:
-    """The same for this process, whose `sys.path` is given: what the host adds is found last."""
+    """Move directories that the host adds to the end of `path`, the `sys.path` of this process."""
     given = set(environment.get("PYTHONPATH", "").split(os.pathsep)) - {*own_paths(), ""}
     path.sort(key=given.__contains__)
 
 
 def leave_settings(environment: MutableMapping[str, str]) -> None:
-    """Undo, for this process and those that it starts, what the host sets for other Python programs.
+    """Undo settings of the host for other Python programs, in this process and its children.
 
-    Warnings of libraries that are errors, kernels that numba does not compile. Before numba is imported.
+    Such settings turn warnings into errors, or switch numba's compiler off. Call it before numba is imported.
     """
     for name in [name for name in environment if name.startswith("NUMBA_") and name not in _PASSED]:
         del environment[name]
@@ -94,7 +94,7 @@ def leave_settings(environment: MutableMapping[str, str]) -> None:
 
 
 def user_name() -> str | None:
-    """Who this process runs as; None for a user that has no name, as in containers that run with any number."""
+    """The name of this process's user; None if the user id has none, as in containers."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:

@@ -7,4 +7,4 @@ Pace = Callable[[int], None]
 
 
 def unpaced(_: int) -> None:
-    """Who looks at a log at a user's request waits for no limit."""
+    """No limit, for reads at a user's request."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 _BLOCK_BYTES = 2 << 20
 """A block is cold when none of its pages is cached. The system reads ahead in pieces that are smaller."""
-_WINDOW_BYTES = 1 << 30  # what is looked at in one call: a byte of memory for each page
+_WINDOW_BYTES = 1 << 30  # per call: mincore takes a byte of memory for each page
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -34,9 +34,9 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 def cold_ranges(fd: int, file_bytes: int) -> Ranges:
-    """What of the first `file_bytes` of a file is not in the page cache, in blocks. To ask reads nothing.
+    """Blocks among the first `file_bytes` of a file that have no page in the page cache; reads nothing from disk.
 
-    Empty where the system does not report it: only to the owner of the file, or to a writer (mincore(2)).
+    Empty if the system does not tell: mincore(2) answers only the owner of a file and those who may write it.
     """
     ranges: list[tuple[int, int]] = []
     for start, length in _stored(fd, file_bytes):
@@ -104,7 +104,7 @@ def drop(fd: int, ranges: Ranges) -> None:
 
 @contextlib.contextmanager
 def borrowed(fd: int, file_bytes: int) -> Iterator[None]:
-    """What the block reads of the first `file_bytes` of a file, and was cold before, is dropped at its end."""
+    """A context that drops, at its end, cached pages of the first `file_bytes` of a file that were not cached before."""
     cold = cold_ranges(fd, file_bytes)
     try:
         yield
@@ -113,10 +113,9 @@ def borrowed(fd: int, file_bytes: int) -> Iterator[None]:
 
 
 def begin_writeback(fd: int, start: int, size_bytes: int) -> None:
-    """Let the system start to write out what lies in bytes [start, start + size_bytes) of an open file.
+    """Ask the system to start writing bytes [start, start + size_bytes) of an open file to disk.
 
-    A sync at the end then has less to wait for. No more than a hint: nothing is stable before a sync, which also reports
-    what went wrong.
+    Only a hint that makes the final sync shorter: nothing is durable, and no error is reported, before that sync.
     """
     if _sync_file_range is not None and size_bytes > 0:
         _sync_file_range(fd, start, size_bytes, _WRITE)

@@ -1,8 +1,8 @@
-"""Space of file systems: what is free, and deleted files whose space is about to be free.
+"""Free space of file systems, and deleted files whose space is not free yet.
 
-A file system frees a file when the last who has it open lets go. For a GiB that takes a tenth of a second, and twice that
-with the mount option `discard`; for 4 MiB on a busy one some milliseconds. So the name of such a file goes
-at once, and a thread of its own lets the file go: no caller waits for it, least of all with `.lock` held.
+A file system frees a file when its last descriptor is closed. For a GiB that takes a tenth of a second, twice that with the
+mount option `discard`; for 4 MiB on a busy disk some milliseconds. So a file is unlinked at once, and its descriptor is
+closed in a thread: no caller waits for that, least of all with `.lock` held.
 """
 
 import os
@@ -19,7 +19,7 @@ from cleanerd.units import size
 
 _COUNTLESS = 2**63 - 1
 _LARGE_BYTES = 1 << 20
-_MAX_PENDING = 64  # each of them is an open file
+_MAX_PENDING = 64  # each is an open file
 
 _mutex = threading.Lock()
 _pending: set[Future[None]] = set()
@@ -44,9 +44,9 @@ _FLOOR_SHARE = 100
 
 
 def floor_bytes(space: Space, ratio: float) -> int:
-    """What a cleaning leaves free of a file system: `ratio` of it, and in any case 64 MiB, but of a small one only 1 %.
+    """Bytes that a cleaning leaves free on a file system: `ratio` of its size, at least 64 MiB, or 1 % of a small one.
 
-    Others that write there can go on; a checkpoint, for one, takes little.
+    That is enough for other writers, such as those of checkpoints.
     """
     return max(int(space.total_bytes * ratio), min(_FLOOR_BYTES, space.total_bytes // _FLOOR_SHARE))
 
@@ -54,16 +54,16 @@ def floor_bytes(space: Space, ratio: float) -> int:
 SWAP_BYTES = 1 << 20
 """What a rescue leaves free beside a live broker: its swap renames, and writes a checkpoint."""
 _AMPLE_BYTES = 1 << 30
-"""More than all who write at the same time write at once."""
+"""More than all concurrent writers write at once."""
 
 
 @contextmanager
 def room(path: str, size_bytes: int, least_free_bytes: int) -> Iterator[None]:
-    """Room for `size_bytes` more, to be written in the block, that leaves `least_free_bytes` free.
+    """A context in which `size_bytes` may be written and at least `least_free_bytes` stay free.
 
-    What one process may still write, no other process of this user takes meanwhile: where it may become tight they write
-    one at a time. Those of other users or with another directory for temporary files are not waited for: these may take
-    what lies between the floor and what they write at once. Raises NoSpace, OSError.
+    If space may become tight, processes of this user write one at a time. Processes of other users, or with another
+    directory for temporary files, are not waited for: they may take some of the space above the floor. Raises NoSpace,
+    OSError.
     """
     turn = f"space-{os.stat(path).st_dev}"
     with machine_turn(turn, is_shared=True):
@@ -93,7 +93,10 @@ def names_left(path: str) -> int:
 
 
 def space_for(path: str, suffices: Callable[[Space], bool]) -> Space:
-    """Space that something is decided by: unless it suffices, what this process deleted has come back. Raises OSError."""
+    """Free bytes of a file system; if they do not suffice, first waits until files deleted by this process are freed.
+
+    Raises OSError.
+    """
     space = space_of(path)
     if suffices(space):
         return space
@@ -128,7 +131,7 @@ def _open_large(name: str, directory: int) -> int | None:
             return None
         return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     except OSError:
-        return None  # `unlink` reports what is wrong, if anything is
+        return None  # `unlink` reports the error, if there is one
 
 
 def _size(name: str, directory: int) -> int:

@@ -1,8 +1,8 @@
-"""Who else could have put something at a path: other users of the machine, and members of a group that may write there.
+"""Which other users could have put a file or link at a path, by its owners and permissions.
 
-A link is the way in which somebody else has us write, give away or load a file that is not his. So a directory is reached
-here through no link that anybody but root and our own user could have put on the way, and stays the same from then on: what
-is done in it is done by its descriptor.
+With a link, another user could make us write, give away or load a file that is not theirs. So directories are opened through
+no link that anybody but root and our own user could have made; everything after that goes through the directory's
+descriptor.
 """
 
 import contextlib
@@ -79,7 +79,7 @@ def _names(path: str) -> list[str]:
 
 
 def _link(name: str, directory: int, path: str, links: int) -> str:
-    """What a link says that is to be followed. Raises OSError."""
+    """The target of a link that may be followed. Raises OSError."""
     found, place = os.stat(name, dir_fd=directory, follow_symlinks=False), os.fstat(directory)
     if not stat.S_ISLNK(found.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
@@ -99,9 +99,10 @@ def _link(name: str, directory: int, path: str, links: int) -> str:
 def why_open(
     name: str, found: os.stat_result, *, is_sticky_enough: bool = False, user: int | None = None
 ) -> str | None:
-    """Why somebody else could change what was found, or the names in it; None if only root or the user can.
+    """Why another user could change this file, or the names in this directory; None if only root and `user` can.
 
-    `is_sticky_enough`: of a directory in which everybody may make names but take away none. `user`: None for our own.
+    `is_sticky_enough`: accept a directory with the sticky bit, where everybody may create names but remove only their own.
+    `user`: None for our own.
     """
     user = os.geteuid() if user is None else user
     if found.st_uid not in (0, user):
@@ -116,9 +117,9 @@ def why_open(
 
 
 def why_exposed(path: str, *, above: bool = True, user: int | None = None) -> str | None:
-    """Why somebody else could have put what is at a path there, or its directories up to the root; None if nobody could.
+    """Why another user could have put this file there, or one of the directories up to the root; None if nobody could.
 
-    `above`: False where whoever named the path answers for those above. `user`: as in `why_open`.
+    `above`: False to trust the directories above, because the operator named the path. `user`: as in `why_open`.
     """
     path = place = os.path.realpath(path)
     wrong = why_exposed_itself(path, user=user)
@@ -128,7 +129,7 @@ def why_exposed(path: str, *, above: bool = True, user: int | None = None) -> st
 
 
 def why_exposed_itself(path: str, *, is_sticky_enough: bool = False, user: int | None = None) -> str | None:
-    """The same of a path alone, None also where there is nothing. A link is not followed."""
+    """As `why_exposed`, without the directories above; None also if nothing is there. A link is not followed."""
     try:
         return why_open(path, os.lstat(path), is_sticky_enough=is_sticky_enough, user=user)
     except (FileNotFoundError, NotADirectoryError):

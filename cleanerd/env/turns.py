@@ -1,4 +1,4 @@
-"""What only one process of a machine may do at a time, across processes that share nothing else."""
+"""Mutual exclusion between processes of a machine that share nothing else."""
 
 import fcntl
 import os
@@ -10,11 +10,11 @@ from cleanerd.env.cache import temporary_directory
 
 @contextmanager
 def machine_turn(name: str, *, is_shared: bool = False) -> Iterator[None]:
-    """Wait until no other process or thread of this user has the turn, and have it; the kernel ends it with the process.
+    """A context that excludes other processes and threads of this user; the kernel ends it with the process.
 
-    `is_shared`: others may have it so at the same time, and one that wants it alone waits for all of them.
-    The lock is a file in the directory for temporary files. Where it cannot be made or locked, or another user made it,
-    there are no turns: no other user can keep a cleaning waiting.
+    `is_shared`: several shared holders may run at a time, and exclude an exclusive one.
+    The lock is a file in the directory for temporary files. If it cannot be made or locked, or another user made it, nothing
+    is excluded: so no other user can keep a cleaning waiting.
     """
     fd = _own_file(f"cleanerd-{os.geteuid()}-{name}.lock")
     try:

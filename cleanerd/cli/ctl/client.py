@@ -37,7 +37,7 @@ class NoDaemon(ControlError):
 class Client:
     """Asks the daemon behind the socket at `path`. Every method raises `ControlError`.
 
-    `answer_s`: how long it may take to answer, apart from what it is asked to wait for; None is a minute.
+    `answer_s`: time limit for an answer, without the time that a request asks the daemon to wait; None is a minute.
     """
 
     def __init__(self, path: str, answer_s: float | None = None) -> None:

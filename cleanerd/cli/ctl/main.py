@@ -27,7 +27,7 @@ from cleanerd.cli.unexpected import line_of
 from cleanerd.errors import CleanerdError
 
 _LEAST_PAUSE_S = 0.1
-_COMPLETION_S = 1.0  # who presses TAB does not wait longer for the daemon
+_COMPLETION_S = 1.0  # a person who presses TAB waits no longer than this
 _CLEAR_SCREEN = "\x1b[H\x1b[2J"
 _HINTS = {
     NOT_RUNNING: "start it: `systemctl start cleanerd`, or `cleanerd run --config FILE`;\n"
@@ -53,18 +53,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except ControlError as error:
         hint = _hint(error)
-        _say(f"{error}\n  {hint}" if hint else str(error))
+        _print_error(f"{error}\n  {hint}" if hint else str(error))
         return error.exit_code
     except CleanerdError as error:
-        _say(str(error))
+        _print_error(str(error))
         return FAILED
     except Exception as error:  # noqa: BLE001 - the outermost boundary
-        _say(line_of(error))
+        _print_error(line_of(error))
         return FAILED
 
 
 def _hint(error: ControlError) -> str:
-    """What to do next, where the message does not name it; a conflict has causes of all kinds."""
+    """The next step for an error, empty if its message names one; a conflict has too many causes for a hint."""
     has_one = "cleanerctl" in str(error) or "did you mean" in str(error) or error.code == "conflict"
     return "" if has_one else _HINTS.get(error.exit_code, "")
 
@@ -101,7 +101,7 @@ def _reply(options: argparse.Namespace) -> Reply:
     return ask(options.run, client, options)
 
 
-def _say(text: str) -> None:
+def _print_error(text: str) -> None:
     print(f"cleanerctl: {text}", file=sys.stderr)
 
 
@@ -124,7 +124,7 @@ def _ids_of(what: str) -> Callable[..., list[str]]:
 
 
 def _rows(what: str, options: argparse.Namespace, pattern: str | None = None) -> list[dict[str, str]]:
-    """What the daemon has; nothing if it does not answer soon."""
+    """Rows of the daemon's answer to `/v1/<what>`; empty if it does not answer within a second."""
     try:
         return list(Client(options.socket, _COMPLETION_S).get(f"/v1/{what}", pattern=pattern)[what])
     except (ControlError, KeyError):

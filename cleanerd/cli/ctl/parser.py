@@ -64,9 +64,9 @@ exit codes:
 
 
 def make_parser(first: str = "") -> Parser:
-    """The parser; `run` of what it finds is the `Verb` to run.
+    """The parser of the command line; it stores the chosen `Verb` as `run`.
 
-    If the `first` word of the command line is a verb, only that one is made, which halves the time of a start.
+    If `first`, the first word of the command line, is a verb, only its parser is made: that halves the time of a start.
     """
     parser = Parser(
         prog="cleanerctl",

@@ -1,4 +1,4 @@
-"""What a command of cleanerctl is made of: the client half of a verb.
+"""The client half of a verb: a command of cleanerctl.
 
 ===================  ============================================================================================
 made from it         by

@@ -48,7 +48,7 @@ class Control:
         )  # fmt: skip
 
     def reload(self, trigger: ReloadTrigger) -> ReloadOutcome:
-        """Read the configuration again, and wake whatever a new one concerns."""
+        """Reload the configuration, and pass a new one on to the supervisor."""
         outcome = self.reloader.reload(trigger)
         self.supervisor.reloaded(outcome)
         return outcome
@@ -73,7 +73,7 @@ class Control:
         return found
 
     def instead_of(self, pattern: str) -> str:
-        """What may have been meant, or where it may lie."""
+        """The end of an error about `pattern`: similar names, else an offline log directory, else where to look."""
         near = similar(pattern, (log.topic_partition for log in self.parts.inventory.logs()))
         if self.parts.obstacles.offline and not near:
             log_dir, why = next(iter(self.parts.obstacles.offline.items()))

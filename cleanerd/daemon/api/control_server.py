@@ -9,8 +9,8 @@ change things         root, the daemon's user, members of the socket's group. No
 ====================  ===================================================================================================
 
 A verb that waits takes a connection for `MAX_WAIT_MS` at most. An error is
-`{"apiVersion": ..., "error": {"code", "message"}}`; what went wrong inside is in the daemon's log only. Every request that
-would change something is recorded, whatever became of it.
+`{"apiVersion": ..., "error": {"code", "message"}}`; details of internal errors are in the daemon's log only. Every request
+that would change something is recorded, also if it is refused.
 """
 
 import json
@@ -62,7 +62,7 @@ class ControlServer(HttpServer):
         self._listening.close()
 
     def answer(self, request: Request, began_s: float) -> Answer:
-        """Routes a request; everything but one that does not come in gets an answer, and is observed."""
+        """Answers and counts every complete request; an incomplete one is dropped."""
         verb, respond = self._routed(request)
         try:
             answer = respond()
@@ -87,7 +87,7 @@ class ControlServer(HttpServer):
         return Answer(json.dumps(openapi.document(self._routes)).encode())
 
     def _routed(self, request: Request) -> tuple[str, Callable[[], Answer]]:
-        """The verb of a request, `other` where there is none, and what makes its answer."""
+        """The name of the verb or page (`other` for an unknown path), and a function that makes the answer."""
         page = self._pages.get(request.path)
         if page is not None:
             respond = (lambda: page(request)) if request.method == "GET" else (lambda: self._takes(["GET"]))
@@ -119,7 +119,7 @@ class ControlServer(HttpServer):
         return Answer(head + route.call(self._control, parameters) + b"}\n")
 
     def _change(self, route: Route, request: Request) -> Answer:
-        """Like `_call` where something may change: only for those who may, and never without a record of it."""
+        """Call a route that may change something: refuses peers without permission, and records every request."""
         assert request.connection is not None
         peer, socket_gid = peer_of(request.connection), group_of(self._listening.socket)
         parameters: Mapping[str, Any] = {}
@@ -158,7 +158,7 @@ class ControlServer(HttpServer):
         return body
 
     def _audit(self, peer: Peer, request: str, outcome: str) -> None:
-        """Record in history and log who asked for what, and what became of it: `ok`, or the code of an error."""
+        """Record a request in history and log: peer, verb, parameters, and the outcome (`ok` or the code of an error)."""
         record = self._control.parts.events.record
         try:
             record("control", outcome, request, pid=peer.pid, uid=peer.uid, gid=peer.gid)

@@ -1,9 +1,9 @@
-"""The unix socket of the control API: how it is made, and who is at the other end.
+"""The unix socket of the control API: its creation, and the identity of its peers.
 
 Creation, in this order, under a lock on the directory so that two daemons cannot do it at once:
 
-1. connect to what is there: a process that answers keeps it, and this process is refused;
-2. remove what does not answer, if it is a socket at all;
+1. connect to an existing socket: if a process answers, it keeps the socket and this process ends with an error;
+2. remove a socket that does not answer; any other kind of file is an error;
 3. bind under a umask of 0117, so that the socket never has any other mode than 0660;
 4. listen.
 
@@ -51,7 +51,7 @@ class Listening:
     inode: int | None
 
     def close(self) -> None:
-        """Stop listening and remove what `listen` has made, unless it has been replaced since."""
+        """Stop listening and remove the socket file that `listen` made, unless another file has replaced it."""
         with contextlib.suppress(OSError):
             path = self.socket.getsockname()
             if os.stat(path).st_ino == self.inode:

@@ -1,10 +1,10 @@
-"""The requests of the control API, which cleanerctl makes and the daemon answers.
+"""The requests of the control API, shared by cleanerctl and the daemon.
 
 ===========================  ==================================================================================
 half of a verb               where
 ===========================  ==================================================================================
 client: arguments, requests  `cli/ctl/verbs/`
-server: what happens         `daemon/api/verbs/`, a function for each endpoint
+server: the effect           `daemon/api/verbs/`, a function for each endpoint
 answer                       `daemon/values/models.py`, the source of the OpenAPI document
 ===========================  ==================================================================================
 

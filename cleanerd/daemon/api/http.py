@@ -36,7 +36,7 @@ _ACCEPT_PAUSE_MS = 100
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """What one client may take from the daemon."""
+    """Limits for one client: size and time of a request and its answer, number of connections."""
 
     max_connections: int = 32
     max_body_bytes: int = 65_536
@@ -46,7 +46,7 @@ class RequestLimits:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What goes back to the client."""
+    """A response: body, status and headers."""
 
     body: bytes
     status: int = 200
@@ -56,14 +56,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client asks for. `query` follows the `?` of its target; `headers` by their names in lower case."""
+    """A request. `query` is the part of the target after `?`; keys of `headers` are in lower case."""
 
     method: str = "GET"
     path: str = "/"
     query: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     connection: socket.socket | None = None
-    body: io.BufferedIOBase = field(default_factory=io.BytesIO)  # what follows the head, as it comes in
+    body: io.BufferedIOBase = field(default_factory=io.BytesIO)  # reads the body from the connection
 
 
 Page = Callable[[Request], Answer]
@@ -79,7 +79,7 @@ class UnreadableRequest(Exception):
 
 
 class HttpServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    """Serves on a socket in threads of its own, from `start` to `stop`: what a subclass answers."""
+    """Serves a listening socket in threads of its own, from `start` to `stop`; a subclass implements `answer`."""
 
     daemon_threads = True
     block_on_close = False
@@ -99,7 +99,7 @@ class HttpServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         raise NotImplementedError
 
     def error(self, status: int, code: str, message: str) -> Answer:
-        """The answer to what is no request, or does not come in."""
+        """The answer to a request that is malformed, too large or incomplete."""
         raise NotImplementedError
 
     def start(self) -> None:
@@ -256,7 +256,7 @@ class _Connection(BaseHTTPRequestHandler):
         return True
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Nothing: what matters is in the audit log."""
+        """Log nothing: requests that matter are in the audit log."""
 
 
 def _send(connection: socket.socket, answer: Answer, timeout_s: float, *, is_head: bool = False) -> None:

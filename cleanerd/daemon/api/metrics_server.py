@@ -1,4 +1,4 @@
-"""/metrics, /healthz, /readyz and the status page over HTTP (`http`), for Prometheus and whatever supervises the process.
+"""/metrics, /healthz, /readyz and the status page over HTTP (`http`), for Prometheus and process supervisors.
 
 ========  ======================================================================================================
 path      answer

@@ -6,7 +6,7 @@ The message names the next step.
 from cleanerd.errors import CleanerdError
 
 MAX_WAIT_MS = 60_000
-"""Longest that one request may block; who wants to wait longer asks again."""
+"""Longest that one request may block; a client that waits longer repeats the request."""
 DEFAULT_WAIT_MS = 30_000
 
 

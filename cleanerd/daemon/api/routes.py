@@ -44,7 +44,7 @@ class Route:
 
     @property
     def summary(self) -> str:
-        """What the verb does, in a line or two."""
+        """The first paragraph of the function's docstring, for the OpenAPI document."""
         return " ".join((self._run.__doc__ or "").split("\n\n", 1)[0].split())
 
     def match(self, path: str) -> dict[str, str] | None:

@@ -1,15 +1,15 @@
-"""The status page: its data and its query strings. `daemon.page` makes HTML of that.
+"""The status page: its data and its query strings; `daemon.page` renders them as HTML.
 
 =========  ===================================================================================================
 path       page, and the query it takes
 =========  ===================================================================================================
-/          all in all; what needs a look first
+/          overview: first the logs that need attention
 /logs      a table of logs: `q` (part of a name, or a glob), `state`, `sort` (`-` reverses it), `page`
 /log       one log: `name`, like `orders-3`
-/history   what happened: `range` (24h, 7d, 30d), `q` (a pattern, as everywhere)
+/history   past events: `range` (24h, 7d, 30d), `q` (a pattern, as everywhere)
 =========  ===================================================================================================
 
-It only reads, and what it reads is in memory, in the history or in the directory of one log: no look starts an engine.
+It reads memory, the history, and the directory of one log; it changes nothing and never starts an engine.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ _Make = Callable[[Fields], bytes]
 
 
 def landing_page(_: Request) -> Answer:
-    """What is at `/` where the status page is off: where to look instead."""
+    """The page at `/` if the status page is switched off: it points to the other paths."""
     links = "".join(f'<li><a href="{path}">{path}</a></li>' for path in ("/metrics", "/healthz", "/readyz"))
     text = f'<!doctype html><html lang="en"><title>cleanerd</title><h1>cleanerd</h1><ul>{links}</ul></html>\n'
     return Answer(
@@ -120,7 +120,7 @@ class StatusPage:
 
 
 def _page(make: _Make) -> Page:
-    """With what goes around a page."""
+    """Wrap a page body in the HTML layout."""
 
     def answer(request: Request) -> Answer:
         try:

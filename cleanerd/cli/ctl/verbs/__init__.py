@@ -1,4 +1,4 @@
-"""The client halves of the verbs, by what they are about, in the order of the help and the manual."""
+"""The client halves of the verbs, a module for each subject."""
 
 from cleanerd.cli.ctl.verbs import commits, daemon, history, holds, jobs, logs, mutes, retention
 
@@ -7,4 +7,4 @@ _VERBS = (
     *(mutes.MUTE, mutes.UNMUTE, daemon.THROTTLE, daemon.RELOAD, *retention.VERBS),
 )
 VERBS = (*(verb for verb in _VERBS if verb.is_look), *(verb for verb in _VERBS if not verb.is_look))
-"""Those that only look come first."""
+"""All verbs in the order of the help and the manual; queries come first."""

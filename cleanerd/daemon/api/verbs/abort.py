@@ -10,7 +10,7 @@ from cleanerd.policy.lifecycle import Status
 
 
 def abort(control: Control, pattern: Pattern, timeout_ms: WaitMs = DEFAULT_WAIT_MS) -> tuple[LogRef, ...]:
-    """Stop the cleanings of what matches, and answer when they have stopped, with the logs that were being cleaned."""
+    """Stop the running cleanings of matching logs, wait until they have stopped, and answer these logs."""
     states, now_s = control.parts.states, control.parts.clock.monotonic_s
     deadline_s = now_s() + timeout_ms / 1000
     busy = [log for log in control.some(pattern) if states.state(log).status is Status.IN_PROGRESS]

@@ -29,5 +29,5 @@ def clean(control: Control, pattern: Pattern, force: bool = False, roll: bool = 
 
 
 def would_clean(control: Control, pattern: Pattern) -> tuple[Explanation, ...]:
-    """What a cleaning would find in each log that matches, looked at as before one. Starts nothing."""
+    """Explain for each matching log what a cleaning would find now, from a fresh look at its files. Starts nothing."""
     return tuple(control.explainer.of(log, exact=True) for log in control.some(pattern))

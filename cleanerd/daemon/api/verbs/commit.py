@@ -11,10 +11,11 @@ _POLL_S = 0.1
 
 
 def commit(control: Control, pattern: Pattern | None = None, wait_ms: WaitMs = 0) -> tuple[CommitView, ...]:
-    """Commit staged results; wait up to `wait_ms` for locks. What is still locked then is `waiting`, which is no error.
+    """Commit staged results; wait up to `wait_ms` for locks. A result that is still locked then is `waiting`, which is no
+    error.
 
-    Waiting for all results announces a broker start: after that no lock is taken in free log directories
-    for a minute, or until a broker holds it.
+    Waiting without a pattern announces the start of a broker: no lock is taken in its log directories until the broker
+    holds it, for a minute at most.
     """
     parts, now = control.parts, control.parts.clock.monotonic_s
     deadline_s, is_start = now() + wait_ms / 1000, wait_ms > 0 and pattern is None
@@ -43,7 +44,7 @@ def _key(log: LogId) -> tuple[str, int, str]:
 
 
 def _wait_until_ready(control: Control, deadline_s: float) -> None:
-    """Before that, staged results are not known, and there would be nothing to commit."""
+    """Wait until the first scan has found the staged results. Raises `Timeout`, `Unavailable`."""
     life = control.parts.life
     while not life.is_ready:
         if life.stopping.is_set():
@@ -54,7 +55,7 @@ def _wait_until_ready(control: Control, deadline_s: float) -> None:
 
 
 def _make_way(control: Control) -> None:
-    """A broker is about to start: until it has come, nothing of ours begins."""
+    """Keep the directories of stopped brokers free of our locks, because a broker is about to start."""
     ownership = control.parts.ownership
     for log_dir in control.parts.log_dirs:
         if ownership.owner(log_dir) in (Owner.STOPPED_BROKER, Owner.BROKER_COMING):

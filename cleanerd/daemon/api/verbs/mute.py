@@ -35,7 +35,7 @@ def mute(control: Control, pattern: Pattern) -> tuple[MuteView, ...]:
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """What the daemon raises, as the answers that the API has for it."""
+    """Turn errors of mutes into `Unavailable` and `Conflict`."""
     try:
         yield
     except MuteNotKept as error:

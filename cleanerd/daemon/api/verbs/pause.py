@@ -18,9 +18,9 @@ def pause(
     ttl_ms: Ttl | None = None,
     timeout_ms: WaitMs = DEFAULT_WAIT_MS,
 ) -> HoldView:
-    """Hold what matches, now and later, and answer when none of it is being cleaned any more.
+    """Hold all logs that match `pattern` now or later, and answer when none of them is being cleaned any more.
 
-    Kafka's "abort and pause" (2.1). A pattern that matches nothing yet holds what appears. A `Timeout` withdraws the hold.
+    Kafka's "abort and pause" (2.1). A `Timeout` withdraws the hold.
     """
     parts, now_ms = control.parts, control.parts.clock.now_ms()
     hold = Hold.new(pattern, owner, reason, now_ms, ttl_ms)

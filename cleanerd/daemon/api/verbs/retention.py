@@ -6,7 +6,7 @@ from cleanerd.daemon.values.models import RetentionView
 
 
 def retention(control: Control, pattern: Pattern, dry_run: bool = False) -> tuple[RetentionView, ...]:
-    """Run a retention pass over what matches, or with `dry_run` report what it would delete, what stays, and why.
+    """Run a retention pass over matching logs, or with `dry_run` report the segments that it would delete or keep, and why.
 
     A log that is paused, being cleaned, has failed, or belongs to a live broker is `skipped`.
     """

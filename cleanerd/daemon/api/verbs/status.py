@@ -43,7 +43,7 @@ def status(control: Control) -> StatusView:
 
 
 def _given_back(reasons: Mapping[LogId, str]) -> Iterator[str]:
-    """One line, with the first of them."""
+    """A warning about leases that were given back: the first log, its reason, and the number of others."""
     if reasons:
         log = min(reasons)
         others = f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
