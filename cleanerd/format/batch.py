@@ -175,7 +175,7 @@ def decode_batch(data: bytes | memoryview, position: int = 0) -> tuple[BatchHead
 
 def _decode_body(header: BatchHeader, body: memoryview) -> list[Record]:
     if header.record_count == 0:
-        return []  # the JVM does not look at what there may be
+        return []  # the JVM ignores these bytes
     records = decode_records(
         decompress(header.codec, body),
         0,

@@ -72,7 +72,8 @@ def render_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def parse_leader_epochs(data: bytes) -> tuple[EpochEntry, ...]:
-    """Read the epochs, ascending, as a broker does: an entry takes the place of those before it that do not lie below it.
+    """Read the epochs, ascending, as a broker does: an entry replaces earlier ones with the same or a higher epoch or
+    offset.
 
     Two epochs may start at one offset, where the first of them wrote nothing, and an epoch may be listed twice.
 

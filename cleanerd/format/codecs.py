@@ -45,7 +45,7 @@ _GZIP_NO_MEMBER = 18
 _ISAL_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # its stub declares an instance
 
 MAX_EXPANDED_BYTES = 512 << 20
-"""What one blob may expand to: a few KiB of zstd or gzip can stand for gigabytes, and every one costs the same memory."""
+"""Limit in bytes for an expanded blob: a few KiB of zstd or gzip can expand to gigabytes."""
 
 XERIAL_MAGIC = bytes.fromhex("82534e4150505900")
 XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
@@ -57,7 +57,7 @@ _SNAPPY_MAX_RATIO = 24  # three bytes of snappy can stand for 64 at most
 _MEMBER_WINDOW_BYTES = 512
 
 _ZSTD_READ_BYTES = (128 << 10) + 3
-"""What `ZstdInputStream` reads at a time (ZSTD_DStreamInSize)."""
+"""Bytes that `ZstdInputStream` reads at a time (ZSTD_DStreamInSize)."""
 _ZSTD_BLOCK_MAX = 128 << 10
 _ZSTD_BLOCK_MIN = 4  # a header of three bytes and at least one more
 _ZSTD_RLE, _ZSTD_COMPRESSED = 1, 2
@@ -181,10 +181,10 @@ def _check_zstd_blocks(data: memoryview, expanded_bytes_max: int) -> None:
 
 
 class _Parts:
-    """What the members of a blob expand to, one behind the other.
+    """The expanded members of a blob, in order.
 
-    A member that has ended copies what it was given too much. So the first, mostly the only one, is given all, a later one
-    a window that doubles: a blob of a hundred thousand tiny members costs no more than one of their size.
+    The library copies all input behind the end of a member. So the first member, mostly the only one, is given the whole
+    input, later ones a window that doubles: a hundred thousand tiny members cost no more than one of their size.
     """
 
     def __init__(self, view: memoryview, expanded_bytes_max: int) -> None:
@@ -230,7 +230,7 @@ def _new_zstd() -> Any:
 
 
 def _decompress_gzip(view: memoryview, expanded_bytes_max: int) -> bytes:
-    """All members; what follows the last one and has no whole header of another is passed over, as by `GZIPInputStream`."""
+    """Expand all members; like `GZIPInputStream`, ignore bytes after the last one that are no complete header."""
     parts, start = _Parts(view, expanded_bytes_max), 0
     body = _after_gzip_header(view, start)
     if body is None:
@@ -278,8 +278,8 @@ def _check_gzip_trailer(view: memoryview, start: int, end: int, parts: list[byte
 
 
 def _decompress_zstd(view: memoryview, expanded_bytes_max: int) -> bytes:
-    """All frames. One behind the first may be cut off: `ZstdInputStream` takes what there is, if it has read the end of the
-    frame before together with all that is left.
+    """Expand all frames. A frame after the first may be truncated: `ZstdInputStream` accepts that if it has read the end of
+    the frame before and all remaining bytes at once.
     """
     parts, start = _Parts(view, expanded_bytes_max), 0
     while True:
@@ -352,7 +352,7 @@ def _after_xerial_header(view: memoryview, position: int) -> int:
 def _decompress_raw_snappy(block: memoryview, position: int, expanded_bytes_max: int) -> bytes:
     try:
         size_bytes = cramjam.snappy.decompress_raw_len(block)
-        if size_bytes > _SNAPPY_MAX_RATIO * len(block):  # never allocate what cannot be there
+        if size_bytes > _SNAPPY_MAX_RATIO * len(block):  # never allocate more than the blob can expand to
             raise FormatError(position, "a plausible snappy length", size_bytes)
         _check_size(size_bytes, expanded_bytes_max)
         return bytes(cramjam.snappy.decompress_raw(block))
@@ -393,7 +393,7 @@ def _decompress_lz4(data: Data, magic: int, expanded_bytes_max: int) -> bytes:
 
 
 def _check_lz4_descriptor(frame: memoryview, magic: int) -> None:
-    """What the JVM demands of FLG and BD, stricter than the LZ4 library (spec disk C4)."""
+    """Check FLG and BD as strictly as the JVM does, which is stricter than the LZ4 library (spec disk C4)."""
     if len(frame) < 7 or frame[:4] != _LZ4_MAGIC:
         raise FormatError(0, f"an lz4 frame ({_LZ4_MAGIC.hex()})", bytes(frame[:7]).hex() or "nothing")
     flags, block_size_code = frame[_LZ4_FLG], frame[_LZ4_BD] >> 4

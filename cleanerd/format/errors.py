@@ -25,12 +25,12 @@ class FormatError(ValueError):
 
 
 class Padded(FormatError):
-    """From `position` on a file holds nothing but zeros: what was allocated in advance, and never written."""
+    """From `position` on the file has only zeros: preallocated space that was never written."""
 
 
 @contextmanager
 def corruption_in(path: str, start: int = 0) -> Iterator[None]:
-    """Turn a FormatError inside the block into a CorruptFile: what is parsed there begins at byte `start` of the file."""
+    """Turn a FormatError inside the block into a CorruptFile; `start` is the file position of the parsed bytes."""
     try:
         yield
     except FormatError as error:

@@ -77,14 +77,14 @@ DELETE_HORIZON = 0x40
 
 _HEAD = struct.Struct(">qi4xb")
 HEAD_BYTES = _HEAD.size
-"""Offset, length, magic: what must be there to know how large a batch is."""
+"""Bytes of offset, length and magic, which give the size of a batch."""
 
 assert (HEADER_SIZE, HEAD_BYTES, LENGTH_MIN) == (61, 17, 14)
 assert MAGIC_AT == _LEGACY_AT["magic"] == HEAD_BYTES - 1
 
 
 class Head(NamedTuple):
-    """What any batch begins with; `offset` is the first of magic 2, the last of older magics."""
+    """The head of a batch of any magic; `offset` is the first offset for magic 2, the last one for older magics."""
 
     offset: int
     size_bytes: int

@@ -1,4 +1,4 @@
-"""What the offset index and the time index have in common: where the entries end, and what is wrong with the rest.
+"""Shared by offset index and time index: the end of the entries, and flaws in the bytes after them.
 
 Both files are allocated in advance and cut to the length of their entries when the segment is closed (spec disk B5). A power
 cut can undo the cut, and a copy of a running broker's files has them as they were. So the entries of every index end at

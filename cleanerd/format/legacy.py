@@ -179,7 +179,7 @@ def _is_cut_off(data: bytes, position: int) -> bool:
 
 
 def _inner_shift(wrapper: _Message, last_inner: int, position: int) -> int:
-    """What to add to inner offsets to make them absolute."""
+    """The number that turns the inner offsets of a wrapper into absolute ones."""
     if wrapper.magic == 0 or wrapper.offset == 0:
         return 0
     if wrapper.offset < last_inner:

@@ -18,7 +18,7 @@ _NUMBER = re.compile("-?[0-9]{1,10}")  # an int of Java
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """The owner of a directory; None for what the file does not name."""
+    """The owner of a directory; None for values that the file lacks."""
 
     version: int
     cluster_id: str | None

@@ -93,7 +93,7 @@ class PartitionRecord:
 
 @dataclass(frozen=True, slots=True)
 class PartitionChange:
-    """What is another in a partition, None for what is not; the epoch is one more in any case."""
+    """A change of a partition; None for values that stay. Each change raises the partition epoch by one."""
 
     topic_id: UUID
     partition: int

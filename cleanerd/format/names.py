@@ -29,7 +29,7 @@ SEGMENT_MAX_BYTES = 2**31 - 1
 
 
 class FileKind(Enum):
-    """What a file of a segment holds; the value is the extension."""
+    """The kind of a segment's file; the value is the extension."""
 
     __hash__ = object.__hash__  # that of Enum is Python: names are the keys of much
     LOG = ".log"
@@ -165,7 +165,7 @@ def parse_segment_file(name: str) -> SegmentFileName | None:
 
 
 class DirKind(Enum):
-    """What a partition directory is for; only CURRENT ones are ever cleaned (spec disk A5)."""
+    """The purpose of a partition directory; only CURRENT ones are ever cleaned (spec disk A5)."""
 
     CURRENT = ""
     DELETE = "-delete"

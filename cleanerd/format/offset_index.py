@@ -24,11 +24,11 @@ INDEX_INTERVAL_BYTES = 4096
 """Of log between two entries: Kafka's default of index.interval.bytes."""
 
 ENTRY = struct.Struct(">ii")
-"""One entry, for who writes them one at a time."""
+"""An entry: relative offset, position."""
 
 ENTRY_BYTES = ENTRY.size
 NAMED_BATCH = "the start of a batch at or below the offset"
-"""What an entry has to lead to."""
+"""The batch that an entry must point to, in the words of errors."""
 _ENTRY = np.dtype([("relative offset", ">i4"), ("position", ">i4")])
 assert _ENTRY.itemsize == ENTRY_BYTES == 8
 

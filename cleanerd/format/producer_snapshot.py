@@ -1,4 +1,4 @@
-"""`<offset>.snapshot`: what Kafka knows of each producer just below that offset (spec disk B7, rule 0.13).
+"""`<offset>.snapshot`: Kafka's state of each producer just below that offset (spec disk B7, rule 0.13).
 
 ===  ====  ========  ===============================================================
 off  size  field     note

@@ -21,7 +21,7 @@ from cleanerd.format.errors import FormatError
 from cleanerd.format.index_entries import used_entries, whole_entries
 
 ENTRY = struct.Struct(">qi")
-"""One entry, for who writes them one at a time."""
+"""An entry: timestamp in ms, relative offset."""
 
 ENTRY_BYTES = ENTRY.size
 _ENTRY = np.dtype([("timestamp", ">i8"), ("relative offset", ">i4")])

@@ -58,7 +58,7 @@ def settle_cache(environment: MutableMapping[str, str]) -> None:
 
 
 def check_memory() -> None:
-    """Raises Fatal where this process may not make memory executable: LLVM would end it without a word of what is wrong."""
+    """Raise Fatal if this process may not make memory executable: LLVM would end it without an error message."""
     page = mmap.mmap(-1, mmap.PAGESIZE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(page))
     libc = ctypes.CDLL(None, use_errno=True)

@@ -25,7 +25,7 @@ _LZ4_MAGIC, _LZ4_HEADER, _LZ4_BLOCK_BYTES = 0x184D2204, 7, 1 << 16
 _LZ4_STORED = 0x80000000
 _LZ4_CHECKSUMS = (0x82, 0xFB, 0x51, 0x73)  # of the descriptors 60 40, 60 50, 60 60 and 60 70
 _ZSTD_MAGIC = 0xFD2FB528
-_ZSTD_WINDOW_MAX = (27 - 10) << 3  # 128 MiB: what a zstd stream takes
+_ZSTD_WINDOW_MAX = (27 - 10) << 3  # 128 MiB, the limit of a zstd stream
 _ZSTD_TOO_SMALL = -70  # ZSTD_error_dstSize_tooSmall
 _ZSTD_GROWTH_BYTES = 512  # with a 128th of the size more than ZSTD_compressBound adds
 
@@ -234,7 +234,7 @@ def pack_singly(
     spans: Spans,
     level: int | None = None,
 ) -> tuple[Bytes, Spans]:
-    """What `pack` does, for any codec, a call of Python for each batch."""
+    """As `pack`, for any codec, with a Python call per batch."""
     packed, moved, filled = [], spans.copy(), 0
     for j in np.flatnonzero(is_packed):
         body = compress(Codec(int(codecs[j])), bodies[spans[j, 0] : spans[j, 1]].tobytes(), level=level)

@@ -1,4 +1,4 @@
-"""Digests over what a rewrite must not change: the proof that it did only what it should.
+"""Digests over the parts of records and batches that a rewrite must not change; equal digests prove that it did not.
 
 A record of magic 0 or 1 has the digest of the same record in magic 2, which it may be rewritten as (rule 4.33). The bytes of
 that are not taken from the rewrite, which has to prove itself, but put together here.
@@ -46,7 +46,7 @@ def _begin(record):
 
 @njit(**INLINE)
 def _end(a, b, c, last_word):
-    """64 bits of all three. No CRC of them: that adds, and changes of two of them could cancel each other out."""
+    """Mix three numbers into 64 bits. A CRC is linear, so changes of two of the numbers could cancel each other out."""
     return (np.uint64(a) * _MULTIPLIER + np.uint64(b)) * _MULTIPLIER + np.uint64(crc_step8(c, last_word))
 
 
@@ -154,7 +154,7 @@ def digest_judged(digest: int, batches: Table, begin: int, judged: Table) -> int
 
 
 def digest_batches(digest: int, batches: Table) -> int:
-    """Extend `digest` over what no rewrite changes in a batch (rules 4.27, 4.30), and its delete horizon.
+    """Extend `digest` over the fields of a batch that no rewrite changes (rules 4.27, 4.30), and its delete horizon.
 
     Of magic 0 and 1 that is the magic alone.
     """

@@ -36,13 +36,13 @@ from .tables import ReadStatus
 _OK = int(ReadStatus.OK)
 _WINDOW_BYTES = 32 << 10
 _SKIPPED_BYTES = 4 << 10  # from this size of batch on, its header alone is read
-_AHEAD_BYTES = 8 << 20  # what the kernel is asked to have ready
+_AHEAD_BYTES = 8 << 20  # the system is asked to read so far ahead
 _WILL_NEED = 3  # POSIX_FADV_WILLNEED
-_STEP_BYTES = 16 << 20  # what is passed over between two looks at the pace
+_STEP_BYTES = 16 << 20  # bytes between two calls of the pace
 _RATIO_MAX = (1, 1032, 24, 255, 32768, 1, 1, 1)
-"""What a byte can expand to, by codec: none, gzip, snappy, lz4, zstd (RLE blocks)."""
+"""Largest expansion of a byte, by codec: none, gzip, snappy, lz4, zstd (RLE blocks)."""
 _WRAPPER_RATIO = 10
-"""What wrappers of magic 0 and 1 are taken to expand to: their headers hold no count."""
+"""Assumed expansion of wrappers of magic 0 and 1, whose headers hold no count."""
 
 _pread: Any = types.ExternalFunction("pread", types.intp(types.int32, types.uintp, types.uintp, types.int64))
 _fadvise: Any = types.ExternalFunction(
@@ -52,7 +52,7 @@ _fadvise: Any = types.ExternalFunction(
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """What the headers of a file add up to; one entry per chunk. Records are upper bounds."""
+    """Sums over the headers of a file, an entry per chunk. Numbers of records are upper bounds."""
 
     starts: npt.NDArray[np.int64]  # position of the first batch; the chunk ends where the next one starts
     records: npt.NDArray[np.int64]

@@ -29,7 +29,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class KernelCache(FunctionCache):
-    """What numba asks for the compiled code of one function."""
+    """The cache of the compiled code of one function, in numba's interface."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
@@ -51,7 +51,7 @@ class KernelCache(FunctionCache):
 
 
 class NotKept(NullCache):
-    """Where there is no directory for compiled code: each process compiles what it calls."""
+    """The cache if there is no directory for compiled code: each process compiles the kernels that it calls."""
 
     def signatures(self) -> list[Any]:
         """None."""
@@ -109,7 +109,7 @@ class _Files(IndexDataCacheFile):
         """The keys of all whole files."""
         found = []
         for path in sorted(glob.glob(f"{glob.escape(self._path_without_end())}.*.nbc")):
-            # Another version of numba may have written what this one cannot read.
+            # Another version of numba may have written the file, in a form that this one cannot read.
             with contextlib.suppress(Exception):
                 read = _read(path)
                 if read is not None and path == self._path_of(read[0]):
@@ -117,7 +117,7 @@ class _Files(IndexDataCacheFile):
         return found
 
     def save(self, key: Any, code: Any) -> None:
-        """Put a whole file in place of what is there. A disk that is full only costs the next process a compilation."""
+        """Replace a file as a whole. If the disk is full, the next process compiles again."""
         content = dumps((key, code))
         path = self._path_of(key)
         with contextlib.suppress(OSError):

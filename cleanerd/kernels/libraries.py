@@ -22,7 +22,7 @@ _ZSTD_MIN = 1_04_00  # the first in which ZSTD_compress2 is stable
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """What kernels call; 0 for what is not there. The contexts belong to the thread that asked."""
+    """Addresses of the functions that kernels call, 0 for a missing one. Contexts belong to the thread that made them."""
 
     lz4_decompress: int = 0
     lz4_compress: int = 0

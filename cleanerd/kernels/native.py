@@ -27,7 +27,7 @@ JIT: dict[str, Any] = {
     "_nrt": False,
 }
 INLINE: dict[str, Any] = {**JIT, "forceinline": True}
-"""For what is called once or more a record: LLVM alone gives up on it when its caller grows."""
+"""Forced inlining, for functions called at least once a record: LLVM's own heuristics stop inlining into large callers."""
 
 
 _KERNELS: list[Any] = []
@@ -48,17 +48,14 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 def make_ready() -> None:
-    """Load what the first kernel call needs (half a second), so that forked processes have it.
-
-    numba reads what it wants to know before it loads its first kernel.
-    """
+    """Load all that the first kernel call needs (half a second), so that forked processes have it."""
     cpu_target.typing_context.refresh()
     cpu_target.target_context.refresh()
     load_kept()
 
 
 def load_kept() -> None:
-    """Load the kept code of the kernels that Python calls; those that other kernels call are part of it."""
+    """Load the cached code of the kernels that Python calls; it includes the kernels that these call."""
     within = {id(value) for kernel in _KERNELS for value in _refers_to(kernel.py_func)}
     for kernel in _KERNELS:
         if id(kernel) not in within:

@@ -128,7 +128,7 @@ def key_set(tables: dict[int, Fingerprints], buckets: int) -> KeySet:
 def look_up(
     keys: KeySet, fingerprints: Fingerprints, buckets: npt.NDArray[np.int32]
 ) -> npt.NDArray[np.bool_]:
-    """Which of these are in the set, each in its bucket: what `mark_superseded` marks, for rows of the clean section."""
+    """Mark rows of the clean section whose fingerprint is in the set of its bucket: they are superseded."""
     found = np.empty(len(fingerprints), np.bool_)
     _look_up(fingerprints, buckets, keys.table, keys.slots, keys.words, keys.shifts, keys.hints, found)
     return found

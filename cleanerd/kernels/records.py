@@ -134,7 +134,7 @@ def _walk_v2(buffer, batch, index, records, filled):
         previous = row.offset
         filled += 1
         position = end
-    if position != limit and batch.count > 0:  # the JVM does not look at what a batch without records has
+    if position != limit and batch.count > 0:  # the JVM ignores the payload of a batch without records
         return filled, _BAD_COUNT, position
     return filled, _OK, position
 

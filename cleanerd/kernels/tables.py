@@ -96,7 +96,7 @@ JUDGED = np.dtype(
         ("_pad2", "u2"),
     ]
 )
-"""What is to become of a batch (filled by `judge.judge`)."""
+"""The decision about each batch (filled by `judge.judge`)."""
 
 WRITTEN = np.dtype([("position", "i8"), ("last_offset", "i8"), ("max_timestamp", "i8"), ("size", "i8")])
 """A batch as written: the input of the indexes."""
@@ -111,7 +111,7 @@ EVENT = np.dtype(
         ("_pad2", "u4"),
     ]
 )
-"""A step of a transaction: what `transactions.track` needs to know of a batch."""
+"""A step of a transaction: the fields of a batch that `transactions.track` needs."""
 
 Bytes = npt.NDArray[np.uint8]
 Table = npt.NDArray[np.void]
@@ -172,13 +172,13 @@ class ReadStatus(IntEnum):
     BAD_SIZE = 2
     BAD_MAGIC = 3
     BAD_RECORD = 4  # a length or varint leads out of the batch
-    BAD_COUNT = 5  # record count of the header is not what is there
+    BAD_COUNT = 5  # the header counts other than the records that are there
     BAD_OFFSET = 6  # offsets do not rise
     BAD_CONTROL = 7  # control record without a control key
 
 
 class Action(IntEnum):
-    """What becomes of a batch (rules 4.24-4.33)."""
+    """The decisions about a batch (rules 4.24-4.33)."""
 
     DROP = 0
     COPY = 1  # byte for byte

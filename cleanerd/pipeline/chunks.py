@@ -44,7 +44,7 @@ LARGE_BATCH_BYTES = 64 << 20
 """Expanded, or as rows of its records, of which one may take eight times what the record does. From here on the memory of
 a batch is that of the machine: workers take turns."""
 _LARGE_BATCH = "large-batch"
-_AHEAD_BYTES = 4 << 20  # what the kernel is asked to have ready
+_AHEAD_BYTES = 4 << 20  # the system is asked to read so far ahead
 _T = TypeVar("_T")
 _NOTHING = np.empty(0, np.uint8)
 
@@ -81,7 +81,7 @@ class Slice:
 
 
 def corrupt(path: str, position: int, status: ReadStatus) -> CorruptFile:
-    """The error for what a kernel met at byte `position` of the file."""
+    """The error for the status of a kernel that stopped at byte `position` of the file."""
     expected, found = _EXPECTED[status]
     return CorruptFile(path, position, expected, found)
 
@@ -120,12 +120,14 @@ def pieces_of(fd: int, source: Source, *, ahead: bool = False) -> Iterator[Piece
     advised = position + PIECE_BYTES if ahead else None
     while position < source.end:
         if advised is not None and advised < min(position + _AHEAD_BYTES, source.end):
-            if within(source.cold, advised, advised + _AHEAD_BYTES):  # to ask for what is there takes time
+            if within(
+                source.cold, advised, advised + _AHEAD_BYTES
+            ):  # advice about cached pages would only take time
                 with suppress(OSError):  # no more than advice
                     os.posix_fadvise(fd, advised, _AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
             advised += _AHEAD_BYTES
         wanted = min(size, source.end - position)
-        # Until its CRC is known to be right, a large batch is no more than what a header claims.
+        # Until its CRC is checked, a large batch is only the claim of a header.
         with machine_turn(_LARGE_BATCH) if wanted > LARGE_BATCH_BYTES else nullcontext():
             piece = _piece(fd, source, position, wanted, previous_offset)
         if not len(piece.batches):

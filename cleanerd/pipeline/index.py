@@ -29,7 +29,7 @@ from .values import Bits, ChunkSummary, ChunkWork, IndexedLog, PackedBits, Sourc
 
 @dataclass(frozen=True, slots=True)
 class LogContext:
-    """What every chunk of a log shares."""
+    """The values shared by all chunks of a log."""
 
     context: Context
     aborted: AbortedTxns
@@ -85,7 +85,7 @@ def log_context(log: IndexedLog, discardable_markers: Sequence[int]) -> LogConte
 
 
 Blocks = dict[int, Block]
-"""What a chunk has to ask, by bucket; a bucket of which it holds no record is not there and costs nothing."""
+"""Fingerprints that a chunk looks up, by bucket; buckets without a record of the chunk are absent and cost nothing."""
 
 
 def holders_of_buckets(chunks: Sequence[Blocks]) -> dict[int, list[int]]:
@@ -153,7 +153,7 @@ def beyond_segment(source: Source, log: LogContext) -> CorruptFile:
 
 
 class ChunkTally:
-    """What adds up over the pieces of a chunk."""
+    """Sums over the pieces of a chunk."""
 
     def __init__(self, work: ChunkWork) -> None:
         self._work = work
@@ -237,7 +237,7 @@ def resolve_all(
 def combine(blocks: list[Block]) -> list[Block]:
     """Drop from the blocks of one bucket, in offset order, the fingerprints that others in them supersede.
 
-    What one of them supersedes outside is superseded by the newer one that stays as well.
+    Dropping them loses nothing: records of other blocks that they supersede are superseded by the newer one, too.
     """
     bits, _ = resolve(blocks)
     return [

@@ -184,7 +184,7 @@ class Pipeline:
     def _common(
         self, tasks: Sequence[RewriteTask], contexts: list[LogContext], keys: Mapping[int, KeySet]
     ) -> Iterator[tuple[list[LogContext], Reporter, Reporter | None, Mapping[int, KeySet]]]:
-        """What rewrite tasks share: whom they ask for their places, too, and the keys of logs read in one pass."""
+        """Values shared by rewrite tasks: addresses to ask for places, and the keys of logs that are read in one pass."""
         is_placed = any(task.place is not None for task in tasks)
         with places() if is_placed else nullcontext() as asked:
             yield contexts, self._reporter, asked, keys
@@ -294,7 +294,7 @@ class Pipeline:
         *more: object,
         take: Callable[[Any], Any] = lambda answer: answer,
     ) -> Iterator[tuple[Any, Any]]:
-        """(task, answer) in order. `more`: what the tasks share beside contexts and reporter."""
+        """Run a step; returns (task, answer) in order. `more`: shared values beside contexts and reporter."""
         step = TaskStep(tasks, do, lambda: nullcontext((contexts, self._reporter, *more)), self._begun, take)
         return zip(tasks, self._executor.run(step), strict=True)
 

@@ -117,7 +117,7 @@ def one_pass_chunks(
 def _is_seen_to_change(work: ChunkWork, log: LogContext, keys: KeySet, advance: Advance) -> bool:
     """Whether a record goes from the first piece of a clean chunk. Raises Aborted.
 
-    What else is wrong is found when all of it is read.
+    Other damage is found when the whole chunk is read.
     """
     found = guarded(partial(_look_at_first_piece, work, log, keys, advance), work.source.path)
     if isinstance(found, Aborted):

@@ -1,4 +1,4 @@
-"""Writes what stays of a chunk: into a file of its own, or to its place in the new segment of its group."""
+"""Writes the remaining batches of a chunk: to a file of its own, or to their place in the new segment of the group."""
 
 import contextlib
 import os
@@ -14,12 +14,12 @@ from cleanerd.kernels.tables import Bytes
 from cleanerd.spark_runtime.place import PlaceClient
 
 HELD_BYTES = 80 << 20
-"""What is held of a part until it is whole: more than a chunk of the usual size keeps. Then its position is known, and all
-of it is written in one turn: two processes that write to one file at a time get in each other's way slice by slice."""
+"""Bytes of a part that are held in memory until it is complete: more than an ordinary chunk keeps. So a part is written in
+one go, once its position is known: processes that write to one file slice by slice slow each other down."""
 
 
 def path_of_attempt(path: str) -> str:
-    """The path of a part for one attempt of its task alone: of two that write to one file, neither proves what is in it."""
+    """The path of a part for one attempt of its task; if attempts shared a file, neither could vouch for its content."""
     return of_attempt(path, uuid.uuid4().hex[:16])
 
 

@@ -42,7 +42,7 @@ class VerificationFailed(LogUncleanable):
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What a part must turn out to hold when it is read back."""
+    """Expected record count and digest of a part; the read-back must match them."""
 
     size_bytes: int
     batches: int
@@ -60,12 +60,12 @@ def rewrite_chunk(
     advance: Advance,
     verified: Advance,
 ) -> Part:
-    """Write what stays of a chunk to `out` and prove it; with None nothing is written (dry run).
+    """Write the remaining batches of a chunk to `out` and verify them; with None nothing is written (dry run).
 
-    `verdicts`: those of the resolve step, or what looks keys up as they come. `advance` is called for the rewriting,
-    `verified` for the reading back.
+    `verdicts`: those of the resolve step, or an object that looks keys up on the way. `advance` is called while rewriting,
+    `verified` while reading back.
 
-    Raises CorruptFile, SourceChanged, VerificationFailed, NoSpace, Aborted, OSError; NeedsWholeLog by what looks keys up.
+    Raises CorruptFile, SourceChanged, VerificationFailed, NoSpace, Aborted, OSError; NeedsWholeLog if keys are looked up.
     """
     with contextlib.nullcontext() if out is None else out:
         contest = verdicts if isinstance(verdicts, LookedUp) else _Known(verdicts, log)
@@ -93,7 +93,7 @@ def rewrite_chunk(
 def _rewrite(
     work: ChunkWork, log: LogContext, contest: "_Known | LookedUp", out: PartFile | None, advance: Advance
 ) -> "tuple[npt.NDArray[np.int64], _PartTally]":
-    """Encode what stays into `out`; returns (records per `RecordVerdict`, what adds up)."""
+    """Encode the remaining batches into `out`; returns records per `RecordVerdict`, and the sums over the chunk."""
     removed = np.zeros(len(RecordVerdict), np.int64)
     tally = _PartTally(log.topic_codec if out is None else None)
     codec = log.topic_codec if log.topic_codec is not None and log.topic_codec.is_taken else None
@@ -170,7 +170,7 @@ class _PartTally:
         return joined(self._written, WRITTEN)
 
     def proof(self, written: Table, records_kept: int) -> Proof:
-        """What the part must turn out to hold."""
+        """The expectation that the read-back must match."""
         return Proof(
             size_bytes=self._size_bytes,
             batches=len(written),
@@ -245,7 +245,7 @@ def verify_part(
     start: int = 0,
     end: int | None = None,
 ) -> None:
-    """Read a part, bytes [start, end) of a file, as a reader would, and compare with what the verdicts ask for.
+    """Read a part, bytes [start, end) of a file, as a reader would, and compare it with the verdicts.
 
     Raises: VerificationFailed; CorruptFile for bytes that are no log at all; SourceChanged for a shorter file; Aborted.
     """

@@ -77,7 +77,7 @@ class SmallLogTask:
 
 
 def _index(indexed: IndexedLog, advance: Advance) -> None:
-    """Fill in what follows from all chunks together. Raises what a chunk raises."""
+    """Fill in the results that need all chunks. Raises the error of a chunk."""
     work, context = indexed.work, log_context(indexed, ())
     found = [_of(chunk, partial(index_chunk, chunk, context, advance)) for chunk in work.chunks]
     bits, _ = resolve_all([blocks for _, blocks in found])
@@ -85,7 +85,7 @@ def _index(indexed: IndexedLog, advance: Advance) -> None:
 
 
 def _rewrite(indexed: IndexedLog, path: str, advance: Advance, verified: Advance) -> list[Part]:
-    """Write the parts of all chunks, one behind the other, to `path`. Raises what a chunk raises."""
+    """Write the parts of all chunks, one behind the other, to `path`. Raises the error of a chunk."""
     work, context = indexed.work, log_context(indexed, indexed.discardable_markers)
     parts: list[Part] = []
     position = 0

@@ -30,9 +30,9 @@ from .values import Bits, ChunkSummary, ChunkWork, PackedBits, Part, Verdicts
 _T = TypeVar("_T")
 
 _WORTH_COMBINING = 0.25
-"""If a larger share of a bucket is left, to write the rest and read it again costs less than to find what may go."""
+"""If a larger share of a bucket is left, writing and reading it again costs less than finding duplicates."""
 
-_COMBINED_RECORDS = 1 << 22  # 64 MiB of fingerprints that one task holds until it ships what is left of them
+_COMBINED_RECORDS = 1 << 22  # 64 MiB of fingerprints that one task holds before it ships the remaining ones
 
 
 Indexed = tuple[ChunkSummary, Blocks] | CleanerdError
@@ -62,9 +62,9 @@ class ShippedBlock(NamedTuple):
 
 
 IndexAnswer = tuple[ChunkSummary | CleanerdError, dict[int, ShippedBlock]]
-"""An indexed chunk, with what travels for its blocks: by bucket among those of the job."""
+"""An indexed chunk, with references to its shipped blocks by bucket of the job."""
 Common = tuple[list[LogContext], Reporter]
-"""What all tasks of a step have in common, and some steps more behind it."""
+"""The values shared by all tasks of a step, and by some later steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ class RewriteTask:
         places: Reporter | None,
         keys: Mapping[int, KeySet],
     ) -> Part | PassedOnce | NeedsWholeLog | CleanerdError:
-        """The part. `places`: who is asked for its place; `keys`: by log, the dirty ones that are looked up."""
+        """Rewrite a chunk. `places`: the client to ask for its place; `keys`: by log, the dirty keys to look up."""
         asked = None if self.place is None or places is None else PlaceClient(self.place, places)
         out = own = None
         if self.part_path is not None:

@@ -34,8 +34,8 @@ class Source:
     start: int
     end: int
     min_offset: int  # base offset of the segment: no batch may begin below it
-    cold: Ranges = ()  # of the run: what was not in the page cache, and is not to stay there
-    keeps_cold: bool = True  # until its last pass: what is cold of the log is little beside the memory
+    cold: Ranges = ()  # of the run: not in the page cache before, and to be dropped from it
+    keeps_cold: bool = True  # until the last pass: the cold part of the log is small beside the memory
 
     @property
     def size_bytes(self) -> int:
@@ -63,7 +63,7 @@ class TopicCodec:
 
     codec: Codec
     level: int | None
-    is_taken: bool  # by batches that are rewritten; else a dry run estimates what that would save
+    is_taken: bool  # for rewritten batches; else a dry run estimates the savings
 
     @staticmethod
     def of(config: TopicConfig) -> "TopicCodec | None":

@@ -1,4 +1,4 @@
-"""From the answers of all chunks to what is known of a log: the driver's share of the resolve step."""
+"""The driver's share of the resolve step: combines the answers of all chunks of a log."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -63,7 +63,7 @@ def foreseen(work: ChunkWork) -> ChunkSummary:
 def join_rest(log: IndexedLog, found: Mapping[int, tuple[ChunkSummary, int]]) -> CleanerdError | None:
     """Add summary and superseded count of the chunks that were read during the rewrite.
 
-    Returns what is wrong.
+    Returns an error that only shows when all chunks are known.
     """
     for chunk, (summary, superseded) in found.items():
         log.summaries[chunk], log.superseded[chunk] = summary, superseded

@@ -19,7 +19,7 @@ from enum import Enum
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """What policy knows of a segment. Sizes in bytes, times in ms."""
+    """The facts about a segment that policy uses. Sizes in bytes, times in ms."""
 
     base_offset: int
     size_bytes: int
@@ -32,7 +32,7 @@ class SegmentFacts:
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """What policy knows of a log at one moment."""
+    """The facts about a log that policy uses, at one moment."""
 
     segments: tuple[SegmentFacts, ...]  # ascending; the last one is active
     log_start_offset: int

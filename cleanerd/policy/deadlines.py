@@ -63,7 +63,7 @@ def needed_bytes_per_s(works: Iterable[Work[_L]], now_ms: int) -> float:
 def plan(
     works: Sequence[Work[_L]], *, now_ms: int, workers: int, bytes_per_s: float
 ) -> tuple[Planned[_L], ...]:
-    """Whenever a worker is free it takes, of what is ready, what has the earliest deadline; in the order of the starts."""
+    """Simulate workers that take the ready log with the earliest deadline; returns the cleanings by their starts."""
     waiting = sorted(range(len(works)), key=lambda i: (works[i].ready_ms, i), reverse=True)
     free, clock_ms = [now_ms] * workers, now_ms
     ready: list[tuple[int, int, int]] = []

@@ -19,7 +19,7 @@ from enum import Enum
 
 
 class Status(Enum):
-    """What a partition is doing; the value is Kafka's word."""
+    """The state of a partition; the value is Kafka's word."""
 
     NONE = "none"
     IN_PROGRESS = "in-progress"
@@ -28,7 +28,7 @@ class Status(Enum):
 
 
 class Call(Enum):
-    """What is asked for."""
+    """A requested transition."""
 
     START = "start"
     ABORT_AND_PAUSE = "abort_and_pause"

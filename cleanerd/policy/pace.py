@@ -15,7 +15,7 @@ STEPS = 20
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """`bytes_per_s`: reads plus writes, `math.inf` when free; `free_bytes_per_s`: what was moved when that ended."""
+    """A limit of reads plus writes, `math.inf` for none; `free_bytes_per_s` is the rate at which the limit began."""
 
     bytes_per_s: float = math.inf
     free_bytes_per_s: float = math.inf

@@ -1,4 +1,4 @@
-"""What to do about an interrupted commit (`storage.commit`), ours or a broker's.
+"""Decide how to repair an interrupted commit (`storage.commit`), ours or a broker's.
 
 ======================  ==================  ==================  =============================================
 staged `.log`           `.log.cleaned`      `.log.swap`         remedy for a group with a manifest
@@ -21,7 +21,7 @@ from enum import Enum, auto
 
 
 class Remedy(Enum):
-    """What becomes of a group that has a manifest."""
+    """The remedy for a group that has a manifest."""
 
     WAIT = auto()
     DISCARD = auto()
@@ -52,7 +52,7 @@ def choose_remedy(*, staged_log: bool, staged_whole: bool, guard: Found, swap: F
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """Base offsets of what a broker's own cleaner left, ascending."""
+    """Base offsets of segments that a broker's own cleaner left, ascending."""
 
     cleaned: Sequence[int]  # `.cleaned` of any kind
     swaps: Sequence[int]  # `.swap` of any kind

@@ -51,7 +51,7 @@ class RetentionPlan:
 
 
 class Keeper(Enum):
-    """What a segment waits for that stays; the value is for people."""
+    """The reason why a segment stays; the value is for people."""
 
     LIMITS = "neither limit is breached"
     HIGH_WATERMARK = "the high watermark or recovery point is below its end"
@@ -98,7 +98,7 @@ def what_stays(
 def _keeper(
     segments: Sequence[SegmentFacts], place: int, log_end_offset: int, high_watermark: int
 ) -> Keeper | None:
-    """What keeps a segment whatever its age and size (6.2, 6.6)."""
+    """Why a segment stays regardless of age and size (6.2, 6.6); None if nothing keeps it."""
     segment, is_last = segments[place], place + 1 == len(segments)
     if is_last and (segment.size_bytes == 0 or segment.base_offset == log_end_offset):
         return Keeper.EMPTY

@@ -53,7 +53,7 @@ class Stay:
 def why_tombstones_stay(
     found: ReplicaFacts, node_id: int, delete_retention_ms: int, now_ms: int, latest_ms: int
 ) -> Stay | None:
-    """Why what has expired must stay in the log of this node; None: it may go. `latest_ms`: as `env.clock` has it."""
+    """Why expired tombstones and markers must stay in the log of this node; None if they may go. `latest_ms`: the clock."""
     if set(found.replicas) == {node_id}:
         return None
     if found.known_until_ms is not None and abs(latest_ms - found.known_until_ms) > KNOWN_FOR_MS:

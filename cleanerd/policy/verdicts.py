@@ -1,4 +1,4 @@
-"""What happens to a record, and why: the words of every count, metric and explanation (rules 4.15-4.19)."""
+"""Verdicts about records, with their reasons: the words of every count, metric and explanation (rules 4.15-4.19)."""
 
 from enum import IntEnum
 

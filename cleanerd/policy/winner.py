@@ -21,11 +21,11 @@ from typing import TypeVar
 _T = TypeVar("_T")
 
 FINGERPRINT_BYTES = 16
-"""What stands for a key."""
+"""Bytes of a fingerprint, which stands for a key."""
 SET_LOAD = 0.6
 """How full a set of fingerprints gets at most: linear probing stays short, and the budget counts the empty slots."""
 KEY_BYTES = FINGERPRINT_BYTES + FINGERPRINT_BYTES / SET_LOAD
-"""What a key takes of the dedupe buffer: its fingerprint, and its share of the set that it goes into."""
+"""Bytes of the dedupe buffer per key: its fingerprint, and its share of the set of fingerprints."""
 
 
 def supersedes(offset: int, other_offset: int) -> bool:

@@ -1,1 +1,1 @@
-"""Spark, which runs the steps of a cleaning, and what surrounds it (architecture 4)."""
+"""Running the steps of a cleaning on Spark (architecture 4)."""

@@ -76,9 +76,9 @@ class HostBytes(NamedTuple):
 
 
 Shipped = Bytes | StoredBytes | HostBytes
-"""What travels for the bytes of an array; `load` has them again."""
+"""A reference to the bytes of an array; `load` returns them."""
 Put = Callable[[Bytes], Shipped]
-"""What a task ships them with."""
+"""The function with which a task ships an array."""
 
 
 def load(shipped: Shipped) -> Bytes:

@@ -148,7 +148,7 @@ class Listener:
                 self._forget(connection)
 
     def _push_out_strangers(self) -> None:
-        """The oldest one gives way to the next, with its thread; a task proves at once what it is."""
+        """Close the oldest connection that has sent no token, with its thread; tasks send theirs at once."""
         with self._mutex:
             if len(self._strangers) < _STRANGERS_MAX:
                 return

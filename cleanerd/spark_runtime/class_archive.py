@@ -23,7 +23,7 @@ _UNFINISHED = re.compile(r"spark-[0-9a-f]{16}\.jsa\.\d+")
 _UNFINISHED_MS = 3_600_000
 """No JVM takes that long to end."""
 _OF_THE_RUNTIME = ("classes.jsa", "classes_nocoops.jsa")
-"""What ours lies on top of; which of them depends on the heap. jlink makes none, and Java 17 does not start without."""
+"""Archives of the JDK that ours extends; the heap decides which. jlink makes none, and Java 17 fails without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,10 @@ class ClassArchive:
         return f"-XX:SharedArchiveFile={self.path}" if has_one else ""
 
     def keep(self) -> None:
-        """Take over what a JVM that has ended by itself has written: whole or not at all."""
+        """Adopt the archive of a JVM that has ended by itself, completely or not at all."""
         with contextlib.suppress(OSError):
             if os.path.exists(self.unfinished):
-                RealFiles().fsync(self.unfinished)  # a JVM trusts what lies behind the header of an archive
+                RealFiles().fsync(self.unfinished)  # a JVM checks only the header of an archive
                 os.replace(self.unfinished, self.path)
             else:
                 open(self.path, "x").close()

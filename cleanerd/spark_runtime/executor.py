@@ -39,7 +39,7 @@ from .task_queue import TURN_BYTES, TaskQueue, spark_tasks, turns
 _ROWS_PER_CORE = 2  # of a cluster: they end together, and each costs two JVMs some 40 ms of computing
 
 Merge = Callable[[list[Any], Any], Any]
-"""`merge(values, shared)`: what becomes of all values of a key, which come in no order."""
+"""`merge(values, shared)` combines all values of a key, which come in any order."""
 
 
 class Executor(ABC):
@@ -83,7 +83,7 @@ class Executor(ABC):
         """Run a step whose values go to files, then `merge` with a task for each key.
 
         `step` answers a task with (answer, {key: value}). A value has `size_bytes`, as a task has. Returns the answers in
-        the order of their tasks, and what was merged, in no order. Raises JobFailed, OSError.
+        the order of their tasks, and the merged values in any order. Raises JobFailed, OSError.
         """
         try:
             return self._exchange(step, merge)
@@ -108,7 +108,7 @@ class Executor(ABC):
 
     @abstractmethod
     def _kept(self, step: TaskStep, stack: ExitStack) -> list[Any]:
-        """`run`, but what is `put` can be loaded by another step, until `stack` is left."""
+        """As `run`, but later steps can load the `put` values until `stack` is left."""
 
     @contextmanager
     def together(self, size_bytes: int, tasks: int) -> Iterator[None]:

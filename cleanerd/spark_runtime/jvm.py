@@ -37,7 +37,7 @@ JVM_OPTIONS = "spark.driver.extraJavaOptions"
 PYTHON = os.path.join(os.path.dirname(os.path.abspath(__file__)), "python.sh")
 """Starts the Python of this machine's workers, which this process runs with."""
 FOR_US_ALONE = 0o077
-"""The umask of the JVM and its children: what they write, and their sockets."""
+"""The umask of the JVM and its children, for their files and sockets."""
 
 _HOME = os.path.dirname(os.path.abspath(pyspark.__file__))
 _DEAF = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")
@@ -58,7 +58,7 @@ _ARCHIVED_S = 60.0  # it takes seconds to write its classes
 
 
 class Jvm:
-    """A JVM that starts, or has: what its context is made of, what it writes as long as it lives, and how to call it.
+    """A starting or running JVM: its settings, its output and its gateway.
 
     `java_home`: of its runtime. `archive`: which it writes when it ends.
     """
@@ -132,7 +132,7 @@ class Jvm:
         self.kill()
 
     def kill(self) -> None:
-        """End it, whatever state it is in, and forget what it leaves."""
+        """End the JVM in any state, and delete its files."""
         self.ended.set()
         _kill_writers(self.log)
         with contextlib.suppress(Exception):  # it never started, or has ended
@@ -160,7 +160,7 @@ class Jvm:
 
 
 def _check_calls() -> None:
-    """Raise Fatal where a sandbox refuses what Java and Spark need: they would wait for ever, or crash."""
+    """Raise Fatal if a sandbox refuses system calls that Java and Spark need: they would hang or crash."""
     asked: Mapping[str, Callable[[], object]] = {
         "wait4": lambda: os.waitpid(os.getpid(), os.WNOHANG),
         "sched_getaffinity": lambda: posix.sched_getaffinity(0),  # that of `os` may be ours (`env.cores`)
@@ -191,7 +191,7 @@ def begin(work: Callable[[], _T]) -> "Future[_T]":
 
 
 def spark_environment(environment: Mapping[str, str], java_home: str, master: str) -> dict[str, str]:
-    """What the JVM, and with it the Python workers of this machine, start with."""
+    """The environment of the JVM, and through it of the Python workers of this machine."""
     of_master = _OF_MASTERS.get(master.partition(":")[0], ())
     passed = {"PYTHONWARNINGS": "ignore", **passed_on(environment)}
     passed |= {name: value for name, value in environment.items() if name in of_master}
@@ -228,7 +228,7 @@ def _scratch_of(conf: SparkConf) -> Scratch:
 
 
 def _provide_files() -> None:
-    """Raise the limit of open files to what is enough, as far as this process may. Raises Fatal where that is too little."""
+    """Raise the limit of open files as far as needed and permitted. Raises Fatal if the permitted limit is too low."""
     try:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if 0 <= soft < _FILES:

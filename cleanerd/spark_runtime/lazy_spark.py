@@ -65,7 +65,7 @@ _LOST = (Py4JError, ConnectionError, EOFError)
 _SHARED = "spark.authenticate.secret"
 _START_LIMIT_S = 180.0  # a minute for a master that does not answer, twice that for a machine under load
 _KILLED_S = 10.0
-_KEPT_S = 30.0  # half of what Spark lets a worker wait
+_KEPT_S = 30.0  # half of the time after which Spark gives a worker up
 
 
 class SparkFailed(JobFailed):
@@ -85,7 +85,7 @@ class SparkFailed(JobFailed):
 
 
 def raised_in_task(text: str) -> str | None:
-    """What a Python worker raised, of the text of a failed job: the first line behind the frames of its traceback."""
+    """The exception of a Python worker, from the text of a failed job: the first line after the frames of its traceback."""
     _, is_there, following = text.partition("Traceback (most recent call last):\n")
     unindented = (line for line in following.splitlines() if line and not line[0].isspace())
     return next(unindented, None) if is_there else None
@@ -186,7 +186,7 @@ class LazySpark:
         return driver_host(self.master)
 
     def executor(self) -> Executor:
-        """What runs the steps of one cleaning in this session; it starts nothing."""
+        """An executor for the steps of one cleaning; the session starts when the first step runs."""
         return Local(self) if self.is_one_machine else Cluster(self)
 
     def cores(self) -> int:
@@ -243,7 +243,7 @@ class LazySpark:
             context.setLocalProperty("spark.scheduler.pool", threading.current_thread().name)
             return work(context)
         except BaseException as error:
-            with contextlib.suppress(Exception):  # a context that has stopped; why it did is what counts
+            with contextlib.suppress(Exception):  # the context has stopped; only the cause matters
                 context.cancelJobGroup(group)
             if isinstance(error, AttributeError) and is_stopped(context):
                 raise EOFError("the context was stopped") from error
@@ -316,7 +316,7 @@ class LazySpark:
             context = starting.result(self._start_limit_s)
         except TimeoutError:
             jvm.kill()
-            with contextlib.suppress(Exception):  # its end, so that the next start finds nothing of it
+            with contextlib.suppress(Exception):  # wait for its end, so that it cannot disturb the next start
                 starting.result(_KILLED_S)
             jvm.forget()
             raise SparkFailed(

@@ -1,4 +1,4 @@
-"""What tasks send to the driver over a `Channel`, and the answers.
+"""Messages of tasks to the driver over a `Channel`, and the answers.
 
 Two conversations, each over a channel of its own, because each has another listener:
 
@@ -19,8 +19,8 @@ class Phase(IntEnum):
 
     INDEX = 0
     REWRITE = 1
-    VERIFY = 2  # reads what the rewrite wrote
-    EXAMINE = 3  # what is read before there are tasks; logs are numbered as they were asked for
+    VERIFY = 2  # reads the output of the rewrite
+    EXAMINE = 3  # before there are tasks; logs are numbered in the order of the request
 
 
 class Moved(NamedTuple):

@@ -20,12 +20,12 @@ SETTINGS = {
     # Over loopback TCP every task waits 40 ms for a delayed acknowledgement: 16 empty tasks 0.67 s, like this 0.23 s.
     "spark.python.unix.domain.socket.enabled": "true",
 }
-"""What Spark's documentation does not list, or not with what we count on."""
+"""Settings that Spark's documentation does not list, or not with the effect that is needed here."""
 CONNECTION_FILE = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 """Environment variable that names the file to which a JVM writes how it can be called."""
 _CONNECTION = struct.Struct(">ii")  # the port and the length of the secret, which follows
 _IMPORTED = ("org.apache.spark.SparkConf", "org.apache.spark.api.java.*", "org.apache.spark.api.python.*")
-"""What PySpark knows by its short name."""
+"""Classes that PySpark uses by their short names."""
 
 
 def dump_function(value: Any, file: IO[bytes]) -> None:
@@ -71,7 +71,7 @@ def scratch_root(context: SparkContext) -> str:
 
 
 def is_stopped(context: SparkContext) -> bool:
-    """Whether it takes no jobs any more. Raises as py4j does when the JVM is gone.
+    """Whether a context has stopped. Raises the error of py4j if the JVM is gone.
 
     Where it was stopped from here, whatever PySpark does with it is an AttributeError, also the end of a job.
     """

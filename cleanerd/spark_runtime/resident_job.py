@@ -119,7 +119,7 @@ class _Pickles:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # what could not be sent
+        with suppress(OSError):  # not everything could be sent
             self._file.close()
 
     def send(self, value: Any) -> None:
@@ -201,7 +201,7 @@ class Steps:
             return self._step
 
     def _lead_on(self, process: _Pickles) -> bool:
-        """Through the next step that has tasks to take; whether there was one. Nothing of it is kept."""
+        """Work on the next step that has tasks; False if there is none. Keeps no reference to the step."""
         step = self._join()
         if step is None:
             return False
@@ -409,7 +409,7 @@ def _stay_in(_: list[int], steps: Endpoint) -> None:
 
 
 def _do_next(driver: _Pickles) -> bool:
-    """The next step; whether there was one. Nothing of it is kept."""
+    """Do the next step; False if there is none. Keeps no reference to the step."""
     work = driver.receive()
     if work is None:
         return False

@@ -1,4 +1,4 @@
-"""Where a session writes what nobody needs after its end: Spark's files, blocks, shared values, sockets, libraries.
+"""The scratch directory of a session: Spark's files, blocks, shared values, sockets, libraries.
 
 All of it lies in a directory of its own, which the process that has the session deletes when the JVM has ended. That process
 holds a lock on the directory (`flock`), which the kernel takes away when it dies. So a directory that can be locked is one
@@ -91,7 +91,7 @@ class Scratch:
         return f"-Djava.io.tmpdir={path}" if is_usable else ""
 
     def remove(self) -> None:
-        """Delete the directories. The next sweep deletes what a dying process still writes there."""
+        """Delete the directories. Files that a dying process still writes are deleted by the next sweep."""
         paths, self.paths = self.paths, []
         locks, self._locks = self._locks, []
         for path in paths:
@@ -107,7 +107,7 @@ def sweep_those_of(settings: Mapping[str, str]) -> None:
 
 
 def sweep(roots: Sequence[str]) -> None:
-    """Delete, as far as possible now, what ended processes of this user have left in `roots`."""
+    """Delete the scratch directories that ended processes of this user have left in `roots`, as far as possible."""
     for root in roots:
         with contextlib.suppress(OSError), os.scandir(root) as found:
             for path in [entry.path for entry in found if entry.name.startswith(_PREFIX)]:

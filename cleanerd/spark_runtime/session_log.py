@@ -35,7 +35,7 @@ _NOISE = re.compile(
     r"WARNING: |Using Spark's default log4j|(NOTE: )?Picked up |Setting default log level|To adjust logging level|"
     r"(OpenJDK|Java HotSpot).* warning: |(\S+ )?\S+ WARN |\[[\d.]+m?s\]\[warning\]|[_/\\\s.,'`-]+(version \S+)?$"
 )
-"""What a JVM and Spark say of themselves, their banner too, and no reason of anything."""
+"""Lines of a JVM and Spark that explain no failure, such as their banner."""
 _PY4J = os.path.join(os.path.dirname(py4j.__file__), "")
 _py4j_logger = logging.getLogger("py4j")
 
@@ -75,7 +75,7 @@ class SessionLog(logging.Handler):
         return _FAILED in self._text(_SEARCHED_BYTES)
 
     def why_not_started(self, raised: BaseException) -> str:
-        """The reason in a line, and where all of it is; `raised` has it where nothing was written."""
+        """The reason of a failure in a line, and the path of the full output; `raised` is used if there is no output."""
         text = self._text(_KEPT_BYTES)
         reason = reason_of(text) or reason_of(str(raised)) or type(raised).__name__
         path = os.path.join(cache_directory(os.environ), _NAME)
@@ -92,7 +92,7 @@ class SessionLog(logging.Handler):
 
 
 def reason_of(text: str) -> str:
-    """What a JVM wrote, in a line: the first exception and its innermost cause, else the last lines; empty without any."""
+    """The output of a JVM in a line: its first exception with the innermost cause, else the last lines, else empty."""
     if (crashed := _CRASHED.search(text)) is not None:
         return f"Java crashed: {crashed[1]}; {crashed[2]}"
     lines = [line for line in text.splitlines() if line.strip() and not _NOISE.match(line)]

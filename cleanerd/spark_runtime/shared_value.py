@@ -61,4 +61,4 @@ class SentValue:
 
 
 Shared = SharedFile | SentValue | Broadcast[Any]
-"""What travels to tasks; its `value` is what they have in common."""
+"""A reference to a value that all tasks share; `value` loads it."""

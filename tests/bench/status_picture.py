@@ -19,7 +19,7 @@ from tests.operate.tools import ROOT, need
 
 PICTURE = ROOT / "etc" / "reference" / "status-page.png"
 _ADDRESS = "127.0.0.1:11399"
-_SIZE = "1100,930"
+_SIZE = "1100,800"
 _NAMES = ("accounts", "carts", "devices", "orders", "page-views", "prices", "sessions", "stock")
 _ROUNDS, _BATCHES = 3, 40
 _PATIENCE_S = 300.0

@@ -25,7 +25,7 @@ _OF_DATA_FRAMES = (
     "org.apache.spark.sql.classic.*",
     "org.apache.spark.sql.api.python.*",
 )
-"""What PySpark knows by its short name, beside what a session of cleanerd needs."""
+"""Classes that PySpark uses by their short names, beside those that a session of cleanerd needs."""
 
 
 def session_of(context: Any) -> Any:
