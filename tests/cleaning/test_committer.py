@@ -112,6 +112,31 @@ def test_it_is_dropped_when_the_log_no_longer_reaches_its_end(staged: Cleaning) 
     check_dropped(staged, "which follows the cleaned range, is gone")
 
 
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_without_leader_epochs_it_is_dropped_when_the_log_was_written_below_its_end(
+    staged: Cleaning, is_cut: bool
+) -> None:
+    """A follower that was cut, and has filled up to the same offsets: a record may be gone that superseded one below
+    (rule B.11). Times in the future are those of a wrong clock.
+    """
+    directory = PartitionDir(FILES, staged.directory)
+    (Path(staged.directory) / names.LEADER_EPOCH_CHECKPOINT).unlink()
+    for path in Path(staged.directory).glob("*.manifest.cleanerd"):
+        path.write_text(path.read_text().replace("[[0, 0]]", "[]").replace("[[0,0]]", "[]"))
+    (*_, last) = read_manifests(directory)
+    assert last.leader_epochs == ()
+    cut = max(base for base in live_bases(staged.directory) if base < last.round_end)
+    later_ns = (SystemClock().now_ms() + (-1 if is_cut else 60_000)) * 1_000_000
+    staged_ns = later_ns - 1_000_000_000
+    for path in Path(staged.directory).glob("*.manifest.cleanerd"):
+        os.utime(path, ns=(staged_ns, staged_ns))
+    os.utime(Path(staged.directory) / f"{cut:020}.log", ns=(later_ns, later_ns))
+    if is_cut:
+        check_dropped(staged, "was written after the result was staged")
+    else:
+        assert staged.commit() == last.round_end
+
+
 @pytest.mark.parametrize("written", ["at the end", "above", "no entry", "below", "none"])
 def test_it_is_dropped_when_it_ends_above_the_high_watermark(staged: Cleaning, written: str) -> None:
     """It was planned with that of a topic that has been created again, or of before a truncation: what is above may be cut

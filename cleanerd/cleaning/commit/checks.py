@@ -82,6 +82,8 @@ class Checks:
             revalidate(partition, group, live)
         for basis in bases:
             self._check_reach(partition, basis)
+        if not last.leader_epochs:
+            self._check_unwritten(partition, groups, live)
         self._check_wanted(partition, tp, last.round_end)
         if any(group.removes_expired for group in groups):
             self._host.check_expired(tp)
@@ -113,6 +115,23 @@ class Checks:
             reason = f"segment {basis.round_end}, which follows the cleaned range, is gone"
         if reason is not None:
             raise SourceChanged(f"{partition.path}: {reason}")
+
+    def _check_unwritten(
+        self, partition: PartitionDir, groups: Sequence[StagedGroup], live: Sequence[int]
+    ) -> None:
+        """As `_check_reach`, for a log without leader epochs (message format 0 or 1): raise SourceChanged if a segment below
+        the end of the range was written after the result was.
+
+        Cleanings keep the times of segments. One that is later than now is that of a clock that was wrong.
+        """
+        files, now_ns = partition.files, self._log_dir.clock.now_ms() * 1_000_000
+        staged_ns = min(files.stat(partition.path_of(str(group.manifest))).mtime_ns for group in groups)
+        for base in live:
+            path = segment_path(partition.path, base, FileKind.LOG)
+            if base < groups[-1].round_end and staged_ns < files.stat(path).mtime_ns <= now_ns:
+                raise SourceChanged(
+                    f"{path}: was written after the result was staged, and has no leader epochs"
+                )
 
     def _check_wanted(self, partition: PartitionDir, tp: TopicPartition, round_end: int) -> None:
         """What is above the high watermark may be cut off, after what it superseded has gone. The one that the cleaning was
