@@ -19,22 +19,24 @@ BROKER_START_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class BrokerStart:
-    """What is known of brokers in a log directory. `is_here`: one held `.lock` at the last look; times are in seconds."""
+    """Brokers at a log directory. `owner`: pid of the process that holds `.lock`, 0 if the kernel does not name it, None if
+    nobody does; `until_s`: until when a broker is expected.
+    """
 
-    is_here: bool = False
+    owner: int | None = None
     until_s: float = -math.inf
 
     def announced(self, now_s: float) -> "BrokerStart":
         """A broker is about to start."""
         return replace(self, until_s=now_s + BROKER_START_S)
 
-    def seen(self, now_s: float, *, is_here: bool, waits_for_us: bool) -> "BrokerStart":
+    def seen(self, owner: int | None, now_s: float, *, waits_for_us: bool) -> "BrokerStart":
         """After one more look. `waits_for_us`: a broker that starts waits until we let go of `.lock`."""
-        if is_here:
-            return BrokerStart(is_here=True)
-        has_left = self.is_here and not waits_for_us
+        if owner is not None:
+            return BrokerStart(owner)
+        has_left = self.owner is not None and not waits_for_us
         return BrokerStart(until_s=now_s + BROKER_START_S if has_left else self.until_s)
 
     def is_expected(self, now_s: float) -> bool:
         """Whether nothing of ours may begin: a broker is to come, and has not."""
-        return self.until_s > now_s
+        return self.owner is None and self.until_s > now_s

@@ -33,14 +33,15 @@ from cleanerd.daemon.work.failures import Failures
 from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.daemon.work.states import NOT_COMPACTED, PartitionStates
 from cleanerd.env.clock import Clock
+from cleanerd.policy.broker_start import BrokerStart
 from cleanerd.policy.lifecycle import Status
 from cleanerd.policy.staging import has_half_waited, pays_again
 from cleanerd.units import utc
 
 LEFT_TO_BROKER = "left to the broker's own cleaner"
 _BUSY: dict[Status, LogState] = {Status.IN_PROGRESS: "cleaning", Status.ABORTED: "aborted"}
-_OwnerOf = Callable[[str], int | None]
-"""`Ownership.owner_of`, which a look at many logs asks once for each log directory."""
+_Look = Callable[[str], BrokerStart]
+"""`Ownership.look`, which is asked once for each log directory where many logs are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,20 +105,20 @@ class Conditions:
 
     def of(self, log: LogId) -> Condition:
         """The condition of a log as it is now."""
-        return self._of(log, self.ownership.owner_of)
+        return self._of(log, self.ownership.look)
 
     def all(self, logs: Iterable[LogId]) -> Iterator[tuple[LogId, Condition]]:
         """The condition of each of these; for many logs, that is cheaper than one by one."""
-        owner_of = functools.cache(self.ownership.owner_of)
+        look = functools.cache(self.ownership.look)
         for log in logs:
-            yield log, self._of(log, owner_of)
+            yield log, self._of(log, look)
 
     def obstacle_of(self) -> Callable[[LogId], str | None]:
         """Answers, for one look at many logs, why a log may not be cleaned now."""
-        owner_of = functools.cache(self.ownership.owner_of)
-        return lambda log: self._of(log, owner_of).obstacle
+        look = functools.cache(self.ownership.look)
+        return lambda log: self._of(log, look).obstacle
 
-    def _of(self, log: LogId, owner_of: _OwnerOf) -> Condition:
+    def _of(self, log: LogId, look: _Look) -> Condition:
         barred, offline = self.states.obstacles.barred(log), self.states.obstacles.offline.get(log.log_dir)
         if barred is not None:
             unread = self._unread(log)  # so nobody can tell whose it is, and somebody has to be told
@@ -128,14 +129,14 @@ class Conditions:
             return Condition(_BUSY[status])
         if status is Status.PAUSED:
             return Condition("paused", None, "it is paused; `cleanerctl holds` shows by whom")
-        return self._at_rest(log, owner_of)
+        return self._at_rest(log, look)
 
     def _unread(self, log: LogId) -> str | None:
         """Why a compacted log cannot be read, None if it can."""
         is_compacted = self.topic_config(log).compact
         return self.inventory.error(log) if is_compacted else None
 
-    def _at_rest(self, log: LogId, owner_of: _OwnerOf) -> Condition:
+    def _at_rest(self, log: LogId, look: _Look) -> Condition:
         """Of a log that no worker has and no hold keeps."""
         is_compacted = self.topic_config(log).compact
         known, unread, failure = self.inventory.facts(log), self._unread(log), self.failures.of(log)
@@ -148,7 +149,7 @@ class Conditions:
         if failure is not None and failure.is_uncleanable:
             return Condition("uncleanable", failure.reason, f"uncleanable: {failure.reason}", True)
         if known is not None and known.contents.staged is not None:
-            owner = owner_of(log.log_dir)
+            owner = look(log.log_dir).owner
             has_aged = owner is not None and is_compacted and self._has_aged(known)
             obstacle = None if has_aged else "a result is staged and waits for its commit"
             way = None if owner is None else str(self.ownership.way(log.log_dir))
@@ -157,7 +158,7 @@ class Conditions:
             return Condition(
                 "retained", "not compacted: retention only", "its cleanup.policy does not contain compact"
             )
-        return self._compacted(log, owner_of)
+        return self._compacted(log, look)
 
     def _has_aged(self, known: ListedLog) -> bool:
         """Whether to throw a waiting result away and make a better one."""
@@ -191,13 +192,13 @@ class Conditions:
         left_ms = grace_ms - round(1000 * self.due_logs.due_for_s(log))
         return now_ms + left_ms if left_ms > 0 else None
 
-    def _compacted(self, log: LogId, owner_of: _OwnerOf) -> Condition:
+    def _compacted(self, log: LogId, look: _Look) -> Condition:
         """Of a log that may be cleaned, if it is dirty and nothing but circumstances is in the way."""
         now_ms, failure = self.clock.now_ms(), self.failures.of(log)
-        found = self.due_logs.estimate(log)
+        found, broker = self.due_logs.estimate(log), look(log.log_dir)
         state: LogState = "clean" if found is None or found.reason(now_ms) is None else "dirty"
         reason = failure.reason if failure is not None else None
-        if self.ownership.is_yielding(log.log_dir):
+        if broker.is_expected(self.clock.monotonic_s()):
             return Condition(state, reason, f"{log.log_dir}: a broker is about to start")
         if not self.configuration().broker.log_cleaner_enable:
             return Condition(state, reason, "cleaning is off: log.cleaner.enable is false")
@@ -206,13 +207,13 @@ class Conditions:
             return Condition(state, reason or (full if state == "dirty" else None), full)
         if failure is not None and self.failures.blocks(log, now_ms):
             return Condition(state, reason, f"backing off: {reason}", True)
-        if owner_of(log.log_dir) is not None and self.due_logs.is_unrecorded(log):
+        if broker.owner is not None and self.due_logs.is_unrecorded(log):
             way = self.ownership.way(log.log_dir)
             if way.committed_by == "restart":
                 waits = f"nothing in it has to go; to write its checkpoint, {way}"
                 return Condition(state, reason or waits, waits, True)
         until_ms = None if found is None or state == "clean" else self._until(found)
-        if until_ms is not None and owner_of(log.log_dir) is not None:
-            broker = f"{LEFT_TO_BROKER}, which is at work, until {utc(until_ms)}"
-            return Condition(state, reason or broker, broker, True)
+        if until_ms is not None and broker.owner is not None:
+            left = f"{LEFT_TO_BROKER}, which is at work, until {utc(until_ms)}"
+            return Condition(state, reason or left, left, True)
         return Condition(state, reason)

@@ -4,11 +4,12 @@ The `.cleanerd.lock` of a directory is held as long as the daemon works in it. L
 as soon as no other process holds `.lock`: at the start, or when a broker that lived then has stopped.
 """
 
+import contextlib
 import functools
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import structlog
@@ -98,11 +99,11 @@ class Ownership:
 
     def owner(self, path: str) -> Owner:
         """Whose it is now, for those who look and touch nothing: one that fails is nobody's."""
-        log_dir, pid = guarded(functools.partial(self._at, path), path), self.owner_of(path)
+        log_dir, found = guarded(functools.partial(self._at, path), path), self.look(path)
         is_kafka = isinstance(log_dir, LogDir) and log_dir.is_kafka
-        if pid is not None:
+        if found.owner is not None:
             return Owner.LIVE_BROKER if is_kafka else Owner.WRITER
-        if self.is_yielding(path):
+        if found.is_expected(self.clock.monotonic_s()):
             return Owner.BROKER_COMING
         return Owner.STOPPED_BROKER if is_kafka else Owner.NOBODY
 
@@ -180,38 +181,42 @@ class Ownership:
                 self._unrecovered.pop(log_dir, None)
         return True
 
+    def look(self, log_dir: str) -> BrokerStart:
+        """Who has `.lock` now, and whether a broker is expected there; changes nothing."""
+        before = self._starts.get(log_dir, BrokerStart())
+        try:
+            return self._next(log_dir, before)
+        except DirOffline:
+            return replace(before, owner=None)
+
+    def _next(self, log_dir: str, before: BrokerStart) -> BrokerStart:
+        """What follows from a look now. Raises DirOffline."""
+        owner = other_holder(log_dir)
+        has_left = before.owner is not None and owner is None
+        waits_for_us = not has_left or not self._restarts_at_once(log_dir)
+        return before.seen(owner, self.clock.monotonic_s(), waits_for_us=waits_for_us)
+
     def owner_of(self, log_dir: str) -> int | None:
         """Pid of the other process that holds `.lock`, 0 if the kernel does not name it; None when it is free or ours."""
-        try:
-            return other_holder(log_dir)
-        except DirOffline:
-            return None
+        return self.look(log_dir).owner
 
     def is_yielding(self, log_dir: str) -> bool:
         """Whether nothing of ours may begin there: a broker is expected to take `.lock`, and has not."""
-        return self._look(log_dir).is_expected(self.clock.monotonic_s())
+        return self.look(log_dir).is_expected(self.clock.monotonic_s())
 
     def observe(self, log_dirs: Iterable[str]) -> None:
         """Note which brokers have come and gone; once a second, so that the time for a restart begins when one has gone."""
         for log_dir in log_dirs:
-            with self._watching:
-                self._starts[log_dir] = self._look(log_dir)
+            with (
+                self._watching,
+                contextlib.suppress(DirOffline),
+            ):  # nothing is known of it until it works again
+                self._starts[log_dir] = self._next(log_dir, self._starts.get(log_dir, BrokerStart()))
 
     def yield_to_broker(self, log_dir: str) -> None:
         """A broker is about to start: nothing of ours begins there until it has `.lock`, or for `BROKER_START_S`."""
         with self._watching:
-            self._starts[log_dir] = self._look(log_dir).announced(self.clock.monotonic_s())
-
-    def _look(self, log_dir: str) -> BrokerStart:
-        """What is known of brokers there by now; changes nothing."""
-        before = self._starts.get(log_dir, BrokerStart())
-        try:
-            is_here = other_holder(log_dir) is not None
-        except DirOffline:
-            return before
-        has_left = before.is_here and not is_here
-        waits_for_us = not has_left or not self._restarts_at_once(log_dir)
-        return before.seen(self.clock.monotonic_s(), is_here=is_here, waits_for_us=waits_for_us)
+            self._starts[log_dir] = self.look(log_dir).announced(self.clock.monotonic_s())
 
     def _restarts_at_once(self, log_dir: str) -> bool:
         """Whether a broker that starts there does not wait for our lock."""
