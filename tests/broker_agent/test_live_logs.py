@@ -21,6 +21,7 @@ from cleanerd.errors import SourceChanged
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
+from cleanerd.storage.scan import Checkpoints
 from tests.broker.live import PATIENCE_S
 from tests.broker.releases import current_release
 from tests.broker.swapping import FILES, QUICK, TOPIC, TXN_TOPIC, Swapping
@@ -43,6 +44,13 @@ def session(swapping: Swapping) -> Iterator[Session]:
 def one(session: Session, swapping: Swapping, topic: str = TOPIC) -> LiveLog:
     (found,) = describe(session, str(swapping.log_dir), [TopicPartition(topic, 0)])
     return found
+
+
+def told_of_a_new_one(session: Session, log_dir: LogDir, tp: TopicPartition) -> Checkpoints:
+    """A thread of the broker writes files of a log before another one has taken it in."""
+    wait_until(lambda: describe(session, log_dir.path, [tp]), PATIENCE_S)
+    wait_until((Path(log_dir.path) / str(tp) / "partition.metadata").exists, PATIENCE_S)
+    return live_checkpoints(describe(session, log_dir.path, [tp]), log_dir.checkpoints())
 
 
 def on_disk(directory: Path) -> list[LiveSegment]:
@@ -89,8 +97,8 @@ def test_all_logs_of_a_directory_come_in_pages(swapping: Swapping, session: Sess
     admin = swapping.broker.admin()
     for created in admin.create_topics(topics).values():
         created.result(PATIENCE_S)
-    wait_until(lambda: len(list(swapping.log_dir.glob("many-*/*.log"))) == 300, PATIENCE_S)
-    wait_until(lambda: list(swapping.log_dir.glob("other-0/*.log")), PATIENCE_S)
+    made = [TopicPartition("other", 0), *(TopicPartition("many", number) for number in range(300))]
+    wait_until(lambda: len(describe(session, str(swapping.log_dir), made)) == len(made), PATIENCE_S)
     asked = list[dict[str, Any]]()
 
     class Counting:
@@ -141,16 +149,14 @@ def test_what_was_told_of_a_topic_is_no_bound_of_the_one_that_is_created_again(
     log_dir, admin = LogDir.at(FILES, str(swapping.log_dir), SystemClock()), swapping.broker.admin()
     create_topics(admin, {"reborn": QUICK})
     tp, directory = TopicPartition("reborn", 0), swapping.directory("reborn")
-    wait_until((directory / "partition.metadata").exists, PATIENCE_S)
-    told = live_checkpoints(describe(session, log_dir.path, [tp]), log_dir.checkpoints())
+    told = told_of_a_new_one(session, log_dir, tp)
     found = log_dir.scan(tp, told)
     assert found is not None
     assert found.log_end_offset == 0
     admin.delete_topics(["reborn"])["reborn"].result(PATIENCE_S)
     wait_until(lambda: not directory.exists(), PATIENCE_S)
     create_topics(admin, {"reborn": QUICK})
-    wait_until((directory / "partition.metadata").exists, PATIENCE_S)
+    now = told_of_a_new_one(session, log_dir, tp)
     with pytest.raises(SourceChanged, match="the topic was created again"):
         log_dir.scan(tp, told)
-    told = live_checkpoints(describe(session, log_dir.path, [tp]), log_dir.checkpoints())
-    assert log_dir.scan(tp, told) is not None
+    assert log_dir.scan(tp, now) is not None
