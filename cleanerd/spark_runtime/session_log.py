@@ -33,7 +33,8 @@ _CRASHED = re.compile(
 _CAUSED = "Caused by: "
 _NOISE = re.compile(
     r"WARNING: |Using Spark's default log4j|(NOTE: )?Picked up |Setting default log level|To adjust logging level|"
-    r"(OpenJDK|Java HotSpot).* warning: |(\S+ )?\S+ WARN |\[[\d.]+m?s\]\[warning\]|[_/\\\s.,'`-]+(version \S+)?$"
+    r"(OpenJDK|Java HotSpot).* warning: |\S*/spark-class: line |"
+    r"(\S+ )?\S+ WARN |\[[\d.]+m?s\]\[warning\]|[_/\\\s.,'`-]+(version \S+)?$"
 )
 """Lines of a JVM and Spark that explain no failure, such as their banner."""
 _PY4J = os.path.join(os.path.dirname(py4j.__file__), "")
