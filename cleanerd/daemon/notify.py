@@ -93,7 +93,7 @@ class ServiceManager:
 
 
 def _address(path: str) -> str | None:
-    """Of the socket that NOTIFY_SOCKET names; None for none, or of a kind that is not known here."""
+    """Address of the socket that NOTIFY_SOCKET names; None if it is unset or of an unknown kind."""
     if path.startswith("@"):
         return "\0" + path[1:]
     return path if path.startswith("/") else None

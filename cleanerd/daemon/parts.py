@@ -95,7 +95,7 @@ class Parts:
             ownership=self.ownership, configuration=configuration, clock=clock,
             brokers_cleaner=self.brokers_cleaner, is_leased=lambda log: log in self.leases.held,
         )  # fmt: skip
-        self.lease_duty = LeaseDuty(self.due_logs, self.conditions, self.jobs, clock)
+        self.lease_duty = LeaseDuty(self.conditions, self.jobs)
         self.leases = CleanerLeases(self.brokers, self.inventory, files, clock, self.lease_duty)
         self.commits = Commits(
             states=self.states, ownership=self.ownership, events=self.events, inventory=self.inventory,
@@ -109,9 +109,7 @@ class Parts:
             # What the broker will go by when it starts may keep what is deleted here.
             refresh=partial(refresh, with_files=True),
         )  # fmt: skip
-        self.schedule = Schedule(
-            self.due_logs, self.states, self.jobs, configuration, self.conditions, self.ownership, clock
-        )
+        self.schedule = Schedule(self.conditions, self.jobs)
         self.engine = Engine(configuration, spark_place, clock)
         self.express_engine = Engine(configuration, express_place, clock)
 

@@ -112,7 +112,7 @@ class Daemon:
         self._watcher = ConfigWatcher(config_file, self._cluster_changes.take_in, reload_files, clock=clock)
 
     def _first(self, configuration: Configuration, clock: Clock) -> Configuration:
-        """The configuration at the start: without a metadata log a broker is asked."""
+        """The configuration at the start; asks a broker if there is no metadata log."""
         if configuration.metadata is None:
             config = configuration.broker
             with contextlib.closing(LiveBrokers(RealFiles(), clock, lambda: config)) as brokers:
@@ -124,7 +124,7 @@ class Daemon:
             return configuration
 
     def _whole(self, configuration: Configuration) -> Configuration:
-        """With what is in no file."""
+        """The configuration, with the topics that a broker has answered if there is no metadata log."""
         if configuration.metadata is None:
             configuration = configuration.with_metadata(self._answers.held)
         return configuration
@@ -163,7 +163,7 @@ class Daemon:
         return 0 if is_drained else _CUT_OFF
 
     def _servers(self, config: CleanerdConfig) -> tuple[ControlServer, MetricsServer | None]:
-        """The control API and the metrics port, which are listened on and not served yet. Raises Fatal."""
+        """Open the control socket and the metrics port; neither is served yet. Raises Fatal."""
         parts = self._parts
         served = pages(parts.metrics, lambda: self._supervisor.trouble(_HUNG_S), lambda: parts.life.is_ready)
         status = StatusPage(self._control).by_path() if config.page else {"/": landing_page}
@@ -206,13 +206,13 @@ class Daemon:
         return self._cluster_changes.take_in(quickly=True) and not (with_files and self._reloader.is_rejected)
 
     def _reload(self, trigger: ReloadTrigger) -> bool:
-        """Reload, wake whatever the new configuration concerns, report it; whether it was adopted."""
+        """Reload the configuration, and log its warnings; False if it was rejected."""
         outcome = self._control.reload(trigger)
         self._warn(self._reloader.current.warnings)
         return outcome.status is not ReloadStatus.REJECTED
 
     def _warn(self, texts: Iterable[str]) -> None:
-        """Log what was not logged before."""
+        """Log each of these warnings once in the life of the daemon."""
         for text in texts:
             if text not in self._warned:
                 self._warned.add(text)

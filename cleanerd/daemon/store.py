@@ -169,7 +169,7 @@ class Store:
     def _read(
         self, query: str, values: Collection[object], pattern: str | None = None
     ) -> list[tuple[Any, ...]]:
-        """With a connection of its own, so that a long search keeps no writer waiting. Raises HistoryUnreadable."""
+        """Run a query on a connection of its own: a long search keeps no writer waiting. Raises HistoryUnreadable."""
         uri = f"file:{quote(self._path)}?mode=rw"  # and no new file where there is none
         try:
             with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT_S)) as connection:
@@ -233,7 +233,7 @@ class Store:
             action(self._connected())
 
     def _leave_if_gone(self) -> None:
-        """What is written to a file that was removed or exchanged is lost with it."""
+        """Drop the connection if the file was removed or replaced: what is written to the old one is lost."""
         if self._connection is not None and _identity(self._path) != self._identity:
             _log.error("history_gone", path=self._path)
             self._disconnect()
@@ -268,7 +268,7 @@ class Store:
             self._take(key, text)
 
     def _take(self, key: _Key, text: str) -> None:
-        """Take in what memory does not know; what it knows is younger."""
+        """Adopt a value of the file, unless memory has one for its key, which is newer."""
         if key not in self._unsaved and _is_object(text):
             self._state.setdefault(key, text)
 
@@ -333,7 +333,7 @@ def _size_bytes(path: str) -> int:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Of the file that lies there; None for none, or where that cannot be known."""
+    """Device and inode of the file at `path`; None if there is none, or it cannot be looked at."""
     try:
         found = os.stat(path)
     except OSError:

@@ -77,7 +77,7 @@ class Supervisor:
         )
 
     def start_threads(self) -> None:
-        """All of them, with as many workers as are configured."""
+        """Start every thread, with log.cleaner.threads workers."""
         self.scanner.watcher.start()
         self.cleaners.workers.start(self.conditions.configuration().broker.log_cleaner_threads)
         for keeper in self.keepers:

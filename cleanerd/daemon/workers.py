@@ -28,24 +28,24 @@ class Life:
 
 
 class Bell:
-    """Wakes all who wait for something to do."""
+    """Wakes threads that wait for something to do."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
         self._rings = 0
 
     def ring(self) -> None:
-        """Something may have to be done."""
+        """Wake everybody who waits."""
         with self._condition:
             self._rings += 1
             self._condition.notify_all()
 
     def rings(self) -> int:
-        """How often it rang; taken before one looks, so that no ring is missed."""
+        """How often it rang. Read this before looking for work, and pass it to `wait`, so that no ring is missed."""
         return self._rings
 
     def wait(self, seen: int, timeout_s: float) -> bool:
-        """Until it has rung more than `seen` times, or the time is over; whether it has rung."""
+        """Wait until it has rung more than `seen` times; False after `timeout_s`."""
         with self._condition:
             return self._condition.wait_for(lambda: self._rings > seen, timeout_s)
 
@@ -91,22 +91,22 @@ class Worker:
         self._bell.ring()
 
     def revive(self) -> None:
-        """If it is dead, start it again at once (7.18)."""
+        """Restart a dead thread at once, without its pause (7.18)."""
         if self.is_dead:
             self._revived.set()
 
     def join(self, timeout_s: float) -> bool:
-        """Whether it has ended in time."""
+        """Wait for the end of the thread; False after `timeout_s`."""
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def beat(self) -> None:
-        """It lives: called with every report of its tasks."""
+        """Show that the thread is alive; called with every report of its tasks."""
         self._beat_s = self._clock.monotonic_s()
 
     def silent_s(self) -> float:
-        """How long it has not shown life; 0 while it waits for work, for ever when its thread ended of itself."""
+        """Seconds since the thread last showed life: 0 while it waits for work, infinite if it ended by itself."""
         if self._thread.ident is not None and not self._thread.is_alive() and not self._stopping.is_set():
             return math.inf
         return self._clock.monotonic_s() - self._beat_s if self.is_busy else 0.0
@@ -143,7 +143,7 @@ class Worker:
 
 
 class Workers:
-    """As many workers as wanted, plus the express one."""
+    """The cleaner threads: log.cleaner.threads of them, and the express one."""
 
     def __init__(
         self, step: Callable[[], float], express_step: Callable[[], float], bell: Bell, clock: Clock
@@ -162,7 +162,7 @@ class Workers:
         self.resize(count)
 
     def resize(self, count: int) -> None:
-        """More or fewer (7.18): those that go finish what they do, none of it is lost; dead ones start again at once."""
+        """Change the number of workers (7.18). One that goes finishes its job first; dead ones start again at once."""
         with self._mutex:
             for worker in (*self._workers, self._express):
                 worker.revive()
@@ -181,7 +181,7 @@ class Workers:
             worker.stop()
 
     def join(self, timeout_s: float) -> bool:
-        """Whether all have ended in time."""
+        """Wait for the end of all workers; False after `timeout_s`."""
         deadline_s = self._clock.monotonic_s() + timeout_s
         ended = [worker.join(max(deadline_s - self._clock.monotonic_s(), 0)) for worker in self.all()]
         return all(ended)

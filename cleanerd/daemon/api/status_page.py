@@ -55,7 +55,7 @@ class StatusPage:
         self._parts = control.parts
 
     def by_path(self) -> Mapping[str, Page]:
-        """As the metrics server takes them."""
+        """The pages by path, for the metrics server."""
         made: dict[str, _Make] = {
             "/": self._overview,
             "/logs": self._logs,
@@ -85,7 +85,7 @@ class StatusPage:
         return pages.logs(logs(self._control), self._forecasts(), query, self._parts.clock.now_ms())
 
     def _forecasts(self) -> tuple[LogForecast, ...]:
-        """Of all logs; none where the history, from which the rate comes, cannot be read."""
+        """Forecasts of all logs; none if the history, from which the rate comes, cannot be read."""
         try:
             return self._control.forecasts.of(self._parts.inventory.logs()).logs
         except HistoryUnreadable:

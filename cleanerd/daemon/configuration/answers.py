@@ -28,7 +28,7 @@ class AnsweredTopic(NamedTuple):
 
 
 def answer_of(topics: Iterable[AnsweredTopic]) -> ClusterMetadata:
-    """As layers: the topics' own values, and the broker's for all others."""
+    """A broker's answer as metadata of its cluster: overrides of each topic, and the broker's defaults."""
     ids, own, defaults = dict[str, UUID | None](), dict[str, dict[str, str]](), dict[str, str]()
     for topic in topics:
         ids[topic.name] = topic.topic_id

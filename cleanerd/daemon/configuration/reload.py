@@ -93,7 +93,7 @@ class Reloader:
         return self._counts[status]
 
     def reload(self, trigger: ReloadTrigger) -> ReloadOutcome:
-        """Read, check, apply. Never raises: whatever goes wrong is in the outcome, and the old holds."""
+        """Read, check and apply the configuration. Never raises: problems are in the outcome, the old one stays active."""
         with self._lock:
             reads_files = trigger is not ReloadTrigger.METADATA or self._is_unread
             outcome = self._attempt(trigger, reads_files=reads_files)

@@ -138,7 +138,7 @@ class _Watches:
             self._observer = None
 
     def follow(self, directories: set[str]) -> None:
-        """Watch these and no others. `is_complete`: all of them are."""
+        """Watch exactly these directories; `is_complete` tells whether all of them could be watched."""
         if self._observer is None:
             return
         wanted = {(directory, inode_of(directory)) for directory in directories}

@@ -47,15 +47,15 @@ class EngineStalled(JobFailed):
 
 
 class CallHost:
-    """For whom the engine works: takes reports and answers questions meanwhile, from several threads. This one never stops a
-    call.
+    """The caller of the engine during a call: takes reports and answers questions, from several threads. This one never
+    stops a call.
     """
 
     def progressed(self, message: PlannedBytes | StepDone) -> None:
-        """A log is planned, or got on."""
+        """A log was planned, or has finished a step."""
 
     def is_aborted(self) -> bool:
-        """Whether a log of the call is to stop: its tasks are waited for no longer than they take to learn of it."""
+        """Whether a log of the call is to stop. Then the call ends as soon as its tasks have learned of it."""
         return False
 
 
@@ -81,7 +81,7 @@ class _Child:
         self._mutex = threading.Lock()
         self._calls: dict[int, tuple[Future[Any], CallHost]] = {}
         self._closed = False
-        self._told_s: float | None = None  # when it was asked to end
+        self._asked_to_end_s: float | None = None  # by the clock; None: it was not
         threading.Thread(target=self._read, name="cleanerd-engine-reader", daemon=True).start()
 
     def call(self, call: EngineCall, host: CallHost) -> "Future[Any]":
@@ -147,12 +147,12 @@ class _Child:
     def has_ended(self) -> bool:
         """Ask the process to end; return whether it has by now. One that takes too long is killed."""
         now_s = self._clock.monotonic_s()
-        if self._told_s is None:
-            self._told_s = now_s
+        if self._asked_to_end_s is None:
+            self._asked_to_end_s = now_s
             with contextlib.suppress(OSError):
                 self._connection.send(None)
             self._close()
-        if self.process.poll() is None and now_s - self._told_s < _ENDING_S:
+        if self.process.poll() is None and now_s - self._asked_to_end_s < _ENDING_S:
             return False
         self.kill()
         self._connection.close()
@@ -172,7 +172,7 @@ class _Child:
         self._connection.close()
 
     def kill(self) -> None:
-        """End the process and its JVM, whatever state they are in; what they have left on disk goes, too."""
+        """Kill the process and its JVM, and delete their scratch files."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -269,12 +269,12 @@ class Engine:
 
     @property
     def pid(self) -> int | None:
-        """Of the running process, None when there is none."""
+        """Process id of the running engine; None while none runs."""
         child = self._child
         return child.process.pid if child is not None and child.is_alive else None
 
     def stop_if_idle(self, timeout_ms: int) -> bool:
-        """Stop a process that has had nothing to do for so long; whether it was."""
+        """Stop an engine that has been idle for `timeout_ms`; True if it was."""
         with self._mutex:
             self._end_retired()
             if self._child is None or self._child.is_busy:
@@ -285,7 +285,7 @@ class Engine:
             return True
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Stop the process whatever it does: an engine commits nothing."""
+        """Stop the engine, within `timeout_s`, even in the middle of a call: an engine commits nothing."""
         with self._mutex:
             for child in (self._child, *self._retired):
                 if child is not None:

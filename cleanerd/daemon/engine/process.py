@@ -45,13 +45,13 @@ _CALLS_AT_ONCE = 64  # more than workers; an explanation does not wait for a cle
 class _Planning(Progress):
     """Reports to the daemon which logs the tasks of a job are about, before the first task reports, which it does itself.
 
-    `tells_steps`: also what each step of a log came to.
+    `reports_steps`: also the numbers of each step of a log.
     """
 
-    def __init__(self, engine: "EngineProcess", call_id: int, *, tells_steps: bool) -> None:
+    def __init__(self, engine: "EngineProcess", call_id: int, *, reports_steps: bool) -> None:
         self._engine = engine
         self._call_id = call_id
-        self._tells_steps = tells_steps
+        self._reports_steps = reports_steps
 
     def planned(self, tp: TopicPartition, log_dir: str, total_bytes: int) -> None:  # noqa: ARG002
         """One more log of the job."""
@@ -59,7 +59,7 @@ class _Planning(Progress):
 
     def step(self, step: Step) -> None:
         """A step of a log is done."""
-        if self._tells_steps:
+        if self._reports_steps:
             self._engine.send(StepDone(self._call_id, step))
 
 
@@ -129,7 +129,7 @@ class EngineProcess:
         request = replace(
             _request(task), force=task.force, horizons=task.horizons, jobs_at_once=task.jobs_at_once
         )
-        progress = _Planning(self, call_id, tells_steps=task.config.log_level == "debug")
+        progress = _Planning(self, call_id, reports_steps=task.config.log_level == "debug")
         with task.reporter.examining() as report:
 
             def pace_of(tp: TopicPartition) -> Pace:

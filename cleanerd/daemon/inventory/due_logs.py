@@ -169,7 +169,7 @@ class DueLogs:
                 yield Work(entry.log, size_bytes, now_ms, _sum_ms(found.deadline_ms, grace_ms(lag_ms)))
 
     def _visits(self, log: LogId) -> Visits:
-        """What is remembered of a log; notes about one that has vanished are discarded."""
+        """Earlier visits to a log; a fresh value, which is not kept, for one that has vanished."""
         entry = self._inventory.entry(log)
         return Visits() if entry is None else entry.visits
 

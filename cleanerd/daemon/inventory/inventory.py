@@ -198,7 +198,7 @@ class Inventory:
         return sum(self.staged_bytes(log) for log in self.staged() if log.log_dir == log_dir)
 
     def facts(self, log: LogId) -> ListedLog | None:
-        """What is known of a log, None if it does not exist."""
+        """The files and offsets of a log as the last scan found them; None if it does not exist."""
         entry = self.entry(log)
         return entry.known if entry else None
 
@@ -248,17 +248,17 @@ class Inventory:
             self._dirs.setdefault(log_dir, _LogDir(log_dir)).futures = frozenset(partitions)
 
     def entries(self) -> list[Entry]:
-        """All that is remembered."""
+        """An entry for each partition directory, also in log directories that are offline."""
         with self._mutex:
             return [entry for place in self._dirs.values() for entry in place.entries.values()]
 
     def online_entries(self) -> dict[str, list[Entry]]:
-        """What is remembered of each log directory that works."""
+        """The entries of each log directory that is online."""
         with self._mutex:
             return {d.path: list(d.entries.values()) for d in self._dirs.values() if d.offline is None}
 
     def entry(self, log: LogId) -> Entry | None:
-        """What is remembered of a partition directory."""
+        """The entry of a log; None if its partition directory was never seen."""
         with self._mutex:
             place = self._dirs.get(log.log_dir)
             return place.entries.get(str(log.topic_partition)) if place else None
@@ -427,7 +427,7 @@ class Inventory:
 
 
 def _in_order(log: LogId) -> tuple[str, str, int]:
-    """As logs compare with each other, in less time."""
+    """Sort key in the order of `LogId`, faster than comparing two of them."""
     return log.log_dir, log.topic_partition.topic, log.topic_partition.partition
 
 

@@ -240,7 +240,7 @@ def read_contents(partition: PartitionDir, before: Contents | None) -> Contents 
 
 
 def with_active_size(partition: PartitionDir, contents: Contents) -> Contents:
-    """The same with what has been appended since; `contents` itself when that is nothing. Raises OSError."""
+    """`contents` with the active segment as long as it is now; the same object if nothing was appended. Raises OSError."""
     path = segment_path(partition.path, contents.active_base_offset, FileKind.LOG)
     size_bytes = partition.files.stat(path).size_bytes
     return contents if size_bytes == contents.active_bytes else replace(contents, active_bytes=size_bytes)

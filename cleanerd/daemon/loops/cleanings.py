@@ -316,7 +316,7 @@ class Cleaners:
         """`express` cleans reserved topics that have waited too long."""
         self._schedule, self.cleanings, self._express = schedule, cleanings, express
         self._scanner, self._life = scanner, life
-        self.workers = Workers(self._step, self._express_step, bells.work, schedule.clock)
+        self.workers = Workers(self._step, self._express_step, bells.work, schedule.conditions.clock)
 
     def _step(self) -> float:
         return self.work(*self._schedule.next(), self.cleanings)
@@ -326,7 +326,7 @@ class Cleaners:
 
     @property
     def _round_pause_s(self) -> float:
-        return self._schedule.configuration().broker.round_pause_s
+        return self._schedule.conditions.configuration().broker.round_pause_s
 
     def work(self, job: Job | None, pause_s: float, cleanings: Cleanings) -> float:
         """Do a job, after which the next one may begin at once; `pause_s` where there is none."""

@@ -62,7 +62,7 @@ class Pacer:
         return _EVERY_S
 
     def _queues(self) -> dict[str, RequestQueue]:
-        """Those of running brokers that answer; `broker check` and `status` show why one does not."""
+        """The request queues of running brokers, by log directory, without those of brokers that do not answer."""
         found, ownership = dict[str, RequestQueue](), self._conditions.ownership
         for log_dir in self._log_dirs:
             if ownership.owner(log_dir) is Owner.LIVE_BROKER:

@@ -141,7 +141,7 @@ class Scanner:
                 self._states.stop(log, unwanted)
 
     def _log_shares(self) -> None:
-        """What is done in each log directory: once, and after each change."""
+        """Log once what is cleaned in each log directory and what is left to its broker, and again after a change."""
         for log_dir in self._online():
             found = share(self._conditions, log_dir)
             if self._logged_shares.get(log_dir) != found.kind:
@@ -151,7 +151,7 @@ class Scanner:
                 )
 
     def _log_offline(self, offline: Mapping[str, str]) -> None:
-        """Once when a log directory goes, once when it is back."""
+        """Log once that a directory went offline, and once that it is back."""
         for log_dir in sorted(offline.keys() - self._logged_offline):
             _log.warning("log_dir_offline", log_dir=log_dir, reason=offline[log_dir])
         for log_dir in sorted(self._logged_offline - offline.keys()):

@@ -137,7 +137,7 @@ class Explainer:
         return facts
 
     def _advice(self, log: LogId) -> str | None:
-        """What an operator can do who wants the log cleaned all the same."""
+        """What an operator can do to get the log cleaned."""
         known, failure = self.conditions.inventory.facts(log), self.conditions.failures.of(log)
         config = self.conditions.topic_config(log)
         held = [hold.id for hold in self.conditions.states.holds() if hold.matches(log.topic_partition)]
@@ -154,7 +154,7 @@ class Explainer:
         return None
 
     def _muted(self, log: LogId) -> list[Fact]:
-        """Whether the broker's cleaner is kept away, or would be if cleanerd did its part."""
+        """Whether the broker's cleaner is kept from a muted log, or why the log was given back to it."""
         given_back = self.leases.duty.given_back.get(log)
         if given_back is not None:
             until = "until it is cleaned and nothing is in the way of cleanerd"
@@ -211,7 +211,7 @@ class Explainer:
         return f", or {when} if a tombstone has passed its delete horizon"
 
     def _held_back(self, log: LogId) -> Cause | None:
-        """Why a log is not cleanable up to its active segment, by what scans have found; None if it is."""
+        """Why a log is not cleanable up to its active segment, judging by scans; None if it is."""
         known, config = self.conditions.inventory.facts(log), self.conditions.topic_config(log)
         if known is None:
             return None

@@ -28,7 +28,7 @@ Estimates = dict[LogId, DirtyEstimate]
 
 @dataclass(frozen=True, slots=True)
 class Forecasts:
-    """Looks ahead by what is known now; thread-safe."""
+    """Forecasts of cleanings from the last scan and the rate of past jobs; thread-safe."""
 
     conditions: Conditions
     events: EventLog
@@ -36,7 +36,7 @@ class Forecasts:
     throttle: Throttle
 
     def of(self, logs: Collection[LogId]) -> Forecast:
-        """For all logs together; `logs` are those to list in detail."""
+        """Forecast all logs together, since they share the workers; only `logs` are listed one by one."""
         now_ms, rate, is_measured = self.conditions.clock.now_ms(), *self._rate()
         workers = self.conditions.configuration().broker.log_cleaner_threads
         waiting = self._waiting(self.conditions.all(self.conditions.inventory.logs()))
@@ -56,7 +56,7 @@ class Forecasts:
         )
 
     def misses(self, conditions: Iterable[tuple[LogId, Condition]]) -> int:
-        """How many logs are expected to miss max.compaction.lag.ms; `conditions`: of all logs."""
+        """Number of logs expected to miss max.compaction.lag.ms. `conditions` must be those of all logs."""
         now_ms, (rate, _) = self.conditions.clock.now_ms(), self._rate()
         works = _works(self._waiting(conditions), now_ms, rate)
         workers = self.conditions.configuration().broker.log_cleaner_threads

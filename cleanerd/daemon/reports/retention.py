@@ -27,7 +27,7 @@ class RetentionReport:
     passes: RetentionPasses
 
     def planned(self, log: LogId) -> RetentionView:
-        """What a pass would do now; `skipped` with what it would do once it may, if that is known."""
+        """What a retention pass would delete now. If none may run now: `skipped`, with what it would delete later."""
         ignored = self.conditions.states.obstacles.ignored.get(log)
         if ignored is not None:
             return _view(log, outcome="skipped", reason=ignored)
@@ -78,7 +78,7 @@ class RetentionReport:
         )
 
     def _obstacle(self, log: LogId) -> str | None:
-        """What keeps a pass from this log, None when nothing does."""
+        """Why no retention pass may run over this log now; None if one may."""
         barred, owner = (
             self.conditions.states.obstacles.barred(log),
             self.conditions.ownership.owner(log.log_dir),
@@ -100,7 +100,7 @@ class RetentionReport:
         return None
 
     def facts(self, log: LogId) -> list[Fact]:
-        """The three breaches one by one (6.3-6.5), then the oldest segment that none of them takes (6.2)."""
+        """One fact for each of the three limits (6.3-6.5), then why the oldest remaining segment stays (6.2)."""
         if self.conditions.inventory.facts(log) is None:
             return []
         try:
@@ -110,10 +110,10 @@ class RetentionReport:
         config = found.config
         goes = [Fact(name="log start", value=_below(found), rule="6.3")]
         if config.delete:
-            said = self.conditions.topic_config(log)
-            size = _limit("retention.bytes", config.retention_bytes, said.retention_bytes)
+            configured = self.conditions.topic_config(log)
+            size = _limit("retention.bytes", config.retention_bytes, configured.retention_bytes)
             size += _breached(found, Breach.SIZE)
-            time = _limit("retention.ms", config.retention_ms, said.retention_ms) + _breached(
+            time = _limit("retention.ms", config.retention_ms, configured.retention_ms) + _breached(
                 found, Breach.TIME
             )
             goes += [
@@ -138,10 +138,10 @@ def _why(found: Preview) -> str:
     return f"segment {found.kept.segment.base_offset} stays: {found.cause.text}"
 
 
-def _limit(key: str, value: int, said: int) -> str:
-    """`said`: what is configured, which need not hold here."""
-    if value != said:
-        return f"{key} is {said}, which does not hold here"
+def _limit(key: str, value: int, configured: int) -> str:
+    """`configured`: the value of the topic; a pass may have to leave it out, beside a stopped broker."""
+    if value != configured:
+        return f"{key} is {configured}, which does not hold here"
     return f"{key} is {'unlimited' if value < 0 else value}"
 
 

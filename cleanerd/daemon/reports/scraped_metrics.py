@@ -147,7 +147,7 @@ class ScrapedMetrics:
         return (0.0, 0) if found.is_empty else (found.dirty_ratio, found.cleanable_bytes)
 
     def _partitions(self) -> Iterator[MetricSample]:
-        """Series of partitions that the configuration names, the first of them in order."""
+        """Series for partitions of cleanerd.metrics.per.partition.topics, the first `_PARTITIONS_MAX` in order."""
         config = self.conditions.configuration().broker
         globs = config.metrics_per_partition_topics
         known = self.conditions.inventory.logs() if globs else ()

@@ -88,7 +88,7 @@ class Views:
 
 
 def _compaction(known: ListedLog, bound: CleanableRange) -> dict[str, Any]:
-    """What is dirty in a log that is compacted."""
+    """Fields of a `LogView` about the dirty section of a compacted log."""
     dirty = non_active_from(known.facts({}).segments, bound.first_dirty_offset)
     since_ms = dirty[0].largest_timestamp_ms if dirty else 0
     return {
@@ -102,7 +102,7 @@ def _compaction(known: ListedLog, bound: CleanableRange) -> dict[str, Any]:
 
 
 def _sizes(known: ListedLog, bound: CleanableRange) -> dict[str, Any]:
-    """Bytes by what they are to the cleaner; they add up to the size of the log."""
+    """Bytes of a log in four parts, which add up to its size."""
     contents = known.contents
     uncleanable = sum(
         segment.facts.size_bytes

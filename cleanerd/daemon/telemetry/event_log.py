@@ -25,12 +25,12 @@ class EventLog:
         self._last: dict[LogId, HistoryEvent] = {}
 
     def last(self, log: LogId) -> HistoryEvent | None:
-        """The newest event of a log."""
+        """The newest event of a log since the start; None without one."""
         with self._mutex:
             return self._last.get(log)
 
     def logs(self) -> set[LogId]:
-        """Those that have a newest event."""
+        """The logs that have had an event since the start."""
         with self._mutex:
             return set(self._last)
 
@@ -40,7 +40,7 @@ class EventLog:
             self._last.pop(log, None)
 
     def cleaned(self, job: Job, log: LogId, result: LogResult) -> None:
-        """A log went through a cleaning: what an earlier one left staged is not what will be committed."""
+        """Record the result of a cleaning. It replaces an earlier result that is still staged."""
         self.record(
             "cleaning",
             result.outcome,
@@ -73,7 +73,7 @@ class EventLog:
         log: LogId | None = None,
         **more: object,
     ) -> None:
-        """Something happened: to a log, or to the daemon. What of `more` is no field of `HistoryEvent` is only logged."""
+        """Record an event of a log, or of the daemon. What in `more` is no field of `HistoryEvent` is only logged."""
         known = {name: value for name, value in more.items() if name in HistoryEvent.model_fields}
         known |= {"time_ms": self._clock.now_ms(), "kind": kind, "outcome": outcome, "reason": reason}
         event = HistoryEvent.model_validate(known | (log.fields() if log else {}))

@@ -38,7 +38,7 @@ class Event:
     loud: tuple[str, ...] = ()
 
     def level_of(self, outcome: str) -> Level:
-        """Of a line with this outcome."""
+        """Log level of an event with this outcome."""
         return "warning" if outcome in self.loud else self.level
 
 

@@ -30,7 +30,7 @@ PHASES = ("scan", *JOB_PHASES, *LOG_PHASES)
 
 
 class MetricKind(Enum):
-    """Of a metric; the value is Prometheus' word."""
+    """Type of a metric, by its name in Prometheus."""
 
     COUNTER = "counter"
     GAUGE = "gauge"

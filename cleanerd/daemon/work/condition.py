@@ -137,7 +137,7 @@ class Conditions:
         return self.inventory.error(log) if is_compacted else None
 
     def _at_rest(self, log: LogId, look: _Look) -> Condition:
-        """Of a log that no worker has and no hold keeps."""
+        """The condition of a log that is neither being cleaned nor paused."""
         is_compacted = self.topic_config(log).compact
         known, unread, failure = self.inventory.facts(log), self._unread(log), self.failures.of(log)
         if unread is not None:
@@ -161,7 +161,7 @@ class Conditions:
         return self._compacted(log, look)
 
     def _has_aged(self, known: ListedLog) -> bool:
-        """Whether to throw a waiting result away and make a better one."""
+        """Whether to replace a waiting result by a new cleaning: it has waited for half of its time, or much was written."""
         staged, found = known.contents.staged, self.due_logs.estimate(known.log)
         if staged is None or staged.round_end is None or found is None or self._until(found):
             return False
@@ -193,7 +193,7 @@ class Conditions:
         return now_ms + left_ms if left_ms > 0 else None
 
     def _compacted(self, log: LogId, look: _Look) -> Condition:
-        """Of a log that may be cleaned, if it is dirty and nothing but circumstances is in the way."""
+        """The condition of a compacted log that can be read; circumstances may still keep it from being cleaned."""
         now_ms, failure = self.clock.now_ms(), self.failures.of(log)
         found, broker = self.due_logs.estimate(log), look(log.log_dir)
         state: LogState = "clean" if found is None or found.reason(now_ms) is None else "dirty"

@@ -5,11 +5,9 @@ from collections.abc import Collection
 
 import structlog
 
-from cleanerd.daemon.inventory.due_logs import DueLogs
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.condition import Conditions
 from cleanerd.daemon.work.jobs import Jobs
-from cleanerd.env.clock import Clock
 from cleanerd.policy.lease_duty import GRACE_S, Account, Seen, after, first
 from cleanerd.units import duration
 
@@ -17,26 +15,25 @@ _log = structlog.get_logger("cleanerd")
 
 
 class LeaseDuty:
-    """Thread-safe. `given_back`: those of the last look, with the reason."""
+    """Thread-safe. `given_back`: the reason for each muted log that the last call of `to_lease` left out."""
 
-    def __init__(self, due_logs: DueLogs, conditions: Conditions, jobs: Jobs, clock: Clock) -> None:
-        self._due_logs = due_logs
+    def __init__(self, conditions: Conditions, jobs: Jobs) -> None:
         self._conditions = conditions
         self._jobs = jobs
-        self._clock = clock
+        self._clock = conditions.clock
         self._mutex = threading.Lock()
         self._accounts: dict[LogId, Account] = {}
         self.given_back: dict[LogId, str] = {}
 
     def begin(self, logs: Collection[LogId]) -> None:
-        """These are muted from now on: how long they were due before does not count."""
+        """Muted from now on: the time for which these logs were due before does not count."""
         with self._mutex:
             self._accounts |= dict.fromkeys(logs, Account())
 
     def to_lease(self, muted: Collection[LogId]) -> list[LogId]:
-        """Those of all muted logs from which the broker's cleaner may be kept now.
+        """The muted logs whose lease is to be renewed; logs a warning for each that goes back to the broker's cleaner.
 
-        Never one that cleanerd may not change (`Obstacles.barred`): nothing is said of it here, but elsewhere.
+        A log that cleanerd may not change (`Obstacles.barred`) is left out without a warning.
         """
         barred = self._conditions.states.obstacles.barred
         logs = [log for log in muted if barred(log) is None]
@@ -48,18 +45,18 @@ class LeaseDuty:
                 for log, one in seen.items()
             }
             found = {log: one.neglected for log, one in self._accounts.items() if one.neglected is not None}
-            self._tell(found)
+            self._log_changes(found)
             self.given_back = found
         return [log for log in logs if log not in found]
 
     def _seen(self, log: LogId) -> Seen:
-        is_due, clean_up_to = self._due_logs.duty(log)
+        is_due, clean_up_to = self._conditions.due_logs.duty(log)
         age_s = self._clock.monotonic_s() - self._conditions.inventory.scanned_s
         if age_s > max(GRACE_S, 2 * self._conditions.configuration().broker.scan_interval_ms / 1000):
             return Seen(None, None, f"its files have not been looked at for {duration(age_s)}")
         return Seen(is_due, clean_up_to, self._conditions.of(log).obstacle, self._jobs.seen(log))
 
-    def _tell(self, found: dict[LogId, str]) -> None:
+    def _log_changes(self, found: dict[LogId, str]) -> None:
         for log in sorted(found.keys() - self.given_back.keys()):
             _log.warning("lease_given_back", **log.fields(), reason=found[log])
         for log in sorted(self.given_back.keys() & self._accounts.keys() - found.keys()):

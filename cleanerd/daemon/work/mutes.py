@@ -41,12 +41,12 @@ class Mutes:
         self._changing = threading.Lock()
 
     def all(self) -> tuple[Mute, ...]:
-        """In order of their names."""
+        """All mutes, ordered by topic."""
         found = self._history.all(MUTE, TypeAdapter(Mute).validate_python)
         return tuple(found[topic] for topic in sorted(found))
 
     def topics(self) -> set[str]:
-        """Their names."""
+        """Names of the muted topics."""
         return {mute.topic for mute in self.all()}
 
     def mute(self, topics: Iterable[str], leases: CleanerLeases) -> list[Mute]:

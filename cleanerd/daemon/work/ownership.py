@@ -88,7 +88,7 @@ class Ownership:
         self._unrecovered: dict[str, set[str]] = {}  # log directories, with what was recovered there so far
 
     def at(self, path: str) -> LogDir:
-        """One of the directories as it is now. Raises OSError, and DirOffline for one that is damaged (`storage.whose`)."""
+        """A log directory as it is now. Raises OSError, or DirOffline if it is damaged (`storage.whose`)."""
         log_dir = self._at(path)
         if log_dir.damage is not None:
             raise DirOffline(log_dir.damage)
@@ -98,7 +98,7 @@ class Ownership:
         return LogDir.at(self.files, path, self.clock, self.log_dirs, self.onlooker.look(path))
 
     def owner(self, path: str) -> Owner:
-        """Whose it is now, for those who look and touch nothing: one that fails is nobody's."""
+        """Who owns a log directory now, for reports and decisions; NOBODY if it cannot be looked at."""
         log_dir, found = guarded(functools.partial(self._at, path), path), self.look(path)
         is_kafka = isinstance(log_dir, LogDir) and log_dir.is_kafka
         if found.owner is not None:
@@ -108,7 +108,7 @@ class Ownership:
         return Owner.STOPPED_BROKER if is_kafka else Owner.NOBODY
 
     def way(self, path: str) -> Way:
-        """Which way results take effect there, by what is known, without asking a broker: swap also before the first try."""
+        """How results take effect in a log directory now. Asks no broker: `swap` also if none has been tried yet."""
         pid = self.owner_of(path)
         if self.owner(path) is not Owner.LIVE_BROKER:
             return Way("lock", pid)
@@ -131,7 +131,7 @@ class Ownership:
         return full
 
     def take(self, log_dirs: Sequence[str]) -> dict[str, str]:
-        """Take what can be taken and let go of the rest; returns why a directory is out of reach."""
+        """Take `.cleanerd.lock` in these log directories, release all others; returns the reason for each that failed."""
         with self._mutex:
             for log_dir in self._locks.keys() - set(log_dirs):
                 self._release(log_dir)
@@ -145,9 +145,10 @@ class Ownership:
                 self.holds.name(log_dir, lock)
 
     def take_at_start(self, log_dirs: Sequence[str]) -> dict[str, str]:
-        """As `take`; raises Fatal with the pid when another cleanerd works in one of them.
+        """Like `take`, but raises Fatal, with the pid, if another cleanerd works in one of them.
 
-        In the same order by all, and no further than that: of several that start at once one gets what it wants.
+        Every daemon takes them in the same order, and stops at the first that it cannot have: if several start at once, one
+        gets all of its directories.
         """
         offline: dict[str, str] = {}
         with self._mutex:

@@ -21,7 +21,7 @@ class Share:
 
 
 def share(conditions: Conditions, log_dir: str) -> Share:
-    """That of a log directory, by what is known, without asking a broker."""
+    """What cleanerd does in a log directory; asks no broker."""
     config, way = conditions.configuration(), conditions.ownership.way(log_dir)
     logs = [
         log

@@ -66,16 +66,16 @@ class Obstacles:
     full: dict[str, str] = field(default_factory=dict)  # log directories in which nothing more may be staged
     ignored: dict[LogId, str] = field(default_factory=dict)  # logs that are not ours to change
     stale: set[LogId] = field(default_factory=set)
-    """Those of the ignored ones in which only nothing may begin: their broker has been down for too long."""
+    """Ignored logs whose broker has been down for too long: nothing new may begin, work that has begun may end."""
 
     def online(self, log_dirs: Iterable[str]) -> list[str]:
-        """Those of the log directories that work."""
+        """The log directories among these that are online, in the same order."""
         return [log_dir for log_dir in log_dirs if log_dir not in self.offline]
 
     def barred(self, log: LogId, *, goes_on: bool = False) -> str | None:
-        """Why nothing may be changed in a log, whoever asks for it and whatever its settings; None where something may.
+        """Why a log may not be changed by anybody; None if it may.
 
-        `goes_on`: by work that has begun, or that needs no settings.
+        `goes_on`: asked for work that has begun, or that needs no settings.
         """
         offline = self.offline.get(log.log_dir)
         if offline is not None:
@@ -120,7 +120,7 @@ class PartitionStates:
         return self._states.get(log) is ABORTED
 
     def why_stopped(self, log: LogId) -> str | None:
-        """Why the worker of this log is to stop; None if it is not, or for who waits to own the pause."""
+        """Why the worker of this log is to stop; None if it is not to stop, or a client aborted it to pause the log."""
         return self._why_stopped.get(log)
 
     def begin_commit(self, log: LogId) -> None:
@@ -209,7 +209,7 @@ class PartitionStates:
     # What the supervisor calls
 
     def hold(self, hold: Hold, timeout_s: float | None = None) -> list[LogId]:
-        """Put a hold in force, abort what it matches and wait for that; returns what still runs after the time limit.
+        """Put a hold in force, abort the cleanings that it matches and wait; returns the logs still busy after `timeout_s`.
 
         The hold stays in force whatever is returned: it has an owner, is listed, and may expire. Raises ValueError
         when its id is taken.
