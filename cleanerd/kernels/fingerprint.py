@@ -49,24 +49,36 @@ def _round(v0, v1, v2, v3):
 
 
 @njit(**INLINE)
-def siphash128(buffer, start, length, k0, k1):
-    """SipHash-1-3-128 of `buffer[start:start+length]`: (low, high) words of the little-endian digest."""
-    v0 = k0 ^ _U(0x736F6D6570736575)
-    v1 = k1 ^ _U(0x646F72616E646F6D) ^ _U(0xEE)
-    v2 = k0 ^ _U(0x6C7967656E657261)
-    v3 = k1 ^ _U(0x7465646279746573)
+def sip_begin(k0, k1):
+    """State of a SipHash-1-3-128 that has taken nothing yet."""
+    return (
+        k0 ^ _U(0x736F6D6570736575), k1 ^ _U(0x646F72616E646F6D) ^ _U(0xEE), k0 ^ _U(0x6C7967656E657261),
+        k1 ^ _U(0x7465646279746573),
+    )  # fmt: skip
+
+
+@njit(**INLINE)
+def sip_word(state, word):
+    """The state after one more word."""
+    v0, v1, v2, v3 = _round(state[0], state[1], state[2], state[3] ^ word)
+    return v0 ^ word, v1, v2, v3
+
+
+@njit(**INLINE)
+def sip_bytes(state, buffer, start, length):
+    """The state after `buffer[start:start+length]`; the last word has the bytes that are left, and their number."""
     position = np.int64(start)
     whole_end = start + (length & ~7)
     while position < whole_end:
-        word = le64(buffer, position)
-        v3 ^= word
-        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
-        v0 ^= word
+        state = sip_word(state, le64(buffer, position))
         position += 8
-    word = (_U(length & 0xFF) << _U(56)) | last_bytes(buffer, start, length)
-    v3 ^= word
-    v0, v1, v2, v3 = _round(v0, v1, v2, v3)
-    v0 ^= word
+    return sip_word(state, (_U(length & 0xFF) << _U(56)) | last_bytes(buffer, start, length))
+
+
+@njit(**INLINE)
+def sip_end(state):
+    """(low, high) words of the little-endian digest."""
+    v0, v1, v2, v3 = state
     v2 ^= _U(0xEE)
     for _ in range(3):
         v0, v1, v2, v3 = _round(v0, v1, v2, v3)
@@ -78,28 +90,9 @@ def siphash128(buffer, start, length, k0, k1):
 
 
 @njit(**INLINE)
-def siphash_words(words, k0, k1):
-    """`siphash128` of a tuple of words."""
-    v0 = k0 ^ _U(0x736F6D6570736575)
-    v1 = k1 ^ _U(0x646F72616E646F6D) ^ _U(0xEE)
-    v2 = k0 ^ _U(0x6C7967656E657261)
-    v3 = k1 ^ _U(0x7465646279746573)
-    for word in words:
-        v3 ^= word
-        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
-        v0 ^= word
-    word = _U((8 * len(words)) & 0xFF) << _U(56)
-    v3 ^= word
-    v0, v1, v2, v3 = _round(v0, v1, v2, v3)
-    v0 ^= word
-    v2 ^= _U(0xEE)
-    for _ in range(3):
-        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
-    low = v0 ^ v1 ^ v2 ^ v3
-    v1 ^= _U(0xDD)
-    for _ in range(3):
-        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
-    return low, v0 ^ v1 ^ v2 ^ v3
+def siphash128(buffer, start, length, k0, k1):
+    """SipHash-1-3-128 of `buffer[start:start+length]`: (low, high) words of the little-endian digest."""
+    return sip_end(sip_bytes(sip_begin(k0, k1), buffer, start, length))
 
 
 @njit(**INLINE)

@@ -1,7 +1,7 @@
 """The records of one part of a log that may count in its digest, and which of them do: steps of `insight.digest`.
 
-A task keeps the newest record of each key of its part and ships 32 bytes for it, by bucket; `merge` resolves a bucket. Where
-the marker of a transaction lies in a later part, the driver adds what it adds.
+A task ships 32 bytes for each record of its part, by bucket; of a hot key, which fills its bucket, only the newest. `merge`
+resolves a bucket. Where the marker of a transaction lies in a later part, the driver adds what it adds.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -77,24 +77,22 @@ class PartSeen:
 
 
 class BucketRows(NamedTuple):
-    """The newest records of one part in one bucket of the exchange. A tuple: thousands of them are pickled."""
+    """The records of one part in one bucket of the exchange. A tuple: thousands of them are pickled."""
 
     log: int
     order: int  # of the part among those of its log
     rows: int
-    shipped: Any  # `block_store.Shipped`
+    shipped: tuple[Any, ...]  # `block_store.Shipped` of fingerprints, hashes, and producers if any is not -1
 
     @property
     def size_bytes(self) -> int:
         """Bytes of log whose reading takes about as long as resolving them."""
-        return 2 * int(self.shipped.nbytes)
+        return 2 * sum(int(one.nbytes) for one in self.shipped)
 
-    def load(self) -> tuple[Hashes, Hashes, npt.NDArray[np.int64]]:
-        """Fingerprints, hashes, and producers whose marker is not met, if there are any. Raises OSError, EOFError."""
-        stored = self.shipped if isinstance(self.shipped, np.ndarray) else self.shipped.load()
-        words = stored.view(np.uint64)
-        pairs, producers = words[: 4 * self.rows].reshape(2, -1, 2), words[4 * self.rows :].view(np.int64)
-        return pairs[0], pairs[1], producers
+    def load(self) -> list[Hashes]:
+        """What was shipped. Raises OSError, EOFError."""
+        stored = (one if isinstance(one, np.ndarray) else one.load() for one in self.shipped)
+        return [one.view(np.uint64).reshape(-1, 2) for one in stored]
 
 
 class MergedBucket(NamedTuple):
@@ -144,7 +142,7 @@ class DigestTask:
 
 
 class _Rows:
-    """The records of a part that may count; after `finish` the newest of each key."""
+    """The records of a part that may count."""
 
     def __init__(self, task: DigestTask, terms: Terms) -> None:
         self._task, self._terms = task, terms
@@ -173,11 +171,14 @@ class _Rows:
             self._aborted.append(batches[mine][aborted[mine] & (batches["count"][mine] > 0)])
         else:
             in_transaction[:] = False
-        producers = np.where(in_transaction, batches["producer_id"], -1)[records["batch"][chosen]]
+        producers, offsets = np.full(len(chosen), -1, np.int64), np.zeros(len(chosen), np.int64)
+        if task.wanted or in_transaction.any():
+            producers = np.where(in_transaction, batches["producer_id"], -1)[records["batch"][chosen]]
+            offsets = records["offset"][chosen]
         if task.wanted:
             here = np.flatnonzero(np.isin(terms.buckets_of(fingerprints), list(task.wanted)))
             self._name(found, here, records[chosen[here]])
-        self._columns.append((fingerprints, hashes, producers, records["offset"][chosen]))
+        self._columns.append((fingerprints, hashes, producers, offsets))
         self._rows += len(chosen)
         self._look_for_gaps(found.batches)
 
@@ -200,23 +201,20 @@ class _Rows:
         self._ends = start, int(last[-1]), gap
 
     def finish(self) -> None:
-        """Keep the newest record of each key. Raises LogUncleanable for aborted records without their marker."""
-        fingerprints, hashes, producers, offsets = map(np.concatenate, zip(*self._columns, strict=True))
+        """Add what markers here add. Raises LogUncleanable for aborted records without their marker."""
+        columns = map(np.concatenate, zip(*self._columns, strict=True))
+        self._fingerprints, self._hashes, self._producers, offsets = columns
         self._columns.clear()
         events = joined(self._events, EVENT)
         events = events[np.isin(events["kind"], [EventKind.ABORT, EventKind.COMMIT])]
         self._markers = events[np.lexsort((events["offset"], events["producer_id"]))]
         self._hidden = self._check_aborted()
-        add_markers(hashes, producers, offsets, self._markers, self._task.at, self._terms.key)
-        superseded = mark_superseded(fingerprints, 0, new_set(len(fingerprints)))
-        named = [one for one in self._named if not superseded[one[0]]]
-        buckets = self._terms.buckets_of(fingerprints[[row for row, _, _ in named]])
-        self._listed = [
-            (ListedKey(bucket, key, int(offsets[row]), time_ms, number_of(hashes[row])), int(producers[row]))
-            for bucket, (row, key, time_ms) in zip(buckets.tolist(), named, strict=True)
-        ]
-        self._fingerprints, self._hashes = survivors(fingerprints, superseded), survivors(hashes, superseded)
-        self._producers = producers[~superseded]
+        add_markers(self._hashes, self._producers, offsets, self._markers, self._task.at, self._terms.key)
+        buckets = self._terms.buckets_of(self._fingerprints[[row for row, _, _ in self._named]])
+        self._listed: dict[bytes, tuple[ListedKey, int]] = {}
+        for bucket, (row, key, time_ms) in zip(buckets.tolist(), self._named, strict=True):
+            one = ListedKey(bucket, key, int(offsets[row]), time_ms, number_of(self._hashes[row]))
+            self._listed[key] = one, int(self._producers[row])
 
     def _check_aborted(self) -> dict[int, int]:
         """Producers with aborted records behind which no marker lies here, with the offset of one. Raises as `finish`."""
@@ -238,7 +236,7 @@ class _Rows:
         """What the driver keeps."""
         _, first = np.unique(self._markers["producer_id"], return_index=True)
         no_key = int(self._no_key[0, 2]), number_of(self._no_key[0])
-        return PartSeen(self._ends, self._markers[first], self._hidden, no_key, self._listed)
+        return PartSeen(self._ends, self._markers[first], self._hidden, no_key, list(self._listed.values()))
 
     def shipped(self, put: Callable[[Any], Any]) -> dict[int, BucketRows]:
         """The rows by bucket of the exchange."""
@@ -249,12 +247,15 @@ class _Rows:
         if (self._producers >= 0).any():
             columns.append(np.repeat(self._producers.view(np.uint64), 2).reshape(-1, 2))
         by_bucket = [split_by_bucket(column, numbers, task.exchanged) for column in columns]
+        hot = 2 * len(numbers) // task.exchanged
         rows = {}
         for bucket, fingerprints in by_bucket[0].items():
-            words = [fingerprints.reshape(-1), by_bucket[1][bucket].reshape(-1)]
-            words += [column[bucket][:, 0] for column in by_bucket[2:]]
-            stored = put(np.concatenate(words).view(np.uint8))
-            rows[task.first_bucket + bucket] = BucketRows(task.log, task.order, len(fingerprints), stored)
+            mine = [column[bucket] for column in by_bucket]
+            if len(fingerprints) > hot:
+                superseded = mark_superseded(fingerprints, 0, new_set(len(fingerprints)))
+                mine = [survivors(column, superseded) for column in mine]
+            shipped = tuple(put(column.reshape(-1).view(np.uint8)) for column in mine)
+            rows[task.first_bucket + bucket] = BucketRows(task.log, task.order, len(mine[0]), shipped)
         return rows
 
 
@@ -289,10 +290,11 @@ def merge(values: Sequence[BucketRows], terms: Terms) -> MergedBucket:
     sums, counts = np.zeros((terms.buckets, 2), np.uint64), np.zeros(terms.buckets, np.int64)
     still_open: dict[tuple[int, int, int], int] = {}
     for one in sorted(values, key=lambda one: -one.order):
-        fingerprints, hashes, producers = one.load()
+        fingerprints, hashes, *of_producers = one.load()
         superseded = mark_superseded(fingerprints, 0, table)
         add_up(fingerprints, hashes, superseded, bucket_shift(terms.buckets), sums, counts)
-        if len(producers):
+        for column in of_producers:
+            producers = column[:, 0].view(np.int64)
             alive = ~superseded & (producers >= 0)
             pairs = np.stack([producers[alive], terms.buckets_of(fingerprints[alive])], axis=1)
             for pair, count in zip(*np.unique(pairs, axis=0, return_counts=True), strict=True):

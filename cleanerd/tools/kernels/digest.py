@@ -7,7 +7,15 @@ varint changes that. A tombstone has the hash 0, as a key that is not there adds
 import numpy as np
 import numpy.typing as npt
 
-from cleanerd.kernels.fingerprint import Fingerprints, bucket_of, siphash128, siphash_words
+from cleanerd.kernels.fingerprint import (
+    Fingerprints,
+    bucket_of,
+    sip_begin,
+    sip_bytes,
+    sip_end,
+    sip_word,
+    siphash128,
+)
 from cleanerd.kernels.native import INLINE, JIT, be32, njit
 from cleanerd.kernels.records import read_varint
 from cleanerd.kernels.tables import Bytes, Table
@@ -19,41 +27,40 @@ _U = np.uint64
 
 
 @njit(**INLINE)
-def _headers(buffer, at, end, k0, k1):
-    """Hash of the headers, one after the other; 0 for none."""
-    low, high = _U(0), _U(0)
+def _take_headers(state, buffer, at, end):
+    """The headers, one after the other. Lengths go first: no other headers, and no other value, have the same words."""
     count, at = read_varint(buffer, at, end, 5)
     for _ in range(count):
         length, at = read_varint(buffer, at, end, 5)
-        key_low, key_high = siphash128(buffer, at, length, k0, k1)
+        state = sip_bytes(sip_word(state, _U(length)), buffer, at, length)
         length, at = read_varint(buffer, at + length, end, 5)
-        low, high = siphash_words((low, high, key_low, key_high, _U(length < 0)), k0, k1)
+        length = max(length, -1)
+        state = sip_word(state, _U(length))
         length = max(length, 0)
-        value_low, value_high = siphash128(buffer, at, length, k0, k1)
-        low, high = siphash_words((low, high, value_low, value_high), k0, k1)
+        state = sip_bytes(state, buffer, at, length)
         at += length
-    return low, high
+    return state
 
 
 @njit(**INLINE)
 def _hash(buffer, record, key_low, key_high, with_place, k0, k1):
-    """Hash of a record whose value is not null."""
+    """Hash of a record; its key goes in as a fingerprint, 0 for null."""
     at = np.int64(record.key_start + max(record.key_length, 0))
-    headers_low, headers_high = _U(0), _U(0)
     if record.magic == 2:
         length, at = read_varint(buffer, at, record.end, 5)
-        length = max(length, 0)
-        if at + length < record.end - 1:
-            headers_low, headers_high = _headers(buffer, at + length, record.end, k0, k1)
     else:
-        length = np.int64(max(be32(buffer, at), 0))
+        length = np.int64(be32(buffer, at))
         at += 4
-    low, high = siphash128(buffer, at, length, k0, k1)
-    place, time = _U(0), _U(0)
+    length = max(length, -1)
+    state = sip_word(sip_word(sip_begin(k0, k1), key_low), key_high)
     if with_place:
-        place, time = _U(record.offset), _U(record.timestamp)
-    words = (key_low, key_high, place, time, low, high, headers_low, headers_high, _U(record.value_is_null))
-    return siphash_words(words, k0, k1)
+        state = sip_word(sip_word(state, _U(record.offset)), _U(record.timestamp))
+    state = sip_word(state, _U(length))
+    length = max(length, 0)
+    state = sip_bytes(state, buffer, at, length)
+    if record.magic == 2 and at + length < record.end - 1:
+        state = _take_headers(state, buffer, at + length, record.end)
+    return sip_end(state)
 
 
 @njit(**INLINE)
@@ -134,7 +141,8 @@ def hash_records(
 
 @njit(**JIT)
 def _marker(producer_id, offset, kind, k0, k1):
-    return siphash_words((_U(producer_id), _U(offset), _U(kind)), k0, k1)
+    state = sip_word(sip_word(sip_begin(k0, k1), _U(producer_id)), _U(offset))
+    return sip_end(sip_word(state, _U(kind)))
 
 
 def marker_hash(producer_id: int, offset: int, kind: int, key: tuple[int, int]) -> int:
