@@ -146,7 +146,8 @@ class _Rows:
 
     def __init__(self, task: DigestTask, terms: Terms) -> None:
         self._task, self._terms = task, terms
-        self._columns: list[tuple[Any, ...]] = [(_NO_HASH, _NO_HASH, _NO_NUMBER, _NO_NUMBER)]
+        self._pairs: list[tuple[Hashes, Hashes]] = [(_NO_HASH, _NO_HASH)]
+        self._places: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = [(_NO_NUMBER, _NO_NUMBER)]
         self._events: list[Table] = []
         self._aborted: list[Table] = []
         self._no_key = np.zeros((1, 3), np.uint64)
@@ -171,14 +172,15 @@ class _Rows:
             self._aborted.append(batches[mine][aborted[mine] & (batches["count"][mine] > 0)])
         else:
             in_transaction[:] = False
-        producers, offsets = np.full(len(chosen), -1, np.int64), np.zeros(len(chosen), np.int64)
+        producers = offsets = np.broadcast_to(np.int64(-1), len(chosen))  # takes no memory
         if task.wanted or in_transaction.any():
             producers = np.where(in_transaction, batches["producer_id"], -1)[records["batch"][chosen]]
             offsets = records["offset"][chosen]
         if task.wanted:
             here = np.flatnonzero(np.isin(terms.buckets_of(fingerprints), list(task.wanted)))
             self._name(found, here, records[chosen[here]])
-        self._columns.append((fingerprints, hashes, producers, offsets))
+        self._pairs.append((fingerprints, hashes))
+        self._places.append((producers, offsets))
         self._rows += len(chosen)
         self._look_for_gaps(found.batches)
 
@@ -202,9 +204,10 @@ class _Rows:
 
     def finish(self) -> None:
         """Add what markers here add. Raises LogUncleanable for aborted records without their marker."""
-        columns = map(np.concatenate, zip(*self._columns, strict=True))
-        self._fingerprints, self._hashes, self._producers, offsets = columns
-        self._columns.clear()
+        self._fingerprints, self._hashes = map(np.concatenate, zip(*self._pairs, strict=True))
+        self._producers, offsets = map(np.concatenate, zip(*self._places, strict=True))
+        self._pairs.clear()
+        self._places.clear()
         events = joined(self._events, EVENT)
         events = events[np.isin(events["kind"], [EventKind.ABORT, EventKind.COMMIT])]
         self._markers = events[np.lexsort((events["offset"], events["producer_id"]))]
