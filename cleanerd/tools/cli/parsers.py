@@ -8,6 +8,7 @@ from cleanerd.cli.options import (
     OUTPUT_HELP,
     SELECTION,
     output,
+    repeated,
 )
 from cleanerd.cli.parser import Command
 
@@ -90,6 +91,29 @@ COMMANDS = (
                 const="",
             ),
             option("--compare", "compare the logs in these reports", metavar="FILE", nargs="+"),
+            output(),
+        ),
+    ),
+    Command(
+        "find",
+        "cleanerd.tools.cli.find:run",
+        "show every occurrence of a key, what it is, and when it goes; exit 4 if there is none",
+        (
+            "cleanerd find --config /etc/kafka/server.properties --topic customers --key 4711",
+            "cleanerd find --log-dir /data/kafka-logs --encoding hex --key 00000000000012a7",
+        ),
+        arguments=(
+            *LOG_DIRS,
+            *SELECTION,
+            repeated("--key", "K", "a key"),
+            option("--keys-file", "a file with a key in each line", metavar="FILE"),
+            option(
+                "--encoding",
+                "of the keys that are given: text, hex or base64; default: text",
+                choices=("text", "hex", "base64"),
+                default="text",
+                metavar="NAME",
+            ),
             output(),
         ),
     ),

@@ -4,6 +4,7 @@ A document is `{"seed", "buckets", "offsets", "keys_of", "logs": [...], "failed"
 """
 
 import json
+import shlex
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -83,13 +84,12 @@ class Side:
     def again(self, buckets: Sequence[int]) -> str:
         """The command that lists the keys of some buckets of the same digest."""
         row, terms = self.row, self.terms
-        words = [
-            f"cleanerd digest --log-dir {row['log_dir']} --topic {row['topic']} --partition {row['partition']}",
-            f"--from {row['from']} --at {row['at']} --seed {terms.seed} --buckets {terms.buckets}",
-            *(() if terms.with_offsets else ("--no-offsets",)),
-            f"--keys {','.join(map(str, buckets))} -o json",
-        ]
-        return " ".join(words)
+        of_log = ["--log-dir", row["log_dir"], "--topic", row["topic"], "--partition", row["partition"]]
+        bounds = ["--from", row["from"], "--at", row["at"], "--seed", terms.seed, "--buckets", terms.buckets]
+        words = [*of_log, *bounds, *(() if terms.with_offsets else ("--no-offsets",))]
+        return shlex.join(
+            map(str, ["cleanerd", "digest", *words, "--keys", ",".join(map(str, buckets)), "-o", "json"])
+        )
 
 
 @dataclass(slots=True)

@@ -1,0 +1,103 @@
+"""`cleanerd find`: where a key lies, and when each record of it goes.
+
+Exit 0 if a key was found; 4 if none was, and all that is there was read; 1 if none was found, and something could not be
+read, or none of the logs that were named is there; 2 or 78 if the command line or the configuration is wrong.
+
+JSON and YAML are `{"apiVersion": "cleanerd/v1", "found": [...], "failed": [...]}`, with the fields of `_fields` for each
+occurrence; JSON lines are the occurrences alone.
+"""
+
+import base64
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+
+from cleanerd.cli import output
+from cleanerd.cli.configuration import log_dirs
+from cleanerd.cli.named import is_nothing_there
+from cleanerd.cli.progress import bytes_on
+from cleanerd.cli.tables import write_table
+from cleanerd.errors import BadUsage
+from cleanerd.tools.insight.find import Found, Occurrence, find
+from cleanerd.units import key_text, utc
+
+_KEY_SHOWN = 64
+_DECODERS: Mapping[str, Callable[[str], bytes]] = {
+    "text": lambda text: text.encode("utf-8", "surrogateescape"),
+    "hex": bytes.fromhex,
+    "base64": lambda text: base64.b64decode(text, validate=True),
+}
+
+
+def run(arguments: Namespace) -> int:
+    """Look, report; returns the exit code."""
+    keys = _keys(arguments)
+    directories = log_dirs(arguments)
+    with bytes_on(sys.stderr, "find") as read:
+        found = find(directories, keys, arguments.topic, arguments.partition, read)
+    known = {one.file.topic_partition for one in found.occurrences}
+    is_nothing = is_nothing_there(arguments, directories, known)
+    for path, reason in found.failed.items():
+        output.print_message(reason if path in reason else f"{path}: {reason}")
+    _report(arguments.output, found)
+    if found.occurrences:
+        return 0
+    return 1 if is_nothing or found.failed else 4
+
+
+def _keys(arguments: Namespace) -> set[bytes]:
+    texts = list(arguments.key)
+    if arguments.keys_file is not None:
+        with open(arguments.keys_file, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+            texts += [line.removesuffix("\n") for line in file]
+    if not texts:
+        raise BadUsage("no key: give --key or --keys-file")
+    keys = set()
+    for text in texts:
+        try:
+            keys.add(_DECODERS[arguments.encoding](text))
+        except ValueError as error:
+            raise BadUsage(f"a key that is not {arguments.encoding}: {text!r}: {error}") from None
+    return keys
+
+
+def _fields(one: Occurrence) -> dict[str, object]:
+    return {
+        "topic": one.file.topic_partition.topic,
+        "partition": one.file.topic_partition.partition,
+        "key": key_text(one.key),
+        "path": one.file.path,
+        "offset": one.offset,
+        "timestamp_ms": one.timestamp_ms,
+        "is_null": one.is_null,
+        "state": one.state,
+        "goes": one.goes,
+        "command": one.command,
+    }
+
+
+def _report(form: str, found: Found) -> None:
+    rows = found.occurrences
+    if not output.is_table(form):
+        fields = [_fields(one) for one in rows]
+        failed = [{"path": path, "reason": reason} for path, reason in found.failed.items()]
+        if form == "jsonl":
+            output.write_document(form, found=fields)
+        else:
+            output.write_document(form, found=fields, failed=failed)
+        return
+    write_table(
+        {
+            "KEY": [key_text(one.key[:_KEY_SHOWN], len(one.key)) for one in rows],
+            "FILE": [one.file.path for one in rows],
+            "OFFSET": [str(one.offset) for one in rows],
+            "TIME": [utc(one.timestamp_ms) if one.timestamp_ms >= 0 else "" for one in rows],
+            "STATE": [
+                f"{one.state}, null" if one.is_null and one.state != "tombstone" else one.state
+                for one in rows
+            ],
+            "GOES": [one.goes or "" for one in rows],
+        }
+    )
+    for command in dict.fromkeys(one.command for one in rows if one.command is not None):
+        output.write(f"to have it go now: {command}\n")

@@ -1,0 +1,282 @@
+"""Every occurrence of some keys in log directories, what it is, and when it goes.
+
+All batches of all files are read (`log_files`), in several processes, also what no consumer sees any more. What is no sound
+batch is passed over and named.
+"""
+
+import os
+import shlex
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+
+from cleanerd.env.files import open_regular
+from cleanerd.errors import CleanerdError, guarded
+from cleanerd.format.head import CONTROL, DELETE_HORIZON, TRANSACTIONAL
+from cleanerd.format.names import MAX_OFFSET
+from cleanerd.kernels.fingerprint import fingerprint_records, siphash128
+from cleanerd.kernels.judge import mark_aborted
+from cleanerd.kernels.tables import AbortedTxns
+from cleanerd.tools.kernels.columns import gather, key_fields
+from cleanerd.tools.kernels.digest import Hashes
+from cleanerd.units import utc
+
+from .findings import KINDS
+from .live import open_settled
+from .log_files import LogFile, log_files
+from .processes import ReadProgress, answers
+from .regular_files import file_size
+from .walk import Bounds, Sound, walk_log
+
+_KEY = (0, 0)
+_LISTED_AGAIN_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """A record with one of the keys. `horizon_ms`: from when its batch's tombstones may go, -1 for not known.
+
+    `state`: `newest`, `superseded`, `tombstone` (the newest one), `aborted`, `open transaction`, `uncommitted` (above the
+    high watermark), `below log start`, `leftover` (in a file that is no segment of the log), or `unknown`, where the log
+    cannot be judged. `goes`: when it goes, in a compacted log. `command`: what makes it go now, if anything does.
+    """
+
+    file: LogFile
+    key: bytes
+    offset: int
+    timestamp_ms: int
+    is_null: bool
+    is_transactional: bool
+    is_aborted: bool
+    horizon_ms: int
+    state: str = "unknown"
+    goes: str | None = None
+    command: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Facts:
+    """What is known of a log; offsets. `aborted`: its transaction indexes."""
+
+    log_start: int
+    last_stable: int
+    high_watermark: int
+    active_base: int
+    aborted: AbortedTxns
+
+
+@dataclass(slots=True)
+class Found:
+    """Occurrences by file and offset; by path why something was not read, or not judged."""
+
+    occurrences: list[Occurrence] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FindTask:
+    """Look through one file."""
+
+    file: LogFile
+    keys: frozenset[bytes]
+    aborted: AbortedTxns
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the file."""
+        return self.file.size_bytes
+
+
+@dataclass(slots=True)
+class FileSeen:
+    """`is_gone`: it was there when the directory was listed, and is no more."""
+
+    occurrences: list[Occurrence] = field(default_factory=list)
+    problem: str | None = None
+    is_gone: bool = False
+
+
+def find(
+    log_dirs: Sequence[str],
+    keys: Collection[bytes],
+    topics: Collection[str] = (),
+    partitions: Collection[int] = (),
+    read: ReadProgress | None = None,
+) -> Found:
+    """Look for keys. Changes nothing. What a cleaning exchanges meanwhile is listed again."""
+    for _ in range(_LISTED_AGAIN_MAX):
+        found, gone = _find(log_dirs, frozenset(keys), topics, partitions, read)
+        if not gone:
+            return found
+    found.failed |= dict.fromkeys(gone, "changed again and again while it was read")
+    return found
+
+
+def _find(
+    log_dirs: Sequence[str],
+    keys: frozenset[bytes],
+    topics: Collection[str],
+    partitions: Collection[int],
+    read: ReadProgress | None,
+) -> tuple[Found, list[str]]:
+    found = Found()
+    tasks: list[FindTask] = []
+    facts: dict[str, Facts] = {}
+    for log_dir in log_dirs:
+        listed = guarded(partial(log_files, log_dir, topics, partitions), log_dir)
+        if isinstance(listed, CleanerdError):
+            found.failed[log_dir] = str(listed)
+            continue
+        for directory in {one.directory: None for one in listed if one.leftover is None}:
+            known = guarded(partial(_facts, directory), directory)
+            if isinstance(known, CleanerdError):
+                found.failed[directory] = str(known)
+            else:
+                facts[directory] = known
+        nothing = AbortedTxns.of(())
+        for one in listed:
+            of_log = facts.get(os.path.join(log_dir, str(one.topic_partition)))
+            tasks.append(FindTask(one, keys, nothing if of_log is None else of_log.aborted))
+    seen = answers(look_through, tasks, _killed, read=read)
+    occurrences: dict[str, list[Occurrence]] = defaultdict(list)
+    for task, answer in seen.items():
+        occurrences[task.file.directory] += answer.occurrences
+        if answer.problem is not None:
+            found.failed[task.file.path] = answer.problem
+    for directory, some in sorted(occurrences.items()):
+        found.occurrences += _judged(some, facts.get(directory))
+    return found, [task.file.path for task, answer in seen.items() if answer.is_gone]
+
+
+def _facts(directory: str) -> Facts:
+    stable = open_settled(directory, isolation="read_committed")
+    whole = open_settled(directory)
+    active = whole.ranges[-1].base_offset if whole.ranges else whole.end_offset
+    return Facts(stable.start_offset, stable.readable_end, whole.readable_end, active, stable.aborted)
+
+
+def _killed(task: FindTask) -> FileSeen:
+    return FileSeen(problem=f"its reader was killed after {task.size_bytes} bytes at most")
+
+
+def look_through(task: FindTask) -> FileSeen:
+    """The occurrences in one file. Never raises for what is wrong with it."""
+    seen = FileSeen()
+    wanted = _fingerprints(task.keys)
+    try:
+        with open_regular(task.file.path, follow_links=True) as fd:
+            bounds = Bounds(task.file.name.base_offset, MAX_OFFSET, MAX_OFFSET, 0, file_size(fd))
+            for found in walk_log(fd, task.file.path, bounds):
+                if isinstance(found, Sound):
+                    seen.occurrences += _occurrences(task, found, wanted)
+                elif not found.at_end:
+                    seen.problem = f"bytes {found.start} to {found.end} are no sound batch: {found.found}"
+    except FileNotFoundError:
+        seen.is_gone = True
+    except OSError as error:
+        seen.problem = error.strerror
+    return seen
+
+
+def _fingerprints(keys: Iterable[bytes]) -> Hashes:
+    """The low words of their fingerprints, as `fingerprint_records` has them."""
+    zero = np.uint64(0)
+    arrays = ((np.frombuffer(key or b"\0", np.uint8).copy(), len(key)) for key in keys)
+    return np.array([siphash128(data, 0, length, zero, zero)[0] for data, length in arrays], np.uint64)
+
+
+def _occurrences(task: FindTask, found: Sound, wanted: Hashes) -> list[Occurrence]:
+    batches, records = found.piece.batches, found.part.records
+    nothing = np.zeros(len(batches), np.bool_)
+    fingerprints, _, _ = fingerprint_records(
+        found.piece.raw, found.part.expanded, batches, records, nothing, 0, _KEY, 1
+    )
+    near = np.isin(fingerprints[:, 0], wanted)
+    if not near.any():
+        return []
+    competes = (records["key_length"] >= 0) & (batches["attributes"] & CONTROL == 0)[records["batch"]]
+    records = records[competes][near]
+    aborted = mark_aborted(batches, task.aborted)
+    ends, data = gather(found.piece.raw, found.part.expanded, batches, key_fields(records))
+    some = []
+    for row, record in enumerate(records):
+        key = data[ends[row] : ends[row + 1]].tobytes()
+        if key in task.keys:
+            batch = batches[record["batch"]]
+            has_horizon = batch["magic"] == 2 and batch["attributes"] & DELETE_HORIZON
+            some.append(
+                Occurrence(
+                    task.file, key, int(record["offset"]), int(record["timestamp"]), bool(record["value_is_null"]),
+                    bool(batch["magic"] == 2 and batch["attributes"] & TRANSACTIONAL), bool(aborted[record["batch"]]),
+                    int(batch["base_timestamp"]) if has_horizon else -1,
+                )
+            )  # fmt: skip
+    return some
+
+
+def _judged(occurrences: Sequence[Occurrence], facts: Facts | None) -> list[Occurrence]:
+    """Those of one directory, with state and end, in the order of keys, files and offsets."""
+    committed: Mapping[bytes, list[int]] = defaultdict(list)
+    if facts is not None:
+        for one in occurrences:
+            if one.file.leftover is None and not one.is_aborted and one.offset < facts.last_stable:
+                committed[one.key].append(one.offset)
+    judged = [_with_state(one, sorted(committed[one.key]), facts) for one in occurrences]
+    return sorted(judged, key=lambda one: (one.key, one.file.path, one.offset))
+
+
+def _with_state(one: Occurrence, committed: Sequence[int], facts: Facts | None) -> Occurrence:
+    leftover = one.file.leftover
+    if leftover is not None:
+        return replace(one, state="leftover", goes=f"{KINDS[leftover].meaning}: {KINDS[leftover].remedy}")
+    if facts is None:
+        return one
+    if one.offset < facts.log_start:
+        return replace(
+            one, state="below log start", goes="with its segment, once all of it lies below the log start"
+        )
+    if one.is_aborted:
+        return _goes_cleaned(one, "aborted", is_closed=one.offset < facts.active_base)
+    if one.offset >= facts.high_watermark:
+        return replace(
+            one, state="uncommitted", goes=f"not before the high watermark ({facts.high_watermark}) is above"
+        )
+    if one.offset >= facts.last_stable:
+        state = "open transaction" if one.is_transactional else "uncommitted"
+        return replace(
+            one, state=state, goes=f"not before the transaction that is open at {facts.last_stable} ends"
+        )
+    newer = [offset for offset in committed if offset > one.offset]
+    if newer:
+        return _goes_cleaned(one, "superseded", is_closed=newer[0] < facts.active_base)
+    if not one.is_null:
+        return replace(one, state="newest", goes="when a newer record of its key is written, and cleaned")
+    if one.horizon_ms < 0:
+        return replace(
+            one, state="tombstone", goes="delete.retention.ms after the first cleaning that meets it"
+        )
+    return replace(one, state="tombstone", goes=f"with a cleaning after {utc(one.horizon_ms)}")
+
+
+def _goes_cleaned(one: Occurrence, state: str, *, is_closed: bool) -> Occurrence:
+    goes = "with the next cleaning" if is_closed else "with a cleaning after the active segment is rolled"
+    return replace(one, state=state, goes=goes, command=_clean(one.file, roll=not is_closed))
+
+
+def _clean(file: LogFile, *, roll: bool = False) -> str:
+    tp, log_dir = file.topic_partition, os.path.dirname(file.directory)
+    words = [
+        "cleanerd",
+        "clean",
+        "--log-dir",
+        log_dir,
+        "--topic",
+        tp.topic,
+        "--partition",
+        str(tp.partition),
+        "--force",
+    ]
+    return shlex.join([*words, "--roll"] if roll else words)

@@ -1,0 +1,59 @@
+"""`cleanerd find`: documents, keys in every form, exit codes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+from tests.tools.cli.test_digest import stats
+
+
+def test_documents_and_exit_codes(log_dir: Path, run: Run) -> None:
+    """0 found, 4 not found, 1 not there; nothing is changed, nothing has to be writable."""
+    before = stats(log_dir)
+    for path in (log_dir, *log_dir.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    ran = run("find", f"--log-dir={log_dir}", "--topic=transactions", "--key=key-1", "-o", "json")
+    assert ran.code == 0
+    (first, *_) = json.loads(ran.out)["found"]
+    assert first["path"] == str(log_dir / "transactions-0" / f"{0:020d}.log")
+    assert (first["key"], first["offset"], first["state"], first["goes"]) == (
+        "key-1",
+        1,
+        "superseded",
+        "with the next cleaning",
+    )
+    assert run("find", f"--log-dir={log_dir}", "--key=no such key").code == 4
+    assert run("find", f"--log-dir={log_dir}", "--topic=nowhere", "--key=key-1").code == 1
+    assert "to have it go now: cleanerd clean" in run("find", f"--log-dir={log_dir}", "--key=key-1").out
+    assert stats(log_dir) == before
+
+
+@pytest.mark.parametrize(
+    ("encoding", "key"), [("text", "key-1"), ("hex", "6b65792d31"), ("base64", "a2V5LTE=")]
+)
+def test_keys_in_every_form(encoding: str, key: str, log_dir: Path, tmp_path: Path, run: Run) -> None:
+    words = ("find", f"--log-dir={log_dir}", "--topic=idempotent", f"--encoding={encoding}", "-o", "jsonl")
+    one = run(*words, "--key", key)
+    keys = tmp_path / "keys"
+    keys.write_text(f"{key}\n")
+    assert (one.code, len(one.out.splitlines())) == (0, 2)
+    assert run(*words, "--keys-file", str(keys)).out == one.out
+
+
+def test_keys_that_make_no_sense(log_dir: Path, run: Run) -> None:
+    assert run("find", f"--log-dir={log_dir}").code == 2
+    for encoding, key in (("hex", "6"), ("base64", "-")):
+        ran = run("find", f"--log-dir={log_dir}", f"--encoding={encoding}", f"--key={key}")
+        assert (ran.code, ran.out) == (2, "")
+        assert f"a key that is not {encoding}: {key!r}" in ran.err
+
+
+def test_what_cannot_be_read_may_hold_it(log_dir: Path, run: Run) -> None:
+    log = log_dir / "plain-0" / f"{0:020d}.log"
+    log.unlink()
+    log.mkdir()
+    ran = run("find", f"--log-dir={log_dir}", "--topic=plain", "--key=no such key")
+    assert ran.code == 1
+    assert str(log) in ran.err

@@ -1,0 +1,159 @@
+"""Where a key lies: every file that may hold a record of it, and what becomes of each."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cleanerd.format.batch import encode_batch
+from cleanerd.format.checkpoint import render_offset_checkpoint
+from cleanerd.format.control import ControlType
+from cleanerd.format.names import FileKind, TopicPartition
+from cleanerd.format.record import Record
+from cleanerd.format.txn_index import AbortedTxn, render_txn_index
+from cleanerd.tools.insight.find import Occurrence, find
+from cleanerd.tools.insight.findings import KINDS
+from tests.tools.insight.logdirs import GOLDEN, random_partition, segment
+from tests.tools.insight.test_digest import TIME_MS, data, marker
+
+CLEAN = "cleanerd clean --log-dir {} --topic t --partition 0 --force"
+
+
+def write(log_dir: Path) -> Path:
+    """A closed segment, the active one from offset 6 on, and an open transaction at 9."""
+    directory = log_dir / "t-0"
+    directory.mkdir()
+    closed = [
+        data(0, "a", "1"),
+        data(1, "a", "2"),
+        data(2, "a", "3", is_transactional=True),
+        marker(3, ControlType.ABORT),
+        data(4, "b", "1"),
+        data(5, "c", None),
+    ]
+    active = [
+        data(6, "a", "4"),
+        data(7, "b", "2"),
+        data(8, "b", None),
+        data(9, "a", "5", is_transactional=True),
+        data(10, "a", "6"),
+    ]
+    segment(directory, 0).write_bytes(b"".join(closed))
+    segment(directory, 0, FileKind.TXN_INDEX).write_bytes(render_txn_index([AbortedTxn(1, 2, 3, 4)]))
+    segment(directory, 6).write_bytes(b"".join(active))
+    return directory
+
+
+def states(log_dir: Path, *keys: bytes) -> dict[tuple[bytes, int], str]:
+    found = find([str(log_dir)], keys)
+    assert found.failed == {}
+    return {(one.key, one.offset): one.state for one in found.occurrences}
+
+
+def test_what_each_record_is(tmp_path: Path) -> None:
+    write(tmp_path)
+    (tmp_path / "log-start-offset-checkpoint").write_bytes(
+        render_offset_checkpoint({TopicPartition("t", 0): 1})
+    )
+    assert states(tmp_path, b"a", b"b", b"c", b"d") == {
+        (b"a", 0): "below log start",
+        (b"a", 1): "superseded",
+        (b"a", 2): "aborted",
+        (b"a", 6): "newest",
+        (b"a", 9): "open transaction",
+        (b"a", 10): "uncommitted",
+        (b"b", 4): "superseded",
+        (b"b", 7): "superseded",
+        (b"b", 8): "tombstone",
+        (b"c", 5): "tombstone",
+    }
+
+
+def test_what_makes_it_go_now(tmp_path: Path) -> None:
+    """A record that is superseded from the active segment, or lies in it, waits for a roll."""
+    write(tmp_path)
+    found = find([str(tmp_path)], [b"a", b"b", b"c"])
+    clean = CLEAN.format(tmp_path)
+    assert {(one.key, one.offset): one.command for one in found.occurrences if one.command} == {
+        (b"a", 0): clean,
+        (b"a", 1): f"{clean} --roll",
+        (b"a", 2): clean,
+        (b"b", 4): f"{clean} --roll",
+        (b"b", 7): f"{clean} --roll",
+    }
+
+
+@pytest.mark.parametrize(
+    ("place", "code"),
+    [
+        ("t-0/{}.log.deleted", "deleted_file"),
+        ("t-0/{}.log.cleaned", "interrupted_cleaning"),
+        ("t-0/{}.log.cleanerd", "staged"),
+        ("t-0/{}.part.cleanerd", "staged"),
+        ("t-0/{}.0123456789abcdef.part.cleanerd", "staged"),
+        ("t-0.0123456789abcdef0123456789abcdef-delete/{}.log", "delete_directory"),
+        ("t-0.0123456789abcdef0123456789abcdef-stray/{}.log", "stray_directory"),
+        ("t-0.0123456789abcdef0123456789abcdef-future/{}.log", "future_directory"),
+    ],
+)
+def test_what_is_left_over(place: str, code: str, tmp_path: Path) -> None:
+    """It counts for no state of another record."""
+    directory = write(tmp_path)
+    if code == "interrupted_cleaning":  # a log is not judged meanwhile
+        shutil.rmtree(directory)
+        directory.mkdir()
+    path = tmp_path / place.format(f"{3:020d}")
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(encode_batch([Record(11, TIME_MS, b"x", b"old")], base_offset=11))
+    (one,) = find([str(tmp_path)], [b"x"]).occurrences
+    assert (one.file.path, one.state, one.offset) == (str(path), "leftover", 11)
+    assert one.goes == f"{KINDS[code].meaning}: {KINDS[code].remedy}"
+
+
+def test_a_swap_under_way_hides_nothing(tmp_path: Path) -> None:
+    """The log cannot be judged, but it is looked through."""
+    directory = write(tmp_path)
+    segment(directory, 0).rename(f"{segment(directory, 0)}.swap")
+    found = find([str(tmp_path)], [b"a"])
+    assert {(one.offset, one.state) for one in found.occurrences} == {
+        (0, "leftover"), (1, "leftover"), (2, "leftover"), (6, "unknown"), (9, "unknown"), (10, "unknown"),
+    }  # fmt: skip
+    assert "another cleaning is under way" in found.failed[str(directory)]
+
+
+def test_damage_hides_what_it_covers_alone(tmp_path: Path) -> None:
+    directory = write(tmp_path)
+    log = segment(directory, 0)
+    content = bytearray(log.read_bytes())
+    content[len(content) // 2] ^= 1
+    log.write_bytes(content)
+    found = find([str(tmp_path)], [b"a", b"c"])
+    assert {one.offset for one in found.occurrences if one.key == b"c"} == {5}
+    assert "are no sound batch" in found.failed[str(log)]
+
+
+def test_keys_of_every_length_in_every_format(tmp_path: Path) -> None:
+    """Against plain Python, over random logs of all magics and codecs."""
+    from tests.kernels.random_log import KEYS
+    from tests.kernels.reference import read_batches
+
+    for seed in range(20):
+        directory = random_partition(tmp_path / f"t-{seed}", seed)
+        expected = {
+            (record.key, record.offset)
+            for batch in read_batches(segment(directory, 0).read_bytes())
+            for record in batch.records
+            if not batch.is_control and record.key in KEYS
+        }
+        found = find([str(tmp_path)], KEYS, partitions=[seed]).occurrences
+        assert {(one.key, one.offset) for one in found} == expected, seed
+
+
+def test_what_a_broker_left(tmp_path: Path) -> None:
+    found: list[Occurrence] = find([str(GOLDEN)], [b"key-1"], ["transactions"]).occurrences
+    assert [(one.offset, one.state) for one in found] == [
+        (1, "superseded"),
+        (8, "aborted"),
+        (15, "newest"),
+        (22, "aborted"),
+    ]
