@@ -11,7 +11,7 @@ import pytest
 
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.logs import SEGMENT_BYTES, assert_settled, contents, newest, segment, write_logs
+from tests.cleaning.logs import SEGMENT_BYTES, assert_settled, newest, write_logs
 from tests.daemon.processes import DaemonProcess, cmdline, descendants, running
 
 pytestmark = pytest.mark.soak
@@ -144,41 +144,6 @@ def test_the_idle_daemon_is_small_and_holds_no_compiler(place: Path) -> None:
         maps = Path(f"/proc/{daemon.pid}/maps").read_text()
         assert "llvmlite" not in maps
         assert daemon.stop() == 0
-
-
-@pytest.mark.soak
-def test_an_uncleanable_log_keeps_its_reason_and_comes_back_when_it_is_mended(place: Path) -> None:
-    """Rules 7.14, 1.33 with cleanerd's three strikes: other logs go on, a mended file is tried again."""
-    logs = write_logs(place / "ill", "good", "bad")
-    file = segment(logs / "bad-0", 1)
-    healthy = file.read_bytes()
-    file.write_bytes(healthy[:-5] + b"\xff" + healthy[-4:])
-    with running(place / "u", logs) as daemon:
-        daemon.wait(lambda: daemon.log("bad-0")["state"] == "uncleanable", 90)
-        assert daemon.has_committed("good-0")
-        assert daemon.log("bad-0")["failures"] == 3
-        assert str(file) in daemon.log("bad-0")["reason"]
-        assert [one["topic"] for one in daemon.ask("retry", "bad")["logs"]] == ["bad"]
-        daemon.wait(lambda: daemon.log("bad-0")["state"] == "uncleanable", 90)
-        assert daemon.stop(signal.SIGKILL) != 0
-        daemon.start()
-        assert daemon.log("bad-0")["state"] == "uncleanable", "survives a restart"
-        file.write_bytes(healthy)
-        daemon.wait_committed("bad-0")
-        assert len(newest(logs / "bad-0")) == 7
-
-
-@pytest.mark.soak
-def test_a_broker_directory_without_metadata_log_is_left_alone_but_for_named_topics(place: Path) -> None:
-    """Kafka's defaults would delete what its cluster compacts: whoever does not know the policy touches nothing."""
-    logs = write_logs(place / "unknown", "named", "nameless")
-    before = contents(logs / "nameless-0")
-    settings = {"log_retention_ms": 1, "log_retention_check_interval_ms": 50}
-    with running(place / "n", logs, topics={"named": "compact"}, **settings) as daemon:
-        daemon.wait_committed("named-0")
-        assert daemon.log("nameless-0")["state"] == "ignored"
-        assert "topics.d" in daemon.log("nameless-0")["reason"]
-    assert contents(logs / "nameless-0") == before
 
 
 def test_bad_configuration_ends_with_78_and_names_every_problem(place: Path) -> None:

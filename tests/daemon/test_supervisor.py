@@ -29,7 +29,7 @@ from cleanerd.spark_runtime.spark_master import spark_place
 from cleanerd.storage.log_dir import LogDir, Recovered
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import manifest_names
-from tests.cleaning.logs import META_PROPERTIES, lock_of_another
+from tests.cleaning.logs import META_PROPERTIES, contents, lock_of_another, segment, stop_broker
 from tests.daemon.clients import hold
 from tests.daemon.processes import wait_until
 from tests.operate.world import World
@@ -71,6 +71,37 @@ def test_c143_uncleanable_logs_are_out_of_the_way_and_counted_until_they_vanish(
     (world.a / "one-0").rename(world.root / "away")
     world.scan()
     assert [str(one.log) for one in parts.failures.all()] == ["three-0"]
+
+
+def test_an_uncleanable_log_keeps_its_reason_over_a_restart_until_its_file_is_mended(world: World) -> None:
+    """Rules 7.14, 1.33 with cleanerd's three strikes."""
+    log, file = world.log("one"), segment(world.a / "one-0", 1)
+    for _ in range(world.parts.configuration().broker.retry_max):
+        fail(world, log)
+    world.restart()
+    found = world.parts.conditions.of(log)
+    assert (found.state, found.reason) == ("uncleanable", "garbage")
+    file.write_bytes(file.read_bytes())
+    world.clock.advance(world.parts.configuration().broker.scan_interval_ms)
+    world.daemon.scanner.step()
+    assert world.parts.conditions.of(log).state == "dirty"
+
+
+def test_topics_that_neither_a_file_nor_a_metadata_log_names_are_left_alone(world: World) -> None:
+    """Kafka's defaults would delete what its cluster compacts: whoever does not know the policy touches nothing."""
+    stop_broker(world.a, dict.fromkeys(world.topics, 10**6))
+    world.configure_topic("one", "compact")
+    world.configure(log_cleanup_policy="compact,delete", log_retention_ms=1)
+    before = contents(world.a / "two-0")
+    world.scan()
+    found = world.parts.conditions.of(world.log("two"))
+    assert (found.state, "topics.d" in str(found.reason)) == ("ignored", True)
+    assert next_logs(world) == ["one-0"]
+    assert (
+        not {world.log("two"), world.log("three")}
+        & world.parts.retention.run(world.parts.inventory.logs()).keys()
+    )
+    assert contents(world.a / "two-0") == before
 
 
 def test_a_log_that_is_gone_is_forgotten(world: World) -> None:
