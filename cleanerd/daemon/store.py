@@ -25,6 +25,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote
+from uuid import uuid4
 
 import structlog
 from pydantic import ValidationError
@@ -37,7 +38,8 @@ HOLD = "hold"
 MUTE = "mute"
 MOVING = "moving"
 ANSWER, ANSWERED = "answer", "answered"
-_DURABLE = {HOLD, MUTE, MOVING, ANSWER, ANSWERED}
+_ID = ("id", "")
+_DURABLE = {_ID[0], HOLD, MUTE, MOVING, ANSWER, ANSWERED}
 """Kinds of state that are on stable storage when `put` or `delete` answers True."""
 
 _SCHEMA = """
@@ -70,7 +72,7 @@ class Store:
     """The file at `path`: events, as many as `prune` leaves, and state.
 
     Every method may be called from any thread; writers take turns. None raises because of the file, but `events`
-    HistoryUnreadable; the making of this raises Fatal when there is state that cannot be read.
+    HistoryUnreadable; the making of this raises Fatal when there is state that cannot be read. `id`: of its state, for good.
     """
 
     def __init__(self, path: str) -> None:
@@ -84,10 +86,12 @@ class Store:
         self._unsaved: set[_Key] = set()  # keys whose value, or absence, is in memory only
         self._is_failing = False
         self.lost_events = 0  # that could not be written since the start
-        self.is_new = _identity(path) is None  # or had nothing that could be read
         with self._lock:
             if not self._attempt(_check):
                 self._load_read_only()
+            self.id = state_id(self._state) or uuid4().hex
+            self._state[_ID] = json.dumps({"id": self.id})
+            self._unsaved.add(_ID)
             self._save()
 
     def record(self, event: HistoryEvent) -> None:
@@ -282,7 +286,6 @@ class Store:
                 self._load_state(connection)
         except sqlite3.Error as error:
             _log.error("history_state_lost", path=self._path, reason=str(error))
-            self.is_new = True
         self._unsaved |= self._state.keys()
         try:
             _rename_all(self._path, moved_to)
@@ -316,8 +319,14 @@ def read_state(path: str) -> dict[_Key, str]:
             reasons.append(str(error))
     raise Fatal(
         f"{path}: cannot be read, and so the holds are not known: {reasons[-1]}; "
-        "repair it, or move it away if no hold has to be kept"
+        "repair it, or move it away: what `.cleanerd.lock` in the log directories has of its holds binds on"
     )
+
+
+def state_id(state: Mapping[tuple[str, str], str]) -> str | None:
+    """What tells this state from any other one at the same path; None for none."""
+    text = state.get(_ID)
+    return json.loads(text).get("id") if text is not None and _is_object(text) else None
 
 
 def _state_in(connection: sqlite3.Connection) -> dict[_Key, str]:

@@ -6,8 +6,9 @@ So whoever finds the log directory finds the holds, without the configuration of
 line  holds                                    what for
 ====  =======================================  ==================================================================
 1     `cleanerd.state.dir=PATH`                the state, which has the holds
-2     `inode=N` of the log directory           a copy of it has another one
-3     the holds, as JSON                       they bind where that state cannot be seen: in another container, or
+2     `state=ID`                               another host may have another state at that path
+3     `inode=N` of the log directory           a copy of it has another one
+4     the holds, as JSON                       they bind where that state cannot be seen: in another container, or
                                                once it is lost
 ====  =======================================  ==================================================================
 
@@ -21,14 +22,18 @@ from cleanerd.errors import DirOffline
 from cleanerd.format.names import CLEANERD_LOCK
 from cleanerd.storage.lock import LogDirLock, read_text
 
-_KEY, _INODE = "cleanerd.state.dir=", "inode="
+_KEY, _ID, _INODE = "cleanerd.state.dir=", "state=", "inode="
 
 
 @dataclass(frozen=True, slots=True)
 class Keeper:
-    """The daemon that worked in a log directory last. `is_copied`: that was another directory, of which this is a copy."""
+    """The daemon that worked in a log directory last. `is_copied`: that was another directory, of which this is a copy.
+
+    `holds`: JSON.
+    """
 
     state_dir: str
+    state_id: str | None
     is_copied: bool
     holds: str
 
@@ -45,15 +50,14 @@ def read_keeper(log_dir: str) -> Keeper | None:
             f"{log_dir}/{CLEANERD_LOCK}: expected {_KEY}PATH, found {text[:80]!r}, and so the holds are not known; "
             "remove the file while no cleanerd works there, if no hold has to be kept"
         )
-    inode, holds = more[0].removeprefix(_INODE), more[1] if len(more) > 1 else ""
-    return Keeper(path, inode.isdecimal() and int(inode) != _inode(log_dir), holds)
+    state_id, inode, holds, *_ = [*more, "", "", ""]
+    is_copied = inode.removeprefix(_INODE) not in ("", str(_inode(log_dir)))
+    return Keeper(path, state_id.removeprefix(_ID) or None, is_copied, holds)
 
 
-def write_keeper(log_dir: str, lock: LogDirLock, state_dir: str, holds: str) -> None:
-    """Have the lock file of `log_dir`, which is held, name the daemon that keeps `state_dir`, and its holds, JSON without a
-    line break. Raises DirOffline.
-    """
-    text = f"{_KEY}{state_dir}\n{_INODE}{_inode(log_dir)}\n{holds}\n"
+def write_keeper(log_dir: str, lock: LogDirLock, state_dir: str, state_id: str, holds: str) -> None:
+    """Have the lock file of `log_dir`, which is held, say what a `Keeper` is made of. Raises DirOffline."""
+    text = f"{_KEY}{state_dir}\n{_ID}{state_id}\n{_INODE}{_inode(log_dir)}\n{holds}\n"
     if read_text(log_dir, CLEANERD_LOCK) != text:
         lock.write(text)
 

@@ -161,6 +161,26 @@ def test_a_hold_binds_without_the_state_that_has_it(stopped: Daemon, log_dir: Pa
     assert "and so they are not known; mount that directory, or remove the file" in ran.told
 
 
+def test_the_state_of_another_host_at_the_same_path_says_nothing_of_these_logs(
+    stopped: Daemon, tmp_path: Path, log_dir: Path, spark: LazySpark
+) -> None:
+    """The volume was moved to a host with a cleanerd of its own (rule A.7)."""
+    lost(stopped)
+    Daemon(stopped.state_dir).stop()
+    assert clean(spark, log_dir).outcome("orders") == "held"
+    there = Daemon(stopped.state_dir, log_dir)
+    assert there.held() == ["orders"]
+    there.resume(there.parts.states.holds()[0])
+    there.stop()
+    assert_cleaned(clean(spark, log_dir), log_dir / "orders-0")
+
+
+def test_a_state_that_was_moved_is_the_same(stopped: Daemon, log_dir: Path) -> None:
+    moved = Daemon(lost(stopped), log_dir)
+    assert moved.held() == ["orders"]
+    moved.stop()
+
+
 @pytest.mark.parametrize("name", ["state", "second"])
 def test_a_daemon_whose_state_is_new_takes_over_what_the_lock_file_has(
     name: str, stopped: Daemon, tmp_path: Path, log_dir: Path

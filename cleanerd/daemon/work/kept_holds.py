@@ -5,9 +5,9 @@ what `.cleanerd.lock` names (`storage.keeper`)     what binds
 =================================================  ==========================================================
 nothing                                            no hold: no daemon has worked there
 a state that can be read                           its holds, until they end
-a directory that is not there                      its holds as the lock file has them: the state is lost, or only
-                                                   seen by the daemon. In a copy of the log directory no hold, with
-                                                   a warning
+a directory that is not there, or has another      its holds as the lock file has them: the state is lost, or on
+state                                              another host, or only seen by the daemon. In a copy of the log
+                                                   directory no hold, with a warning
 anything else                                      everything: the log directory is left alone (`DirOffline`)
 =================================================  ==========================================================
 """
@@ -20,7 +20,7 @@ from dataclasses import asdict
 import structlog
 from pydantic import TypeAdapter, ValidationError
 
-from cleanerd.daemon.store import HOLD, Store, read_state
+from cleanerd.daemon.store import HOLD, Store, read_state, state_id
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.clock import Clock
@@ -36,8 +36,10 @@ _HOLD, _HOLDS = TypeAdapter(Hold), TypeAdapter(list[Hold])
 _log = structlog.get_logger("cleanerd")
 
 
-def kept_holds(state_dir: str) -> list[Hold] | None:
-    """All holds in a state directory, None where there is none of that name. Raises DirOffline if they are not known."""
+def kept_holds(state_dir: str, of_state: str | None = None) -> list[Hold] | None:
+    """All holds in a state directory, None where there is none of that name, or another state than that with the id
+    `of_state`. Raises DirOffline if they are not known.
+    """
     path = os.path.join(state_dir, HISTORY)
     try:
         if _is_absent(state_dir):
@@ -48,6 +50,8 @@ def kept_holds(state_dir: str) -> list[Hold] | None:
                 "belongs there, or remove the directory if no hold has to be kept"
             )
         found = read_state(path)
+        if of_state not in (None, state_id(found)):
+            return None
         return [_HOLD.validate_python(json.loads(text)) for (kind, _), text in found.items() if kind == HOLD]
     except Fatal as error:
         raise DirOffline(str(error)) from error
@@ -78,10 +82,18 @@ def _is_absent(path: str) -> bool:
     return False
 
 
-def _holds_of(keeper: Keeper, log_dir: str) -> list[Hold] | None:
-    """Those of the daemon that was in a log directory last, None in a copy elsewhere. Raises DirOffline."""
-    holds = kept_holds(keeper.state_dir)
-    return holds if holds is not None or keeper.is_copied else _named_holds(keeper, log_dir)
+def _holds_of(keeper: Keeper, log_dir: str) -> tuple[str, list[Hold]] | None:
+    """Those of the daemon that was in a log directory last, behind where they are; None in a copy elsewhere.
+
+    Raises DirOffline.
+    """
+    holds = kept_holds(keeper.state_dir, keeper.state_id)
+    if holds is not None:
+        return keeper.state_dir, holds
+    if keeper.is_copied:
+        return None
+    lock_file = f"{log_dir}/{CLEANERD_LOCK} (to be removed if its daemon is gone for good)"
+    return lock_file, _named_holds(keeper, log_dir)
 
 
 def _named_holds(keeper: Keeper, log_dir: str) -> list[Hold]:
@@ -111,13 +123,12 @@ class HoldsOfDirectories:
         Raises DirOffline if holds are not known, or would not survive a restart.
         """
         keeper = read_keeper(log_dir)
-        if keeper is not None and keeper.state_dir != self._store.directory:
-            holds = _holds_of(keeper, log_dir)
-            if holds is None:
+        if keeper is not None and keeper.state_id != self._store.id:
+            found = _holds_of(keeper, log_dir)
+            if found is None:
                 _log.warning("holds_not_found", log_dir=log_dir, state_dir=keeper.state_dir)
-            self._take(holds or [], log_dir, keeper)
-        elif keeper is not None and self._store.is_new and not keeper.is_copied:  # the state was lost
-            self._take(_named_holds(keeper, log_dir), log_dir, keeper)
+            else:
+                self._take(found[1], log_dir, keeper)
         self.name(log_dir, lock)
 
     def name(self, log_dir: str, lock: LogDirLock) -> None:
@@ -125,7 +136,8 @@ class HoldsOfDirectories:
         holds = self._states.holds()
         self._known |= {hold.id for hold in holds}
         try:
-            write_keeper(log_dir, lock, self._store.directory, json.dumps(list(map(asdict, holds))))
+            as_json = json.dumps(list(map(asdict, holds)))
+            write_keeper(log_dir, lock, self._store.directory, self._store.id, as_json)
         except DirOffline as error:
             _log.warning("holds_not_named", log_dir=log_dir, reason=str(error))
 
@@ -164,15 +176,13 @@ class HoldsOnDisk:
         keeper, now_ms = read_keeper(log_dir), self._clock.now_ms()
         kept = dict[str, list[Hold]]()
         if keeper is not None:
-            holds = _holds_of(keeper, log_dir)
-            if holds is None:
+            of_keeper = _holds_of(keeper, log_dir)
+            if of_keeper is None:
                 self._warn(
                     f"{log_dir} is a copy: {keeper.state_dir}, the state of the daemon that had the holds of the original, "
                     "does not exist here; no log is held"
                 )
-            is_here = os.path.isdir(keeper.state_dir)
-            lock_file = f"{log_dir}/{CLEANERD_LOCK} (to be removed if its daemon is gone for good)"
-            kept[keeper.state_dir if is_here else lock_file] = holds or []
+            kept |= dict([of_keeper] if of_keeper else [])
         for state_dir in self._state_dirs:
             if state_dir not in kept and not _is_unused(state_dir):
                 kept[state_dir] = kept_holds(state_dir) or []
