@@ -1,7 +1,7 @@
-"""The error tree, sorted by what the handler does.
+"""The error tree, sorted by the handler's reaction.
 
 =================  ============================================================
-class              what the one who catches it does
+class              reaction of the handler
 =================  ============================================================
 `Aborted`          drops the work quietly; log and checkpoint are untouched
 `Retryable`        gives up this attempt and tries again later
@@ -54,7 +54,7 @@ class LockHeld(Retryable):
 
 
 class NoWayIn(Retryable):
-    """A running broker cannot be asked to swap segments; the message gives the reason and what would help."""
+    """A running broker cannot be asked to swap segments; the message gives the reason and a remedy."""
 
 
 MAKE_ROOM = (
@@ -63,7 +63,7 @@ MAKE_ROOM = (
 
 
 class NoSpace(Retryable):
-    """The file system cannot take the peak of this work; nothing was changed. `remedy`: what an operator can do."""
+    """The file system has no room for the peak of this work; nothing was changed. `remedy`: advice for the operator."""
 
     def __init__(self, message: str, remedy: str = MAKE_ROOM) -> None:
         super().__init__(message)
@@ -79,7 +79,7 @@ class LogUncleanable(CleanerdError):
 
 
 class CorruptFile(LogUncleanable):
-    """Bytes on disk are not what the format requires.
+    """Bytes on disk violate the format.
 
     `path` the file, `position` the byte at which it shows, `expected` and `found` in words or numbers.
     """
@@ -97,7 +97,7 @@ class CorruptFile(LogUncleanable):
 
 
 def as_fact(value: object) -> object:
-    """What an error tells, as a number or in words: an exception of a library cannot always cross a process border."""
+    """A detail of an error as a number or text, because exceptions of libraries cannot always be pickled."""
     return value if value is None or type(value) in (str, int) else str(value)
 
 
@@ -179,7 +179,7 @@ _REMEDIES = {
 
 
 def in_words(error: BaseException) -> str:
-    """An exception in a line: what was refused, and where one is known, the limit that refused it."""
+    """An exception in a line: the refused call, and the limit behind the refusal if one is known."""
     if isinstance(error, OSError):
         text = _REMEDIES.get(error.errno or 0) or error.strerror or str(error) or type(error).__name__
         return f"{error.filename}: {text}" if error.filename is not None else text
@@ -224,9 +224,9 @@ def portable(value: _T) -> _T | CleanerdError:
 
 
 def attempt(step: Callable[[], _T], where: str) -> _T | CleanerdError:
-    """As `guarded`, for whoever handles the error last: the traceback of what no code expected goes to `sys.excepthook`.
+    """As `guarded`, at the outermost boundary: the traceback of an unexpected exception goes to `sys.excepthook`.
 
-    That is standard error, or the log of the daemon.
+    That prints it to standard error, or to the log of the daemon.
     """
     found = guarded(step, where)
     if isinstance(found, InternalError):
@@ -235,6 +235,6 @@ def attempt(step: Callable[[], _T], where: str) -> _T | CleanerdError:
 
 
 def report_unexpected(error: InternalError) -> None:
-    """The traceback of what no code expected, where it was met with `guarded`."""
+    """Report the traceback of an unexpected exception that `guarded` has caught."""
     if error.__cause__ is not None:
         sys.excepthook(type(error), error, error.__traceback__)  # with its cause

@@ -1,6 +1,6 @@
 """Numbers as people write and read them: sizes, durations, instants, counts by reason.
 
-What is read: `50MB`, `1.5GiB`, `4096` (bytes); `90s`, `5m`, `2h`, `7d`, `90` (seconds).
+Accepted texts: `50MB`, `1.5GiB`, `4096` (bytes); `90s`, `5m`, `2h`, `7d`, `90` (seconds).
 """
 
 import codecs
@@ -39,7 +39,7 @@ def duration(seconds: float) -> str:
 
 
 def instant(time_ms: int) -> str:
-    """A point in time, in the time zone of the reader; no calendar has what a producer may write into a record."""
+    """A point in time in the local time zone; timestamps outside the calendar, which producers may write, stay numbers."""
     try:
         return datetime.fromtimestamp(time_ms / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError):

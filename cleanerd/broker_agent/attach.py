@@ -58,12 +58,12 @@ class Jvm:
 
     @property
     def tmp(self) -> str:
-        """Its /tmp, where it listens, whatever its java.io.tmpdir is."""
+        """The /tmp that a JVM sees, where it listens even if java.io.tmpdir is another directory."""
         return f"/proc/{self.pid}/root/tmp"
 
     @property
     def remedy(self) -> str:
-        """What has not been tried."""
+        """Advice to the operator, about the ways into the JVM that have not been tried."""
         listener = "" if self.starts_listener else "-XX:+StartAttachListener or "
         return f"start it with {listener}-javaagent:cleanerd-agent.jar"
 
@@ -142,7 +142,7 @@ def _in_file(pid: int, word: str) -> list[str]:
     try:
         with open_regular(f"/proc/{pid}/{place}/{path}", follow_links=True) as fd:
             found = os.read(fd, _ANSWER_MAX).decode(errors="replace").split()
-    except OSError:  # then the JVM says what is the matter when it is asked
+    except OSError:  # the JVM itself reports the reason when it is asked
         return []
     return [f"-XX:{option}" if word.startswith("-XX:Flags=") else option for option in found]
 
@@ -199,7 +199,7 @@ def _connect(jvm: Jvm, clock: Clock, deadline_s: float) -> socket.socket:
 
 
 def check_tmp(jvm: Jvm) -> None:
-    """Raises NoWayIn where a JVM does not listen, and could not, whatever it is asked."""
+    """Raise NoWayIn if a JVM does not listen and cannot start to listen."""
     if not os.path.exists(jvm.socket_path) and not _can_write_to_its_tmp(jvm):
         raise NoWayIn(
             f"the JVM of process {jvm.pid} cannot listen: its /tmp cannot be written: {_WITH_AGENT}, or give it another /tmp"
@@ -245,7 +245,7 @@ def _try_connect(jvm: Jvm) -> socket.socket | None:
 
 
 def peer_of(connected: socket.socket) -> tuple[int, int]:
-    """Pid and user of who listens on a unix socket, as the kernel has kept them; pid 0 if it cannot be seen from here."""
+    """Pid and user of the process that listens on a unix socket; pid 0 if the kernel does not show it here."""
     pid, uid, _ = _PEER.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     return pid, uid
 

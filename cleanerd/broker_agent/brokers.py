@@ -27,8 +27,9 @@ _RETRY_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class BrokerReport:
-    """The broker of a log directory, and what it has answered (`Session.hello`). `reason`: why it cannot be asked to swap,
-    None if it can. Not `is_asked`: nothing is known to be in the way, but the agent was not loaded.
+    """The broker of a log directory, with its answer to `Session.hello`. `reason`: why it cannot swap, None if it can.
+
+    Without `is_asked` no obstacle is known, but the agent has not been loaded.
     """
 
     log_dir: str
@@ -73,7 +74,7 @@ class LiveBrokers:
     def describe_if_live(
         self, log_dir: str, wanted: Iterable[TopicPartition] | None = None
     ) -> tuple[LiveLog, ...] | None:
-        """What the broker that lives in a log directory knows of its logs there, None where none can be asked."""
+        """The live broker's description of its logs in a log directory; None if no broker can be asked."""
         try:
             return describe(self.session(log_dir), log_dir, wanted)
         except (NoWayIn, DirOffline):
@@ -148,7 +149,7 @@ class LiveBrokers:
         return None if logs is None else live_checkpoints(logs, log_dir.checkpoints())
 
     def known_refusal(self, log_dir: str) -> str | None:
-        """As `why_not`, by what is known, without asking. None also before the first try."""
+        """As `why_not`, from the last attempt, without asking again; None also before the first attempt."""
         if self._config().commit_live == "off":
             return _OFF
         return next((reason for (path, _), (_, reason) in self._refused.items() if path == log_dir), None)

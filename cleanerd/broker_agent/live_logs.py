@@ -32,7 +32,7 @@ class LiveSegment:
 
 @dataclass(frozen=True, slots=True)
 class LiveLog:
-    """A log as the broker has it.
+    """The broker's own description of a log.
 
     `directory`: name of the partition directory; of a copy in another log directory, `is_future`, it ends in `-future`.
     A log that the broker has put aside (`-stray`, `-delete`) is none of its logs. `segments` ascend, the last one is active.
@@ -69,14 +69,14 @@ class Rolled:
     active_base_offset: int | None
 
     def error(self, directory: str) -> CleanerdError | None:
-        """What the outcome means for the log in this directory; None: its active segment is empty."""
+        """The error that the outcome stands for, about the log in this directory; None if its active segment is empty."""
         if self.outcome in ("rolled", "unchanged"):
             return None
         return refusal(self.outcome, f"{directory}: not rolled: {self.reason}")
 
 
 def refusal(outcome: str, message: str) -> CleanerdError:
-    """What it means that a broker has not done what it was asked for."""
+    """The error for a request that a broker has not carried out."""
     if outcome == "changed":
         return SourceChanged(message)
     return LockHeld(message) if outcome in ("busy", "later") else LogUncleanable(message)
@@ -154,8 +154,8 @@ def named_log(partition: PartitionDir, tp: TopicPartition) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class RequestQueue:
-    """Requests to produce and to fetch since the start of a broker, and for how long all of them waited in its queue: what
-    clients feel of a busy machine.
+    """Number of produce and fetch requests since the start of a broker, and their total time in its queue: the delay that
+    clients of a busy machine notice.
     """
 
     requests: int = 0

@@ -1,9 +1,9 @@
-"""Where a broker finds the agent's jar and the pipes of a session: in places that both see, and nobody else may write to.
+"""Directories for the agent's jar and the pipes of a session: both processes see them, and no other user may write there.
 
-What is loaded runs as the broker. Its first class is covered by no hash: it is the one that compares. So somebody who could
-exchange the jar, or put his own in the way, would be the broker's user; and one who could exchange a pipe for a link would
-have the broker write to a file of his choice. A log directory to which a group may write (fsGroup in Kubernetes, 2775) is
-such a place, and so is one below it.
+The jar runs as the broker's user, and no hash protects its first class, which compares the hashes. So anybody who could
+replace the jar would act as the broker; anybody who could replace a pipe by a link would have the broker write to a file of
+their choice. A log directory to which a group may write (fsGroup in Kubernetes, 2775) is unsafe in this way, and so are
+directories below it.
 """
 
 import os
@@ -59,7 +59,7 @@ def is_seen(jvm: Jvm, path: str) -> bool:
 
 
 def _is_ours(jvm: Jvm, path: str) -> bool:
-    """What the JVM sees there, and can read if we can, is only root's and its user's to write."""
+    """Whether the JVM sees the path, and only root and its user, who is also ours, may write there."""
     return jvm.uid == os.geteuid() and is_seen(jvm, path) and why_exposed(path, user=jvm.uid) is None
 
 

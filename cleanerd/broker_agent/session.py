@@ -37,7 +37,7 @@ from .meeting import is_seen, jar_for, meeting_place
 
 VERSION = 1
 REQUEST_MAX_BYTES = 4 << 20
-"""What the agent reads; it ends at more."""
+"""Limit of a request in bytes; the agent ends the session at a larger one."""
 _ANSWER_MAX_BYTES = 16 << 20
 _HELLO_S = 30.0
 _LENGTH = struct.Struct(">I")
@@ -146,7 +146,7 @@ class Session:
         return True
 
     def _is_brokers(self, connected: socket.socket, log_dir: str) -> bool:
-        """Whether it is the broker that listens: nothing is said to anybody else who has put a socket there."""
+        """Whether the broker itself listens on the socket; to any other process nothing is sent."""
         pid, uid = peer_of(connected)
         users = {os.geteuid()} if os.geteuid() else {0, os.stat(log_dir).st_uid}
         return pid == self.pid if self.pid else uid in users
@@ -224,7 +224,7 @@ def _pipes(directory: str, token: str, uid: int) -> Iterator[tuple[int, int]]:
 
 
 def _open_pipe(name: str, directory: int, flags: int, uid: int) -> int:
-    """Open a FIFO that was just made, and give it to the user: no other one, whatever has the name by now."""
+    """Open the FIFO that was just made and give it to the user; an entry that has replaced it is not touched."""
     fd = os.open(name, flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     try:
         found = os.fstat(fd)
@@ -244,7 +244,7 @@ def _unlink(name: str, directory: int) -> None:
 
 
 def _sweep(log_dir: str, files: Files, clock: Clock) -> None:
-    """Take away what a session left that was killed while it began."""
+    """Delete files of a session that was killed while it started."""
     for name in files.list_names(log_dir):
         path = f"{log_dir}/{name}"
         if _PIPES.fullmatch(name) and clock.now_ms() - files.stat(path).mtime_ms > _HELLO_S * 2000:

@@ -82,7 +82,7 @@ REFUSAL_CAUSES = (
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """One request. Without groups it only moves the first dirty offset; `checkpoint` is what that was at the planning."""
+    """A request to swap. Without groups it only moves the first dirty offset, which was `checkpoint` at planning time."""
 
     partition: PartitionDir
     topic_partition: TopicPartition
@@ -93,7 +93,7 @@ class Swap:
     moves_checkpoint: bool = True
 
     def by(self, session: Session) -> "Swapped":
-        """Ask the broker. Raises NoWayIn, also when it is not known what became of it; CorruptFile, OSError."""
+        """Send the request to the broker. Raises NoWayIn, also if the outcome is unknown; CorruptFile, OSError."""
         seconds: tuple[float, ...] = ()
         for piece in self._pieces():
             answer = session.ask(piece._request(), _ANSWER_S)
@@ -112,7 +112,7 @@ class Swap:
         )
 
     def _pieces(self) -> Iterator["Swap"]:
-        """What is asked for at a time; the last piece is the whole cleaning as soon as the others are done."""
+        """Split a large request into pieces; the last one moves the first dirty offset."""
         first, count = 0, 0
         for number, group in enumerate(self.groups):
             count += 1 + len(group.sources)
@@ -153,7 +153,7 @@ class Swapped:
     has_cleaner: bool
 
     def error(self) -> CleanerdError | None:
-        """What the outcome means; None: all was done."""
+        """The error that the outcome stands for; None if everything was done."""
         message = f"{self.directory}: {self.reason}"
         if self.outcome == "swapped":
             return None

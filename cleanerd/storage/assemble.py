@@ -39,7 +39,7 @@ def assemble(
     `parts`: paths in offset order, none for an empty segment; `like`: `.log` of the last source; `least_free_bytes` of the
     file system are left free.
 
-    Raises OSError, NoSpace, and SourceChanged for a part that shrinks; what is there then is garbage until `discard_staged`.
+    Raises OSError, NoSpace, and SourceChanged for a part that shrinks; after that, `discard_staged` removes the rest.
     """
     files = partition.files
     log = partition.path_of(_staged(base_offset, FileKind.LOG))

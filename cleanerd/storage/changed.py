@@ -22,7 +22,7 @@ def stamps(files: Files, path: str) -> Mapping[str, FileStat]:
             if _stem(other) == _stem(name):
                 found[other] = files.stat(os.path.join(directory, other))
     except OSError:
-        pass  # what goes meanwhile has changed, too
+        pass  # a file that vanishes meanwhile has changed, too
     return found
 
 

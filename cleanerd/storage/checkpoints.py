@@ -59,7 +59,7 @@ def read_checkpoints(files: Files, log_dir: str) -> Checkpoints:
 
 
 def last_written_ms(files: Files, log_dirs: Iterable[str]) -> int:
-    """When the broker of these log directories wrote what nobody else writes; 0 where nothing shows it."""
+    """The last time in ms when the broker wrote files that only a broker writes; 0 if there are none."""
     signs = [0]
     for log_dir in log_dirs:
         for name in _WRITTEN_BY_BROKERS:

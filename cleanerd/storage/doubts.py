@@ -42,7 +42,7 @@ _OF_BROKERS = frozenset(synonym for key in FORBIDDING for synonym in TOPIC_KEYS[
 
 @dataclass(frozen=True, slots=True)
 class Doubts:
-    """What is not certain: keys of topics, and the values of these broker keys for topics without their own."""
+    """Uncertain settings: keys of topics, and broker keys that are the defaults of topics."""
 
     topics: frozenset[tuple[str, str]] = frozenset()
     defaults: frozenset[str] = frozenset()
@@ -62,7 +62,7 @@ class _Change:
 
 
 class Tail:
-    """Collects what a metadata log says, batch by batch, and what of it may not be certain.
+    """Reads a metadata log batch by batch, and collects changes that the quorum may not have accepted.
 
     `seen_ms`: the timestamp of the last batch. `voters` and `leader` of the last epoch are those that the log names, None
     for none: before kraft.version 1 it has no voters.
@@ -93,11 +93,11 @@ class Tail:
         self._changes.clear()
 
     def created(self, end_offset: int, topic: str, topic_id: UUID) -> None:
-        """A topic came, with whatever policy."""
+        """A topic was created."""
         self._changes.append(_Change(end_offset, _POLICY, topic, topic_id))
 
     def removed(self, end_offset: int, topic: str) -> None:
-        """A topic went."""
+        """A topic was deleted."""
         self._changes.append(_Change(end_offset, _POLICY, topic))
 
     def configured(self, end_offset: int, record: ConfigRecord) -> None:
@@ -115,7 +115,7 @@ class Tail:
         voters: frozenset[int],
         leader: int | None,
     ) -> Doubts:
-        """What is not certain by the rules above; `log_dirs`: of this node. What cannot be read proves nothing."""
+        """The changes that the rules above leave uncertain; `log_dirs`: of this node. An unreadable one proves nothing."""
         holders = voters & {leader, node_id}
         if not self._changes or 2 * len(holders) > len(voters):
             return Doubts()

@@ -1,4 +1,4 @@
-"""Which life of a log this is (KAFKA-631's generation check): a new log has one, and each truncation begins another.
+"""The generation of a log (the check of KAFKA-631): a new log has one, and each truncation begins another.
 
 `cleanerd-generation` in the partition directory holds a random token, and one more word while records are being taken:
 

@@ -20,13 +20,13 @@ from cleanerd.format.txn_index import ENTRY_BYTES, AbortedTxn, parse_txn_index
 
 
 def read_offset_index(files: Files, path: str, base_offset: int) -> OffsetIndex:
-    """The sound entries of an offset index, and its flaw. Raises OSError, also for what is no file."""
+    """The sound entries of an offset index, and its flaw. Raises OSError, also if it is no regular file."""
     data, size_bytes = files.read_to_hole(path)
     return parse_offset_index(data, base_offset, size_bytes)
 
 
 def read_time_index(files: Files, path: str, base_offset: int) -> TimeIndex:
-    """The sound entries of a time index, and its flaw. Raises OSError, also for what is no file."""
+    """The sound entries of a time index, and its flaw. Raises OSError, also if it is no regular file."""
     data, size_bytes = files.read_to_hole(path)
     return parse_time_index(data, base_offset, size_bytes)
 

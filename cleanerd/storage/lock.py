@@ -52,7 +52,7 @@ ATTEMPTS_MAX = 16
 """How often the file may be exchanged under one attempt before it counts as held."""
 
 HOLD_S = 0.1
-"""What one hold of `.lock` is expected to take; it may take twice as long (architecture 2)."""
+"""Expected seconds of one hold of `.lock`; it may take twice as long (architecture 2)."""
 _GIVE_WAY_S = 1.5 * POLL_S
 _SHARE = 3.0
 
@@ -186,7 +186,7 @@ class LogDirLock:
 
     @property
     def is_leased(self) -> bool:
-        """Whether others who open the file wait instead of failing (invariant 7)."""
+        """Whether other processes that open the file wait instead of failing (invariant 7)."""
         assert self._slot is not None, "not entered"
         return self._slot.is_leased
 
@@ -236,7 +236,7 @@ def other_holder(log_dir: str) -> int | None:
 
 
 def probe(log_dir: str, name: str = names.LOCK) -> int | None:
-    """Return who holds the lock, without taking it.
+    """Find the holder of the lock, without taking it.
 
     Returns the pid of the holder; 0 if there is one that the kernel does not name (another container, an
     NFS client); None if the lock is free or the file does not exist, and no broker lost it (invariant 9).
@@ -267,7 +267,7 @@ def _locked_by(path: str) -> int | None:
 
 
 def read_text(log_dir: str, name: str) -> str:
-    """What a lock file holds, whoever has it locked; empty where there is none. Raises `DirOffline`."""
+    """The content of a lock file, also of a locked one; empty if there is no file. Raises `DirOffline`."""
     path = os.path.join(log_dir, name)
     slot = _slot_of(path)
     with slot.mutex:
@@ -348,9 +348,7 @@ def _try_lease(path: str, fd: int) -> bool:
     if os.path.basename(path) != names.LOCK:
         return False
     try:
-        fcntl.fcntl(
-            fd, fcntl.F_SETSIG, signal.SIGURG
-        )  # what the kernel sends by default would end the process
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # the default signal would end the process
     except OSError:  # a sandbox without signals of one's own choice
         return False
     for _ in range(ATTEMPTS_MAX):

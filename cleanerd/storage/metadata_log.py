@@ -194,7 +194,7 @@ def read_metadata(files: Files, directory: str, node_id: int | None = None) -> C
 
 @dataclass(frozen=True, slots=True)
 class Vouched:
-    """How far the metadata log of a stopped node vouches for settings: until when, and what of them is not certain."""
+    """How far the metadata log of a stopped node vouches for settings: until when, and which of them are uncertain."""
 
     until_ms: int
     doubts: Doubts
@@ -243,7 +243,7 @@ def last_appended_ms(files: Files, directory: str) -> int:
 
 
 def _stamp(files: Files, directory: str) -> _Stamp:
-    """Stands for what a metadata log holds. Raises OSError."""
+    """A stamp of a metadata log that changes with its content. Raises OSError."""
     listing = files.list_names(directory)
     bases = bases_of(listing)
     if not bases:
@@ -365,7 +365,7 @@ def snapshot_batches(data: bytes) -> list[Batch]:
 
 
 def _segments_from(offset: int, listing: list[str]) -> list[str]:
-    """Names of the log files that hold `offset` and what follows it, in order."""
+    """Names of the log files from the one with `offset` on, in order."""
     bases = bases_of(listing)
     below = [base for base in bases if base <= offset]
     return [str(SegmentFileName(base, FileKind.LOG)) for base in below[-1:] + bases[len(below) :]]
@@ -436,7 +436,7 @@ def starts_batch(data: bytes | memoryview, position: int, offset: int = names.MA
 
 
 def _replay_batch(image: _Image, path: str, batch: Batch, offset: int) -> None:
-    """Replay what the batch holds from `offset` on."""
+    """Replay the records of a batch from `offset` on."""
     position, header, records = batch
     image.tail.batch(header.leader_epoch, header.max_timestamp_ms, is_control=header.is_control)
     for record in records:

@@ -34,7 +34,7 @@ def why_no_log_dir(files: Files, log_dir: str) -> str | None:
 
 
 def found_instead(files: Files, log_dir: str) -> str | None:
-    """What lies in a directory that is no log directory; None for one that is. Raises OSError if it cannot be listed."""
+    """A description of a directory that is no log directory; None if it is one. Raises OSError if it cannot be listed."""
     listed = files.list_names(log_dir)
     if is_kafka_dir(files, log_dir) or any(_holds_segment(files, log_dir, name) for name in listed):
         return None
@@ -46,7 +46,7 @@ def found_instead(files: Files, log_dir: str) -> str | None:
 
 
 def _other_engine(files: Files, log_dir: str, listed: list[str]) -> str | None:
-    """What else a directory is, by the names in it; None if unknown."""
+    """The kind of a directory that is no log directory, by the names in it; None if unknown."""
     for mark, engine in _MARKS:
         found = next(filter(mark.fullmatch, listed), None)
         if found is not None:

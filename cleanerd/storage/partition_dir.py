@@ -1,4 +1,4 @@
-"""The directory of one partition: what happens to the files in it, by their names."""
+"""The directory of one partition, and the operations on its files by name."""
 
 import contextlib
 import os
@@ -122,7 +122,7 @@ def log_size(partition: PartitionDir) -> tuple[int, int]:
 
 
 def check_no_link(path: str) -> None:
-    """A log belongs to the directory that it lies in, and what a link leads to may be another one's. Raises LogUncleanable.
+    """Raise LogUncleanable for a link: the files behind it may belong to another log directory.
 
     A broker follows links; cleanerd rewrites nothing behind one, neither a partition directory nor a segment (`regular_fd`).
     """

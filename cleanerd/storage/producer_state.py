@@ -1,4 +1,4 @@
-"""What a log knows of its producers: the state behind `.snapshot` and `.txnindex` (spec disk B6, B7, rule A.4).
+"""The state of a log's producers, behind `.snapshot` and `.txnindex` (spec disk B6, B7, rule A.4).
 
 From disk: the newest usable snapshot, then the batches behind it (spec disk D2.7, G).
 
@@ -45,7 +45,7 @@ class ProducerState:
 
     @property
     def entries(self) -> tuple[ProducerEntry, ...]:
-        """All producers, by id: what a snapshot holds."""
+        """All producers by id, as in a snapshot."""
         return tuple(self._entries[producer_id] for producer_id in sorted(self._entries))
 
     @property
@@ -109,7 +109,7 @@ class ProducerState:
         return AbortedTxn(header.producer_id, first_offset, marker.offset, last_stable_offset)
 
     def _entry(self, header: BatchHeader) -> ProducerEntry:
-        """What is known of the producer of this batch under the epoch of this batch."""
+        """The state of this batch's producer under the epoch of this batch."""
         entry = self._entries.get(header.producer_id)
         if entry is None:
             return ProducerEntry(header.producer_id, header.producer_epoch, -1, -1, 0, -1, -1, -1)

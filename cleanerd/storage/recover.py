@@ -1,4 +1,4 @@
-"""Finish or undo what an interrupted commit left. Called with `.lock` held, before anything else is done to a log.
+"""Finish or undo an interrupted commit. Called with `.lock` held, before anything else is done to a log.
 
 1. A truncation that was interrupted counts as ended (`generation`).
 2. If there is anything but live files: fsync the directory. What a killed process renamed may not be on disk yet, and a
@@ -254,7 +254,7 @@ def _adopt_swaps(partition: PartitionDir, bases: range) -> bool:
 
 
 def _unlink(partition: PartitionDir, names: list[SegmentFileName]) -> None:
-    """Unlink, then sync: what is unlinked next goes after these."""
+    """Unlink, then sync, so that later unlinks cannot reach the disk before these."""
     partition.unlink(*names)
     if names:
         partition.sync()

@@ -1,4 +1,4 @@
-"""Replace the content of a small file, whatever happens meanwhile.
+"""Replace the content of a small file; after a crash or power failure it has the old or the new content.
 
 The temporary file is not Kafka's `<name>.tmp`: left behind by another user, that one would keep a broker from writing its
 own (spec disk A7).

@@ -85,7 +85,7 @@ class _State:
     _transaction: list[tuple[_Change, int, bool]] | None = None
 
     def replay(self, batch: Batch, offset: int = 0, *, is_log: bool) -> None:
-        """Apply what the batch holds from `offset` on; `is_log`: not of a snapshot. Raises FormatError."""
+        """Apply the records of a batch from `offset` on; `is_log`: False for a snapshot. Raises FormatError."""
         _, header, records = batch
         self.until_ms = header.max_timestamp_ms
         for record in () if header.is_control else records:
@@ -124,7 +124,7 @@ class _State:
         self.partitions.setdefault(record.topic_id, of_topic)[record.partition] = self._dated(before, after)
 
     def _dated(self, before: _Partition | None, after: _Partition) -> _Partition:
-        """With the time of what was before, where that is still so in what matters."""
+        """The new state, with the time of the old one if no relevant field has changed."""
         if before is None or set(before.replicas) != set(after.replicas):
             return after
         if before.is_settled(self.node_id) != after.is_settled(self.node_id):
@@ -172,7 +172,7 @@ class Replicas:
         self._times_ms: dict[str, int] = {}  # of snapshots
 
     def of(self, topic_id: UUID, partition: int, *, settled_by_ms: int) -> ReplicaFacts | None:
-        """What is known now of a partition, None if it has no replica here.
+        """The state of a partition now; None if it has no replica here.
 
         `settled_by_ms`: from which time on it has to be settled for something to go; an older snapshot may show it.
         Raises CorruptFile, FormatError, OSError if the metadata log cannot be read.
@@ -230,7 +230,7 @@ class Replicas:
         return state, Mark(path, position, head, position + header.size_bytes) if is_same else None
 
     def _read_on(self, mark: Mark | None) -> bool:
-        """Apply what follows the mark; whether all of it was what it should be."""
+        """Apply the batches after the mark; False if one of them is not as expected."""
         assert mark is not None
         try:
             self._mark, batches = mark.read_on()

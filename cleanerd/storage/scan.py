@@ -1,4 +1,4 @@
-"""A partition directory as a frozen snapshot: what lies there, and where its log starts and ends.
+"""A partition directory as a frozen snapshot: its files, and the start and end of its log.
 
 Only names, sizes, times, index tails and the batch headers at the end of the log are read. A live writer may append and
 roll meanwhile: offsets are read before the listing, so the snapshot never claims more than is on disk.
@@ -40,7 +40,7 @@ _INDEX_KINDS = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
 
 @dataclass(frozen=True, slots=True)
 class SegmentOnDisk:
-    """One segment: the identity of its `.log` when it was seen, and what policy needs to know."""
+    """One segment: the identity of its `.log` at the time of the scan, and the facts for policy."""
 
     path: str  # of the `.log`
     identity: FileStat
@@ -321,7 +321,7 @@ def log_end_offset(files: Files, active: SegmentOnDisk, pace: Pace = unpaced) ->
 
 
 def log_end(files: Files, active: SegmentOnDisk, pace: Pace = unpaced) -> tuple[int, int]:
-    """The same, and the byte at which that batch ends: what lies behind it, a log does not have."""
+    """The same, and the byte at which that batch ends, which is the end of the log."""
     start = _last_indexed_batch(files, active)
     found = _end_of_short_tail(active, start)
     if found is not None:

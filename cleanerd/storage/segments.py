@@ -81,7 +81,7 @@ class OpenSegment:
     def batches(self) -> Iterator[LogBatch]:
         """The whole batches from `position` on, which moves with them; stops at a torn tail.
 
-        Raises: `CorruptFile` for what can be no batch (rule 4.37).
+        Raises: `CorruptFile` for bytes that cannot be a batch (rule 4.37).
         """
         want = READ_BYTES
         while True:

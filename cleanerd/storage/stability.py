@@ -87,7 +87,7 @@ def check_aborted(snapshot: PartitionSnapshot, stability: Stability, aborted: It
 
 
 def _newest_usable(files: Files, snapshot: PartitionSnapshot) -> tuple[int, ReplayState]:
-    limit = snapshot.high_watermark  # what a broker has not flushed is replayed: its indexes may lack entries
+    limit = snapshot.high_watermark  # unflushed segments are replayed: their indexes may lack entries
     if snapshot.recovery_point is not None:
         limit = min(limit, max(snapshot.recovery_point, snapshot.segments[0].base_offset))
     for offset in reversed(snapshot.producer_snapshots):

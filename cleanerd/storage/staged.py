@@ -1,4 +1,4 @@
-"""A finished group that waits to be committed: its staged files and the manifest of what they replace.
+"""A finished group that waits for its commit: its staged files, and the manifest that names the sources.
 
 The manifest `<base>.manifest.cleanerd` is written last, after everything it names is on stable storage. So staged files
 without one are leftovers of a crash. All of it may be deleted at any time; the log does not know of it yet.
@@ -42,7 +42,7 @@ class SourceSegment:
 
     @property
     def identity(self) -> FileStat:
-        """What its `.log` must still be at the commit."""
+        """The identity that its `.log` must still have at the commit."""
         return FileStat(self.inode, self.size_bytes, self.mtime_ns)
 
 
@@ -88,7 +88,7 @@ class StagedGroup:
     previous: PreviousGroup | None = None
 
     def __post_init__(self) -> None:
-        """Refuse with ValueError what would make a broker's recovery delete segments behind the group (D4.4)."""
+        """Raise ValueError for a group that would make a broker's recovery delete segments behind it (D4.4)."""
         bases = [source.base_offset for source in self.sources]
         if not bases or bases != sorted(set(bases)) or bases[-1] >= self.next_base_offset:
             raise ValueError(f"sources {bases} do not ascend to below {self.next_base_offset}")
@@ -212,7 +212,7 @@ def read_manifest(partition: PartitionDir, name: SegmentFileName) -> StagedGroup
 
 
 def staged_flaw(partition: PartitionDir, group: StagedGroup) -> str | None:
-    """What is wrong with the staged files of a group, in words; None if they are what was written."""
+    """The first difference between the staged files of a group and its manifest, in words; None if there is none."""
     for kind, size in group.sizes.items():
         try:
             found = partition.stat(group.staged(kind))

@@ -97,9 +97,7 @@ def _is_open_for_writing(path: str) -> bool | None:
     except OSError:
         return None
     try:
-        fcntl.fcntl(
-            fd, fcntl.F_SETSIG, signal.SIGURG
-        )  # what the kernel sends by default would end the process
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # the default signal would end the process
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except OSError as error:
         # NFS 4 and CIFS say EAGAIN of every file of which they have no delegation
@@ -145,7 +143,7 @@ def _is_open_here(fd: int) -> bool:
 
 
 def _holder_of_removed(log_dir: str) -> int | None:
-    """Who holds the lock of a `.lock` that was here and has no name any more."""
+    """The holder of the lock on a `.lock` of this directory that was removed."""
     for pid, inodes in _whole_file_locks().items():
         fds = f"/proc/{pid}/fd"
         try:

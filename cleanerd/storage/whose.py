@@ -1,4 +1,4 @@
-"""Whose a log directory is, by what lies in it: nobody's, a broker's, or a broker's that is damaged (architecture 2).
+"""The owner of a log directory, by its files: nobody, a broker, or a broker whose directory is damaged (architecture 2).
 
 `meta.properties` makes a directory a broker's. Without it, or with one that names no node, whatever else only a broker
 leaves makes it damaged: a partial restore, a volume that is being repaired. Its broker may come back, and nothing says what
@@ -58,7 +58,7 @@ def whose(files: Files, log_dir: str, node: str | None = None, *, thorough: bool
 
 
 def partition_sign(files: Files, log_dir: str, name: str) -> str | None:
-    """What only a broker leaves in the directory of a partition; None where it is not there. Raises OSError."""
+    """The name of a file in a partition directory that only a broker writes; None if there is none. Raises OSError."""
     sign = os.path.join(name, names.PARTITION_METADATA)
     return sign if files.exists(os.path.join(log_dir, sign)) else None
 
