@@ -63,7 +63,7 @@ class Jvm:
 
     @property
     def remedy(self) -> str:
-        """Advice to the operator, about the ways into the JVM that have not been tried."""
+        """The options with which the broker would let the agent in."""
         listener = "" if self.starts_listener else "-XX:+StartAttachListener or "
         return f"start it with {listener}-javaagent:cleanerd-agent.jar"
 

@@ -92,7 +92,7 @@ class IndexPacer:
 
 @dataclass(slots=True)
 class SegmentScan:
-    """A segment by its `.log`: where its batches end, and what its indexes hold up to there.
+    """A segment by its `.log`: the end of its batches, and the entries of its indexes up to there.
 
     `damage` is what stands at `size_bytes` instead of a batch, if anything does.
     """
@@ -227,7 +227,7 @@ def _settle(files: Files, path: str, content: bytearray) -> None:
 
 
 def _write(fd: int, data: bytes) -> None:
-    """All of `data`, however often the kernel takes only part of it."""
+    """Write all of `data`, in several calls if the kernel takes only a part."""
     written = os.write(fd, data)
     while written < len(data):
         written += os.write(fd, data[written:])

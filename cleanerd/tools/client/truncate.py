@@ -55,7 +55,7 @@ from cleanerd.storage.staged import discard_staged
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """What a truncation to `offset` leaves: `active_bytes` of the segment at `active_base`, nothing above."""
+    """The result of a truncation to `offset`: `active_bytes` of the segment at `active_base`, nothing above."""
 
     offset: int
     active_base: int

@@ -65,7 +65,7 @@ LOCK_WAIT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class WriterOptions:
-    """How a log is written.
+    """Options of a writer.
 
     `repair` cuts off the active segment at the first byte that belongs to no whole and undamaged batch. `fsync` makes every
     append and roll durable before it returns. The `.lock` is waited for `lock_wait_s` seconds at most.
@@ -91,7 +91,7 @@ class LogWriter:
 
     `start_offset` is where a new log starts.
 
-    Raises: `BadUsage` for a name that is none, or a size that no segment has; `CorruptFile` for a damaged tail without
+    Raises: `BadUsage` for an invalid name or segment size; `CorruptFile` for a damaged tail without
     `options.repair`, and for a checkpoint that may belong to an earlier log of this name; `LockHeld`; before anything was
     changed. After an `OSError` the writer takes nothing more: open the log again.
     """

@@ -95,7 +95,7 @@ class Traffic:
         return {feed.topic.name: feed.writer.active_base_offset for feed in self._feeds}
 
     def stop(self) -> None:
-        """Stop both threads. Raises what ended one of them early."""
+        """Stop both threads. Raises the error of a thread that ended early."""
         self._stop.set()
         for thread in self._threads:
             thread.result()
@@ -136,7 +136,7 @@ def traffic_process(log_dir: str) -> Iterator[Traffic]:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one read found: newest record of each key, and everything that is not as it must be."""
+    """The result of reading a log: the newest record of each key, and every difference from the truth."""
 
     newest: Mapping[bytes, Record]
     records: int
@@ -164,7 +164,7 @@ def read_and_compare(directory: str, truth: Truth) -> Reading:
 
 
 def _records(directory: str) -> Iterator[Record]:
-    """To the end, then what came after the end meanwhile: for its sake older records may have been cleaned away."""
+    """Records up to the end, then those appended meanwhile: older ones may have been cleaned away because of them."""
     position = 0
     for _ in range(2):
         for record in read_records(directory, isolation="read_committed", start_offset=position):

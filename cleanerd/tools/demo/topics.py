@@ -1,4 +1,4 @@
-"""What the demo writes: three topics, the cooperating writer of each, and the truth about what was committed."""
+"""The demo's three topics, the cooperating writer of each, and the truth about the committed records."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -81,7 +81,7 @@ class Latest:
 
 
 class Truth:
-    """What was committed to one log: noted by its writer, read by any thread."""
+    """The records committed to one log: noted by its writer, read by any thread."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()  # guards what follows
@@ -101,7 +101,7 @@ class Truth:
                 self._latest[record.key] = Latest(record.offset, record.value)
 
     def latest(self) -> dict[bytes, Latest]:
-        """What a read that starts now has to find, by key."""
+        """The records that a read starting now must find, by key."""
         with self._mutex:
             return dict(self._latest)
 
@@ -130,7 +130,7 @@ class Feed:
         return self.writer.directory
 
     def send_batch(self, now_ms: int) -> None:
-        """Append one batch, and end the transaction it belongs to when that has enough of them."""
+        """Append one batch; end its transaction after the planned number of batches."""
         rows = [self.topic.row(self._random, now_ms) for _ in range(self.topic.batch_records)]
         base_offset = self.writer.log_end_offset
         records = [
@@ -166,13 +166,13 @@ class Feed:
         self._open = []
 
     def roll(self, now_ms: int) -> None:
-        """End what is open and start a new segment: everything up to here may be cleaned then."""
+        """End an open transaction and start a new segment, so that everything up to here may be cleaned."""
         if self._open:
             self._end_transaction(now_ms)
         self.writer.roll()
 
     def close(self, now_ms: int) -> None:
-        """End what is open and stop."""
+        """End an open transaction and close the writer."""
         if self._open:
             self._end_transaction(now_ms)
         self.writer.close()

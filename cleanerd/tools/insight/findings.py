@@ -34,7 +34,7 @@ class Severity(StrEnum):
 
 
 class Kind(NamedTuple):
-    """What a code means."""
+    """The meaning of a code."""
 
     severity: Severity
     meaning: str
@@ -147,14 +147,14 @@ KINDS: Mapping[str, Kind] = {
     "not_judged": Kind(_E, "a defect of cleanerd: this log was not checked to the end", "report it"),
     "changed": Kind(_I, "a segment changed again and again while it was read", "verify it again"),
 }  # fmt: skip
-"""Every code with its severity, its meaning and what to do."""
+"""Every code with its severity, meaning and remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong. `position` is a byte of `path`, -1 where there is none.
+    """A defect that was found. `position` is a byte of `path`, -1 if the defect has no place in the file.
 
-    `topic` and `partition` are empty and -1 for what concerns a whole log directory.
+    `topic` and `partition` are empty and -1 for a defect of a whole log directory.
     """
 
     code: str
@@ -168,12 +168,12 @@ class Finding:
 
     @property
     def kind(self) -> Kind:
-        """How bad it is, what it means and what to do."""
+        """Severity, meaning and remedy of the code."""
         return KINDS[self.code]
 
 
 class Judged:
-    """A log directory, a partition or a segment, and what is wrong with it."""
+    """A log directory, a partition or a segment, with its findings."""
 
     __slots__ = ()
     findings: list[Finding]
@@ -191,7 +191,7 @@ class Judged:
 
     @contextlib.contextmanager
     def reading(self, path: str, unreadable: str = "unreadable") -> Iterator[None]:
-        """What cannot be read is a finding, and ends the block; a file that is not there is none."""
+        """A context in which an unreadable file is a finding and ends the block; a missing file is none."""
         try:
             yield
         except FileNotFoundError:
@@ -210,9 +210,9 @@ class Judged:
         *,
         in_writing: bool = False,
     ) -> _T | None:
-        """What is in a small file; None where there is none, or, with a finding, nothing that can be used.
+        """The parsed content of a small file; None if it is missing, or, with a finding, unusable.
 
-        `in_writing`: what makes no sense may be half of a file that a broker is writing, and is no finding.
+        `in_writing`: invalid content is no finding, because a broker may be writing the file.
         """
         with self.reading(path, unreadable or code):
             content = read_small(path, SMALL_BYTES)

@@ -38,7 +38,7 @@ _KIND_CODES = {
 
 @dataclass(slots=True)
 class LogDir(Judged):
-    """A log directory as it was listed, and what is wrong with it. `partitions`: names of their directories."""
+    """A listed log directory, with its findings. `partitions`: names of the partition directories."""
 
     path: str
     facts: DirFacts = field(init=False)
@@ -52,7 +52,7 @@ class LogDir(Judged):
         return self.path, "", -1
 
     def file(self, name: str) -> str:
-        """Path of what lies in it."""
+        """The path of an entry of the directory."""
         return os.path.join(self.path, name)
 
     def chosen(
@@ -65,7 +65,7 @@ class LogDir(Judged):
 
 
 def list_log_dir(log_dir: str) -> LogDir:
-    """Look at the checkpoints, then at the names: what a live broker adds meanwhile is never missed by a checkpoint."""
+    """Read the checkpoints before the names, so that a checkpoint entry never lacks a partition that a live broker adds."""
     found = LogDir(log_dir)
     offsets = {
         name: found.parsed(found.file(name), parse_offset_checkpoint, "checkpoint") or {}
@@ -134,7 +134,7 @@ def _check_entries(found: LogDir) -> None:
 
 
 def compare_log_dirs(log_dirs: Sequence[LogDir], partitions: Iterable[Partition]) -> None:
-    """Add what only shows in several directories: ids that do not belong together, a partition that lies in two."""
+    """Add findings about several directories: ids of different brokers or clusters, a partition that lies in two."""
     _compare_meta([found for found in log_dirs if found.meta is not None])
     twins = _second_copies(log_dirs)
     topics: dict[str, Partition] = {}

@@ -40,7 +40,7 @@ from .segment_check import SegmentReport, SegmentTask
 
 @dataclass(frozen=True, slots=True)
 class DirFacts:
-    """What every partition of a log directory shares; see `SegmentTask`.
+    """Values shared by all partitions of a log directory; see `SegmentTask`.
 
     `is_kafka`: it is a broker's; `is_kraft`: of a cluster whose topics have ids.
     """
@@ -59,7 +59,7 @@ class DirFacts:
 
 @dataclass(slots=True)
 class Partition(Judged):
-    """A partition directory as it was listed, and what is wrong with it so far."""
+    """A listed partition directory, with its findings so far."""
 
     facts: DirFacts
     topic_partition: TopicPartition
@@ -81,7 +81,7 @@ class Partition(Judged):
 
 
 def list_partition(facts: DirFacts, topic_partition: TopicPartition, directory: str) -> Partition:
-    """Look at names and small files of a partition directory. What cannot be read is a finding."""
+    """Check names and small files of a partition directory; an unreadable file is a finding."""
     found = Partition(facts, topic_partition, directory)
     try:
         listed = sorted(os.listdir(directory))
@@ -155,7 +155,7 @@ _KNOWN = {
 
 
 def _judge_name(found: Partition, name: str) -> None:
-    """A name that is no segment's. The broker takes what stands before the first dot for a number (spec disk A6)."""
+    """Check a name that is no segment's; a broker parses the part before the first dot as a number (spec disk A6)."""
     path = found.path(name)
     if name.endswith((".checkpoint", ".checkpoint.deleted", ".checkpoint.part")) and os.path.isfile(path):
         return
@@ -285,7 +285,7 @@ def _look_at_staged(found: Partition, listed: Sequence[str]) -> None:
 
 
 def check_partition(found: Partition, reports: Sequence[SegmentReport]) -> None:
-    """Put together what was read of the segments, ascending; the findings are added to those of the partition.
+    """Combine the reports of the segments, ascending; their findings are added to those of the partition.
 
     The log is the one that the next start makes: a segment that waits to be swapped in takes the place of what it covers.
     """

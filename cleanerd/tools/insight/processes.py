@@ -32,7 +32,7 @@ def answers(
     processes: int | None = None,
     read: ReadProgress | None = None,
 ) -> dict[_Task, _Answer]:
-    """What `function` makes of each task, the largest first; a little work is done right here.
+    """Yield the result of `function` for each task, the largest first; little work is done in this process.
 
     `function` belongs to a module, which can be imported. `killed` answers for a task whose process died, also alone.
     `processes`: as many as there are cores by default. Raises what `function` raises.

@@ -168,7 +168,7 @@ def open_log(
     start_timestamp_ms: int | None = None,
     end_timestamp_ms: int | None = None,
 ) -> LogRange:
-    """What a consumer of this isolation level may read of a partition now, cut to the given bounds.
+    """The range that a consumer of this isolation level may read of a partition now, cut to the given bounds.
 
     A timestamp stands for the offset of the first record that has it or a later one, as Kafka looks it up; where none has,
     for the end. Each bound that is given holds.
@@ -209,9 +209,9 @@ def open_log(
 
 
 def check_watermark(checkpoints: Checkpoints, log_dir: str, tp: TopicPartition) -> None:
-    """Raise `SourceChanged` unless the broker of a log has written down how far it is committed: each few seconds it does.
+    """Raise `SourceChanged` unless the broker of a log has checkpointed its high watermark, as it does every few seconds.
 
-    Of the metadata log it never does, and nothing can be read of it.
+    It never does so for the metadata log, which therefore cannot be read here.
     """
     if tp not in checkpoints.high_watermark and tp.topic != CLUSTER_METADATA_TOPIC:
         path = os.path.join(log_dir, REPLICATION_CHECKPOINT)

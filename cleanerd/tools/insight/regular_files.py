@@ -13,13 +13,13 @@ from cleanerd.kernels.tables import Bytes
 from cleanerd.storage.file_bytes import read_at
 
 SMALL_BYTES = 64 << 20
-"""What a file may have that is no segment and no index: a producer snapshot has 46 bytes a producer."""
+"""Limit in bytes for files that are no segment and no index; a producer snapshot has 46 bytes a producer."""
 
 _SECTOR_BYTES = 4096  # a page: less is never read from a disk
 
 
 def read_around_bad_sectors(fd: int, position: int, size: int) -> Bytes:
-    """`read_at`, with zeros for what the disk cannot read."""
+    """As `read_at`, with zeros for unreadable sectors."""
     try:
         return read_at(fd, position, size)
     except OSError as error:

@@ -73,7 +73,7 @@ class Lost:
 
 @dataclass(slots=True)
 class SalvageReport:
-    """What the copy holds and what it lacks. `open_transactions`: producers whose transaction has lost its end.
+    """The content of the copy, and its losses. `open_transactions`: producers whose transaction has lost its end.
 
     `segments` are the base offsets of the copy. `end_offset` is that of the copy. `log_start_offset` is that of the original
     by the checkpoint of its log directory, 0 without one: the copy holds what lies in the same segment below it, too.
@@ -104,7 +104,7 @@ def salvage(
     segment_bytes_max: int = SEGMENT_MAX_BYTES,
     files: Files | None = None,
 ) -> SalvageReport:
-    """Write what is sound in the partition directory `source` to the new directory `output`.
+    """Copy the sound batches of the partition directory `source` to the new directory `output`.
 
     Raises: `BadUsage` for directories that cannot be meant; `LockHeld` while a process holds the log directory of `source`;
     `OSError` when `output` cannot be written, and nothing of it is left then.
@@ -260,7 +260,7 @@ class _Salvage:
         self._report.end_offset = int(rows["last_offset"][-1]) + 1
 
     def _read_aborted(self, base: int, next_base: int) -> None:
-        """What the original's index has of transactions whose markers are lost.
+        """Entries of the original's index for transactions whose markers are lost.
 
         No CRC covers that index: an entry that names an offset of a batch that is there is either known or wrong. But it
         knows better where an abort began when a marker may be lost before: what that one ended was not aborted.
@@ -348,7 +348,7 @@ class _Salvage:
 
 
 def _parsed(path: str, parse: Callable[[bytes], _T]) -> _T | None:
-    """What is in a small file of the original; None where it cannot be read."""
+    """The parsed content of a small file of the original; None if it cannot be read."""
     try:
         return parse(CarefulFiles().read(path))
     except (FormatError, OSError):

@@ -1,4 +1,4 @@
-"""One segment against its indexes: what `verify` runs in many processes (spec disk B1-B6, C).
+"""Check one segment against its indexes; `verify` does so in many processes (spec disk B1-B6, C).
 
 Only the first wrong entry of an index is reported: nothing after it can be trusted, and one remedy fixes all of it. An
 index that is not settled (of the active segment of a live or killed broker) may be longer than its log was when it was
@@ -92,7 +92,7 @@ class SegmentTask:
 
 @dataclass(slots=True)
 class SegmentReport(Judged):
-    """What was found in a segment. `last_offset` is -1 without a batch.
+    """The findings and facts about a segment. `last_offset` is -1 without a batch.
 
     `events`: of every transaction the first batch of a run, and the markers. `epochs`: (leader epoch, first offset)
     of each run of batches. `is_whole`: no damage hides anything.
@@ -148,7 +148,7 @@ class OffsetIndexCheck:
             self.flaw = FormatError(slot * offset_index.ENTRY_BYTES, NAMED_BATCH, self._index.entry(slot))
 
     def finish(self, log_bytes: int, last_offset: int) -> None:
-        """Judge what points behind the log."""
+        """Judge entries that point behind the end of the log."""
         if self._is_settled:
             self.flaw = self.flaw or self._index.within(log_bytes, last_offset + 1).flaw
 
@@ -183,7 +183,7 @@ class TimeIndexCheck:
         self.largest = int(largest[-1])
 
     def finish(self, log_bytes: int, last_offset: int) -> None:  # noqa: ARG002 - as every index
-        """Judge what lies behind the log or is younger than all of it."""
+        """Judge entries that lie behind the end of the log, or are younger than all of its records."""
         if not self._is_settled:
             return
         behind = np.flatnonzero((self._offsets > last_offset) | (self._timestamps > self.largest))
@@ -211,7 +211,7 @@ IndexCheck = OffsetIndexCheck | TimeIndexCheck
 
 
 def check_segment(task: SegmentTask) -> SegmentReport | None:
-    """Read a segment and its indexes; None when it is gone. What cannot be read is a finding.
+    """Read a segment and its indexes; None if it is gone. An unreadable file is a finding.
 
     That a live broker has another segment than the one that was listed, or gives its files their names, is the only finding.
     """
@@ -251,7 +251,7 @@ def _is_named(task: SegmentTask) -> bool:
 
 
 def defect(error: Exception) -> str:
-    """What to report about an error that should not be, in words."""
+    """The text of an unexpected error."""
     line = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} at {line.name}:{line.lineno}: {error}"
 
@@ -274,7 +274,7 @@ def _check(report: SegmentReport) -> None:
                 _note_batches(report, found)
                 for index in indexes:
                     index.add(found)
-        except BaseException:  # a sector that cannot be read, for one; what was found by then is reported
+        except BaseException:  # such as an unreadable sector; findings so far are reported
             report.is_whole = False
             raise
         finally:
@@ -304,7 +304,7 @@ def _indexes(report: SegmentReport) -> Iterator[IndexCheck]:
 def _read(
     report: SegmentReport, kind: FileKind, missing: str, read: Callable[[Files, str, int], _T]
 ) -> _T | None:
-    """What is in a file of the segment; None where there is none to be read, with a finding `missing`, if any."""
+    """The parsed content of a file of the segment; None if it is missing, with the finding `missing` if that is given."""
     task, path = report.task, report.task.path(kind)
     if missing and kind not in task.kinds and not _comes_or_goes(task, path):
         report.add(missing, path, -1, "a file", "none")

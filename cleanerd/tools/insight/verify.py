@@ -28,7 +28,7 @@ _LISTED_AGAIN_MAX = 2
 
 @dataclass(slots=True)
 class VerifyReport:
-    """What was found, and how much was looked at."""
+    """All findings, and the numbers of files, batches and records that were checked."""
 
     findings: list[Finding] = field(default_factory=list)
     log_dirs: int = 0

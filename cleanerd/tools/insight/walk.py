@@ -57,7 +57,7 @@ _WINDOW_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a walk may read and what may be there.
+    """The limits of a walk: bytes to read, and valid offsets.
 
     Bytes [`start`, `end`) of the file; offsets in [`base_offset`, `limit_offset`); batches that reach `stop_offset` are
     not looked at, and the walk ends before them. The last offset of a head with a wrong CRC is not believed.
@@ -125,7 +125,7 @@ class _Walk:
         self._behind = bounds.start
         self._credit = _CREDIT_BYTES
         self._stopped = False
-        self._wanted_to = 0  # below this position lies what is to be read, whatever heads claim
+        self._wanted_to = 0  # the walk ends here, even if a head claims more
 
     def run(self) -> Iterator[Sound | Damage]:
         size = PIECE_BYTES
@@ -322,7 +322,7 @@ class _Walk:
         return size if self._crc_of(position + covered_at, position + size, crc) == carried else 0
 
     def _affords(self, size: int) -> bool:
-        """Whether so many bytes may be read for what may turn out to be no batch."""
+        """Whether so many bytes may be read although they may be no batch."""
         if size > min(self._credit, BATCH_BYTES_MAX):
             return False
         self._credit -= size

@@ -30,7 +30,7 @@ TYPES: Mapping[str, pa.DataType] = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     HEADERS_TYPE: pa.list_(_HEADER),
 }
-"""Spark's name of a type to what Spark wants in an Arrow batch."""
+"""Arrow types by Spark's names of types."""
 
 
 def batches_of(part: LogRange | None, options: Options, names: Sequence[str]) -> Iterator[pa.RecordBatch]:

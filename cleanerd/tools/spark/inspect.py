@@ -1,4 +1,4 @@
-"""What takes the space of logs: questions to the data source `kafka-segments`, answered by Spark SQL.
+"""Find what takes the space of logs, with Spark SQL over the data source `kafka-segments`.
 
 Of each log its committed records are read up to the last stable offset, once for the keys and once, without keys and values,
 for the batches. Everything is counted, nothing is estimated. Spark sorts and groups, and spills to its scratch directory, so
@@ -24,7 +24,7 @@ from cleanerd.tools.spark import session_of
 from cleanerd.units import key_text
 
 AGES_DAYS = (1, 7, 30, 90, 365)
-"""Upper bounds of the bands of age; what is older is in a band of its own."""
+"""Upper bounds of the bands of age; older records have a band of their own."""
 TOP = 10
 """How many keys of each log, and of each topic, are named."""
 
@@ -80,7 +80,7 @@ def inspect(context: Any, directories: Mapping[str, Sequence[str]], now_ms: int)
 
 
 def reason_of(error: PySparkException) -> str:
-    """Our own error in what Spark makes of it, else its first line."""
+    """Our own error inside an exception of Spark, else the first line of the exception."""
     ours = _ERROR.findall(str(error))
     return str(ours[-1] if ours else str(error).partition("\n")[0])
 

@@ -72,7 +72,7 @@ COLUMN_TYPES: Mapping[str, str] = {
 }
 """Every column and its type in Spark, in the order of Spark's Kafka source; those of a batch begin with `_`."""
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
-"""What there is unless more is asked for."""
+"""The columns without further options."""
 
 _T = TypeVar("_T")
 EARLIEST, LATEST = -2, -1
@@ -171,7 +171,7 @@ class Options:
 
 
 def _candidates(path: str) -> list[str]:
-    """A partition directory, else what lies in a log directory."""
+    """The path itself if it is a partition directory, else the partitions in it."""
     if parse_partition_dir(os.path.basename(path)) is not None and glob.glob(
         os.path.join(glob.escape(path), "*.log")
     ):
@@ -218,7 +218,7 @@ def _named(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _choice(values: Mapping[str, str], name: str, choices: Mapping[str, _T], default: str) -> _T:
-    """What the value of an option, in any case, stands for. Raises `BadUsage` for one that is none of `choices`."""
+    """The meaning of an option's value, in upper or lower case. Raises `BadUsage` unless it is one of `choices`."""
     value = values.get(name, default).lower()
     if value not in choices:
         raise BadUsage(f"option {name}: expected one of {', '.join(choices)}, found {value!r}")

@@ -20,7 +20,7 @@ class KafkaSegments(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format()` takes."""
+        """The name to pass to `format()`."""
         return "kafka-segments"
 
     def schema(self) -> str:
