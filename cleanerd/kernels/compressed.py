@@ -115,15 +115,17 @@ def _expand(raw, batches, begin, wanted, large, lz4, zstd, context, out):
             plain += batch.size
             row += 1
             continue
-        took = np.int64(_ODD)
+        expanded_bytes = np.int64(_ODD)
         if batch.magic == 2 and codec == _LZ4 and lz4 != 0:
-            took = _expand_lz4(lz4, raw, batch.payload_start, batch.payload_end, out, filled)
+            expanded_bytes = _expand_lz4(lz4, raw, batch.payload_start, batch.payload_end, out, filled)
         elif batch.magic == 2 and codec == _ZSTD and zstd != 0:
-            took = _expand_zstd(zstd, context, raw, batch.payload_start, batch.payload_end, out, filled)
-        if took < 0:
+            expanded_bytes = _expand_zstd(
+                zstd, context, raw, batch.payload_start, batch.payload_end, out, filled
+            )
+        if expanded_bytes < 0:
             break
         batch.payload_start = filled
-        filled += took
+        filled += expanded_bytes
         batch.payload_end = filled
         batch.expanded = 1
         row += 1

@@ -100,24 +100,24 @@ def _open_unchanged(source: Source) -> int:
     return fd
 
 
-def read_pieces(source: Source, *, ahead: bool = False, is_last: bool = False) -> Generator[Piece]:
+def read_pieces(source: Source, *, is_first: bool = False, is_last: bool = False) -> Generator[Piece]:
     """Read a source and check structure, CRC of every batch and order of offsets. Raises CorruptFile, SourceChanged.
 
-    `ahead`: this cleaning has not read it yet, so what was cold of it still is. `is_last`: it does not read it again.
+    `is_first`: the first read by this cleaning, so cold pages are still cold. `is_last`: its last read.
     """
     fd = _open_unchanged(source)
     try:
-        yield from pieces_of(fd, source, ahead=ahead)
+        yield from pieces_of(fd, source, is_first=is_first)
     finally:
         if is_last or not source.keeps_cold:
             drop(fd, source.cold)
         os.close(fd)
 
 
-def pieces_of(fd: int, source: Source, *, ahead: bool = False) -> Iterator[Piece]:
+def pieces_of(fd: int, source: Source, *, is_first: bool = False) -> Iterator[Piece]:
     """`read_pieces` of a file that is open already, and may change elsewhere: its identity is not compared."""
     position, size, previous_offset = source.start, PIECE_BYTES, source.min_offset - 1
-    advised = position + PIECE_BYTES if ahead else None
+    advised = position + PIECE_BYTES if is_first else None
     while position < source.end:
         if advised is not None and advised < min(position + _AHEAD_BYTES, source.end):
             if within(

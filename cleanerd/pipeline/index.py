@@ -103,7 +103,7 @@ def index_chunk(work: ChunkWork, log: LogContext, advance: Advance) -> tuple[Chu
     parts = [np.empty((0, 2), np.uint64)]
     buckets = [np.empty(0, np.int32)]
     clean = 0
-    for piece in read_pieces(work.source, ahead=True):
+    for piece in read_pieces(work.source, is_first=True):
         aborted = mark_aborted(piece.batches, log.aborted)
         events = collect_events(piece.raw, piece.batches, aborted, log.context)
 

@@ -97,7 +97,7 @@ def _rewrite(
     removed = np.zeros(len(RecordVerdict), np.int64)
     tally = _PartTally(log.topic_codec if out is None else None)
     codec = log.topic_codec if log.topic_codec is not None and log.topic_codec.is_taken else None
-    for piece in read_pieces(work.source, ahead=not contest.is_read_before, is_last=True):
+    for piece in read_pieces(work.source, is_first=not contest.is_read_before, is_last=True):
         contest.begin(piece)
         aborted = mark_aborted(piece.batches, log.aborted)
 

@@ -82,7 +82,7 @@ def test_only_what_is_not_in_the_page_cache_is_asked_for(
         (((0, 64 << 10), (200 << 10, 500 << 10)), [192 << 10, 320 << 10, 448 << 10]),
     ):
         asked.clear()
-        for _ in read_pieces(replace(source, cold=cold), ahead=True):
+        for _ in read_pieces(replace(source, cold=cold), is_first=True):
             pass
         assert asked == expected
 
