@@ -65,7 +65,7 @@ MAX_BYTES = 67_108_864
 
 
 class HistoryUnreadable(CleanerdError):
-    """What happened is not known: the file cannot be read."""
+    """The history cannot be read from its file."""
 
 
 class Store:
@@ -165,7 +165,7 @@ class Store:
                 self._attempt(_shrink)
 
     def close(self) -> None:
-        """Save what is not saved yet, and let go of the file."""
+        """Save unsaved state and close the file."""
         with self._lock:
             self._save()
             self._disconnect()

@@ -1,4 +1,4 @@
-"""Cleaner threads: N that take whatever is most urgent, and one for reserved topics that have waited too long.
+"""Cleaner threads: N that take the most urgent job, and one for reserved topics that have waited too long.
 
 A thread that dies is started again after a pause that doubles, and counted; Kafka's stay dead (7.16).
 """
@@ -115,7 +115,7 @@ class Worker:
         pause_s = _RESTART_PAUSE_S
         while not self._stopping.is_set():
             began_s = self._clock.monotonic_s()
-            clear_contextvars()  # of what it worked on when it died, which `worker_died` logs
+            clear_contextvars()  # its work at the time of its death, which `worker_died` logs
             bind_contextvars(worker=self.name)
             try:
                 self._loop()
@@ -176,7 +176,7 @@ class Workers:
                 self._workers.append(worker)
 
     def stop(self) -> None:
-        """Stop all of them."""
+        """Stop all threads."""
         for worker in self.all():
             worker.stop()
 

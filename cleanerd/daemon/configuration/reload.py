@@ -22,7 +22,7 @@ from cleanerd.errors import BadConfiguration
 
 
 class ReloadTrigger(Enum):
-    """What asks for a reload."""
+    """The origin of a request to reload."""
 
     FILES = "files changed"
     METADATA = "metadata log changed"
@@ -78,14 +78,14 @@ class Reloader:
         self._clock = clock
         self._lock = threading.Lock()
         self.last: ReloadOutcome | None = None  # None before the first
-        self._rejected: ReloadOutcome | None = None  # what the files hold, as they were last read
+        self._rejected: ReloadOutcome | None = None  # the content of the files, as last read
         self._is_unread = False  # it was the metadata log, too, that could not be read then
         self.last_success_ms = clock.now_ms()
         self._counts = Counter[ReloadStatus]()
 
     @property
     def is_rejected(self) -> bool:
-        """Whether what was read last may not be adopted."""
+        """Whether the files, as last read, were rejected."""
         return self.last is not None and self.last.status is ReloadStatus.REJECTED
 
     def count(self, status: ReloadStatus) -> int:
@@ -125,7 +125,7 @@ class Reloader:
         return self.current.with_metadata(self._read_metadata())
 
     def _try(self, read: Callable[[], Configuration]) -> tuple[ReloadPlan | None, tuple[str, ...]]:
-        """Adopt what `read` returns: the plan, None for nothing to do; or the problems."""
+        """Adopt the configuration that `read` returns; returns the plan (None if nothing changes) or the problems."""
         old = self.current
         try:
             new = read()
@@ -135,7 +135,7 @@ class Reloader:
                 self._apply(plan)
         except BadConfiguration as error:
             problems = tuple(error.problems)
-        except Exception as error:  # noqa: BLE001 - the boundary: the daemon goes on with what it has
+        except Exception as error:  # noqa: BLE001 - the boundary: the daemon keeps its configuration
             problems = (str(error) or repr(error),)
         else:
             return (None if plan.is_empty else plan), ()

@@ -189,7 +189,7 @@ def _identity(path: str) -> tuple[str, int, int, int, int]:
 
 
 def _watch_points(config_file: str | None) -> set[str]:
-    """Directories in which an entry decides what the configuration's paths lead to."""
+    """Directories whose entries decide where the configuration's paths lead."""
     if config_file is None:
         return set()
     any_topic_file = os.path.join(topic_directory(config_file), "any")

@@ -1,4 +1,4 @@
-"""Messages between daemon and engine: plain values, without the weight of what does the work."""
+"""Messages between daemon and engine: plain values that load no compiled code."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

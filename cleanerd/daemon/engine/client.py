@@ -117,7 +117,7 @@ class _Child:
         return self._clock.monotonic_s() - self._beat_s if self._in_spark else 0.0
 
     def _read(self) -> None:
-        """Whatever ends this, nobody waits for an answer that it would have to bring."""
+        """On exit, fail every pending future, so no caller waits for a dead engine."""
         try:
             with contextlib.suppress(EOFError, OSError):
                 while True:
@@ -198,7 +198,7 @@ class Engine:
         self._ids = itertools.count(1)
         self._mutex = threading.Lock()
         self._child: _Child | None = None
-        self._retired: list[_Child] = []  # idle, or of another place; each finishes what it was asked
+        self._retired: list[_Child] = []  # idle, or of another place; each finishes its calls
         self._idle_since_s = clock.monotonic_s()
         self.starts = 0
         self.stalled: str | None = None  # why the last cleaning was ended, until one comes through
@@ -216,7 +216,7 @@ class Engine:
         return results
 
     def examine(self, task: ExamineCall) -> LogResult:
-        """What a cleaning would find; blocks, but needs no Spark session."""
+        """Examine a log as a cleaning would; blocks, but needs no Spark session."""
         result = self._call(task, CallHost())
         assert isinstance(result, LogResult)
         return result

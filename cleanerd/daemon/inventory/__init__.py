@@ -1,1 +1,1 @@
-"""What the daemon knows of its logs: cheap scans, urgency, totals, and the watcher of the directories."""
+"""The daemon's knowledge of its logs: cheap scans, urgency, totals, and the watcher of the directories."""

@@ -100,7 +100,7 @@ class DueLogs:
         visits.unrecorded = visits.offered
 
     def is_unrecorded(self, log: LogId) -> bool:
-        """Whether a cleaning of what is due would only write the checkpoint, as `note_unrecorded` found."""
+        """Whether a cleaning of the log would only write the checkpoint, as `note_unrecorded` found."""
         entry = self._inventory.entry(log)
         if entry is None or entry.visits.unrecorded is None:
             return False
@@ -177,7 +177,7 @@ class DueLogs:
         return [entry for entries in self._inventory.online_entries().values() for entry in entries]
 
     def _due(self, entry: Entry, found: DirtyEstimate | None, now_ms: int) -> tuple[Due | None, object]:
-        """What makes this log due, and what that is based on; nothing that was examined on the same basis."""
+        """The reason why this log is due, and its basis; None if an examination on the same basis found nothing."""
         due, basis = self._offer(entry, found, now_ms)
         if now_ms < entry.visits.examined_until_ms and basis == entry.visits.examined:
             return None, None

@@ -1,4 +1,4 @@
-"""What a directory listing reveals about a log, and how dirty the log can be at most.
+"""Facts about a log from a directory listing, and an upper bound of its dirty part.
 
 What an exact examination adds can only make less of the log cleanable, never more:
 

@@ -1,4 +1,4 @@
-"""Events of the log directories: they make a scan look now instead of at its next turn.
+"""Events of the log directories, which start a scan early.
 
 Nothing depends on them. Every event is only a reason to look, and what is missed (a full queue, a network file system,
 the kernel's limits) is found by the next full scan; `problems` lists where.

@@ -1,4 +1,4 @@
-"""A limit on I/O that follows the brokers: it is as high as keeps the wait of requests in the queue of each below a limit.
+"""A limit on I/O that follows the brokers: lowered while requests wait too long in the queue of one, else raised.
 
 Every two seconds:
 

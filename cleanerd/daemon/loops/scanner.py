@@ -1,4 +1,4 @@
-"""Keeps the inventory up to date: scans at once what the watcher saw change, and everything now and then."""
+"""Keeps the inventory up to date: scans directories with watcher events at once, and all of them periodically."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,14 +44,14 @@ class Scanner:
         self._inventory, self._ownership = conditions.inventory, conditions.ownership
         self._states, self._obstacles = conditions.states, conditions.states.obstacles
         self._scanned_s = -math.inf
-        self._rested_s = -math.inf  # until then what changes is left for one look at all of it
+        self._rested_s = -math.inf  # until then changes wait for one scan of all of them
         self._logged_offline: frozenset[str] = frozenset()
         self._logged_shares: dict[str, object] = {}  # by log directory
         self.bell = Bell()
         self.watcher = LogDirWatcher(log_dirs, self._changed)
 
     def scan(self) -> None:
-        """Scan every log directory, and recover what an interrupted commit has left."""
+        """Scan every log directory, and recover interrupted commits."""
         self._scanned_s = self._conditions.clock.monotonic_s()
         ownership, offline = self._ownership, self._ownership.take(self._log_dirs)
         ownership.observe(self._log_dirs)
@@ -74,12 +74,12 @@ class Scanner:
         self.watcher.follow()
 
     def refresh(self) -> None:
-        """Look only at what was touched."""
+        """Scan only directories with events."""
         self._take_in(self._inventory.scan_touched(self._online()))
         self._moves.remember()
 
     def judge(self, logs: Iterable[LogId]) -> None:
-        """Decide whether these logs are the cluster's at all, and whether what made logs uncleanable is over."""
+        """Decide whether these logs belong to the cluster, and whether uncleanable ones may be tried again."""
         self._judge.judge(logs)
 
     def step(self) -> float:

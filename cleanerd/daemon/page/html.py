@@ -1,4 +1,4 @@
-"""Templates, and what protects viewers from hostile names and errors.
+"""Templates, and the protection of viewers from hostile names and errors.
 
 Everything is escaped, what does not print is replaced, and the policy that goes with each page lets a browser run no script
 and ask for nothing: the style is part of the page, and allowed by its hash.
@@ -43,7 +43,7 @@ def _environment() -> "jinja2.Environment":
     import jinja2  # noqa: PLC0415 - 8 MB
 
     def coded(text: str) -> Markup:
-        """What stands between backticks as code."""
+        """Text with the parts between backticks as code."""
         return Markup(_CODE.sub(r"<code>\1</code>", str(escape(_printable(text)))))  # noqa: S704 - escaped
 
     made = jinja2.Environment(

@@ -25,7 +25,7 @@ PAGE_ROWS = 200
 _SOME = 10
 DAY_MS = 86_400_000
 RANGES = {"24h": DAY_MS, "7d": 7 * DAY_MS, "30d": 30 * DAY_MS}
-"""What a plot may show; the first is the default."""
+"""The ranges of a plot; the first is the default."""
 
 _PARTS = (
     ("clean_bytes", "clean"),
@@ -57,7 +57,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What of the logs is asked for: a part of a name or a glob, a state, an order (`-` reverses it), a page from 1 on."""
+    """A selection of logs: a part of a name or a glob, a state, an order (`-` reverses it), a page from 1 on."""
 
     q: str = ""
     state: str = ""
@@ -65,7 +65,7 @@ class Query:
     page: int = 1
 
     def fields(self, **changed: str | int) -> dict[str, str | int]:
-        """As the query string has them: what is not as usual."""
+        """The fields of the query string: those that differ from their defaults."""
         usual = Query()
         now = {"q": self.q, "state": self.state, "sort": self.sort, "page": self.page, **changed}
         return {name: value for name, value in now.items() if value != getattr(usual, name)}
@@ -95,7 +95,7 @@ _ORDERS: Mapping[str, Callable[[LogView], tuple[object, ...]]] = {
     "since": lambda view: (view.dirty_since_ms if view.dirty_since_ms is not None else _NEVER,),
     "event": lambda view: (-view.last.time_ms if view.last else _NEVER,),
 }
-"""What logs can be sorted by; the largest, worst or oldest first. Names decide between equals."""
+"""Sort orders of logs: the largest, worst or oldest first. Names decide between equals."""
 
 
 def _sorted(views: Iterable[LogView], sort: str) -> list[LogView]:
@@ -225,7 +225,7 @@ def history(
     *,
     is_all: bool,
 ) -> bytes:
-    """What happened in a range of time, as plots and as a list; `is_all`: nothing had to be left out."""
+    """The events of a range of time, as plots and as a list; `is_all`: the list is complete."""
     return render(
         "history.html",
         here="history",

@@ -1,4 +1,4 @@
-"""Plots as geometry: what the template draws as SVG. Times run from left to right, in UTC."""
+"""The geometry of plots, which the template draws as SVG. Times run from left to right, in UTC."""
 
 import math
 from collections import Counter

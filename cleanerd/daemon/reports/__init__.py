@@ -1,1 +1,1 @@
-"""What the daemon reports about its logs: views, explanations, the metrics of a scrape, the line for systemd."""
+"""Reports of the daemon: views, explanations, the metrics of a scrape, the line for systemd."""

@@ -1,4 +1,4 @@
-"""What the control API shows of logs, limits, log directories, holds, reloads and mutes."""
+"""Views for the control API: logs, limits, log directories, holds, reloads and mutes."""
 
 import math
 from collections.abc import Iterable, Iterator

@@ -36,7 +36,7 @@ class Job:
         self.reason: str | None = None
 
     def is_asked_for(self, now_ms: int) -> bool:
-        """Whether somebody may still want to know what became of a job that has ended: who requested it."""
+        """Whether a client may still ask for the outcome of a job that has ended: it was requested."""
         assert self.ended_ms is not None, "it has ended"
         return self.trigger == "request" and now_ms - self.ended_ms < _ASKED_FOR_MS
 

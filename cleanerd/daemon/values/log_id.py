@@ -1,4 +1,4 @@
-"""What the parts of the daemon call a log."""
+"""The identity of a log inside the daemon."""
 
 from dataclasses import dataclass
 from typing import Any

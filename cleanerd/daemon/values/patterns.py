@@ -1,4 +1,4 @@
-"""Which logs a pattern means: one rule for pause, clean, history and every other verb that takes one.
+"""Matching of logs by a pattern: one rule for pause, clean, history and every other verb that takes one.
 
 A pattern is a shell glob on the name of a log, `orders-3`; case matters. One that is not itself the name of a log also
 matches the topic, so that `orders` means every partition of it.

@@ -1,1 +1,1 @@
-"""What the daemon does to logs: scheduling, states, holds, cleanings, commits, retention, deletions, throttle."""
+"""The daemon's work on logs: scheduling, states, holds, cleanings, commits, retention, deletions, throttle."""

@@ -31,7 +31,7 @@ class BrokersCleaner:
             self._is_off.discard(log_dir)
 
     def asked_to_swap(self, log_dir: str, answer: Swapped) -> None:
-        """What the broker that owns the log directory has answered."""
+        """The answer of the broker that owns the log directory."""
         if not answer.has_cleaner:
             self._is_off.add(log_dir)
 

@@ -39,7 +39,7 @@ RETRY_MS = 60_000
 
 @dataclass(slots=True)
 class Deleted:
-    """What one run did. `failures` go on waiting, for `RETRY_MS`."""
+    """The result of one run. Files in `failures` are tried again after `RETRY_MS`."""
 
     files: int = 0
     bytes: int = 0
@@ -80,14 +80,14 @@ class PendingDeletions:
                     self._waiting[path] = found
 
     def adopt(self, directory: str) -> None:
-        """Queue what an earlier process left in a partition directory, due at once.
+        """Queue `.deleted` files that an earlier process left in a partition directory, due at once.
 
         Requires: no other process owns the log directory. Raises OSError.
         """
         self.add(deleted_files(PartitionDir(self._files, directory)), self._clock.now_ms())
 
     def run_due(self, now_ms: int) -> Deleted:
-        """Delete what is due and may be deleted; every file is attempted even if others fail (5.8).
+        """Delete files that are due and may be deleted; every file is attempted even if others fail (5.8).
 
         One that is gone already is no failure.
         """

@@ -102,7 +102,7 @@ class Failures:
         return self._failures.get(log)
 
     def all(self) -> list[Failure]:
-        """All of them."""
+        """All failures."""
         with self._mutex:
             return list(self._failures.values())
 

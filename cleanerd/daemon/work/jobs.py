@@ -14,7 +14,7 @@ from cleanerd.policy.lease_duty import JobSeen
 
 _REMEMBERED = 200
 _OUTCOMES = ("failed", "aborted", SUPERSEDED, "staged", "committed", "unchanged")
-"""What a job of several logs came to: the first of these that any of them did, else skipped."""
+"""The outcome of a job is the first of these that one of its logs had, else skipped."""
 
 
 class Jobs:
@@ -34,7 +34,7 @@ class Jobs:
             return job
 
     def next_requested(self) -> Job | None:
-        """Take the oldest requested job; who takes it starts it, or puts it back with `postpone`."""
+        """Take the oldest requested job; the caller starts it, or puts it back with `postpone`."""
         with self._changed:
             return self._queue.popleft() if self._queue else None
 

@@ -53,7 +53,7 @@ class Judge:
         twice = self._twice(judged)
         unknown: dict[tuple[str, str | None], set[str]] = {}
         for log in judged:
-            # first: what its broker writes meanwhile is found by the next scan
+            # first, so that the next scan finds later writes of the broker
             is_named = self._is_named(log, configuration)
             foreign = attempt(partial(self._why_foreign, log, configuration), log.directory)
             reason = twice.get(log, foreign)

@@ -1,4 +1,4 @@
-"""Holds in the state of a daemon that is not this one: whoever changes a log directory finds them by its lock file.
+"""Holds in the state of another daemon, found through the lock file of the log directory.
 
 =================================================  ==========================================================
 what `.cleanerd.lock` names (`storage.keeper`)     what binds
@@ -132,7 +132,7 @@ class HoldsOfDirectories:
         self.name(log_dir, lock)
 
     def name(self, log_dir: str, lock: LogDirLock) -> None:
-        """Have the lock file of a log directory say what is held now. On a full disk it cannot: cleaning makes room."""
+        """Write the current holds to the lock file of a log directory; on a full disk that fails."""
         holds = self._states.holds()
         self._known |= {hold.id for hold in holds}
         try:
@@ -164,7 +164,7 @@ class HoldsOfDirectories:
 
 
 class HoldsOnDisk:
-    """What binds a one-shot. `state_dirs`: also those, beside the ones that lock files name. `warn` gets what is amiss."""
+    """The holds that bind a one-shot. `state_dirs`: further ones beside those in lock files; `warn` gets warnings."""
 
     def __init__(self, clock: Clock, state_dirs: Iterable[str], warn: Callable[[str], object]) -> None:
         self._clock = clock

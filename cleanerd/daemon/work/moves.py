@@ -32,7 +32,7 @@ class Moves:
             inventory.remember_futures(log_dir, moving)
 
     def remember(self, were_offline: Set[str] = frozenset()) -> None:
-        """Store what the last scan found. In directories that `were_offline`, warn of moves that nobody saw begin."""
+        """Store the moves that the last scan found. In directories that `were_offline`, warn of moves that began unseen."""
         for log_dir in self._log_dirs:
             moving = self._inventory.futures(log_dir)
             if moving == self._moving.get(log_dir, frozenset()):

@@ -21,7 +21,7 @@ class MuteRefused(CleanerdError):
 
 
 class MuteNotKept(CleanerdError):
-    """The state directory cannot be written: a restart would forget what is muted."""
+    """The state directory cannot be written: a restart would forget the mutes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ class Way:
     reason: str | None = None
 
     def __str__(self) -> str:
-        """What becomes of a result."""
+        """The way in which a result takes effect."""
         if self.committed_by == "lock":
             return "it is committed when .lock is free"
         process = f"process {self.pid or 'unknown'}, a running broker,"
@@ -85,7 +85,7 @@ class Ownership:
         self._watching = threading.Lock()  # guards it
         self._mutex = threading.Lock()
         self._locks: dict[str, LogDirLock] = {}
-        self._unrecovered: dict[str, set[str]] = {}  # log directories, with what was recovered there so far
+        self._unrecovered: dict[str, set[str]] = {}  # by log directory, the partitions recovered so far
 
     def at(self, path: str) -> LogDir:
         """A log directory as it is now. Raises OSError, or DirOffline if it is damaged (`storage.whose`)."""
@@ -139,7 +139,7 @@ class Ownership:
         return {log_dir: str(reason) for log_dir, reason in refused.items() if reason is not None}
 
     def name_holds(self) -> None:
-        """Have every directory that is had say what is held now."""
+        """Write the current holds to the lock file of every taken directory."""
         with self._mutex:
             for log_dir, lock in self._locks.items():
                 self.holds.name(log_dir, lock)
@@ -262,13 +262,13 @@ class Ownership:
         return None
 
     def _damaged(self, log_dir: str) -> DirOffline | None:
-        """Why nothing may be done to what can be reached."""
+        """Why nothing may be changed in a directory that can be reached."""
         found = guarded(functools.partial(self.onlooker.look, log_dir, thorough=True), log_dir)
         why = str(found) if isinstance(found, CleanerdError) else found.damage
         if why is None:
             return None
         if log_dir in self._locks:
-            self._unrecovered[log_dir] = set()  # what is mended may be another copy
+            self._unrecovered[log_dir] = set()  # a mended directory may be another copy
         return DirOffline(why)
 
     def _release(self, log_dir: str) -> None:

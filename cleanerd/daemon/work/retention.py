@@ -53,7 +53,7 @@ _log = structlog.get_logger("cleanerd")
 
 
 Passed = Retained | CleanerdError | None
-"""What a pass took from a log, or what went wrong with it."""
+"""The result of a pass over one log: deleted segments, or the error."""
 
 
 def whose_turn(
@@ -102,7 +102,7 @@ class RetentionPasses:
         """
         outcomes: dict[LogId, Passed] = {}
         free = self._undisturbed(logs)
-        # A broker that has stopped may have had to keep what expires by what we know.
+        # A stopped broker may have had to keep records that expire by our configuration.
         if free and not self.refresh():
             for log_dir in {log.log_dir for log in free}:
                 _log.warning("retention_skipped", log_dir=log_dir, reason=UNREAD)
@@ -132,7 +132,7 @@ class RetentionPasses:
         return [log for log in logs if owner(log.log_dir) not in _BROKERS]
 
     def delete_records(self, log: LogId, offset: int) -> Retained:
-        """Delete the records of a log below `offset`; what is being done to the log is stopped before.
+        """Delete the records of a log below `offset`; work in progress on the log is stopped before.
 
         Raises NotTaken, or as `PartitionStates.abort`, for a log that may not be changed now; else as `delete_records`.
         """
@@ -167,7 +167,7 @@ class RetentionPasses:
             self.states.done_deleting([taken])
 
     def preview(self, log: LogId) -> Preview:
-        """What a pass would do to a log, its broker's while that lives, without doing it. Raises CleanerdError."""
+        """Plan a pass over a log, or the pass of its live broker, without carrying it out. Raises CleanerdError."""
         configuration, topic, now_ms = self.configuration(), log.topic_partition.topic, self.clock.now_ms()
         known, is_live = configuration.topic(topic), self.ownership.owner(log.log_dir) is Owner.LIVE_BROKER
 
@@ -210,7 +210,7 @@ class RetentionPasses:
             return log_dir.reset_checkpoint(log.topic_partition, checkpoints)
 
         start = attempt(reset, log.directory)
-        if isinstance(start, int):  # else the next round tries again; whatever is wrong, a cleaning names it
+        if isinstance(start, int):  # else the next round tries again, and a cleaning names the error
             _log.warning("checkpoint_reset", **log.fields(), offset=start)
 
     def _pass(self, logs: Sequence[Taken], configuration: Configuration) -> dict[LogId, Passed]:
@@ -303,5 +303,5 @@ class RetentionPasses:
         self.deletions.add(paths, self.clock.now_ms() + config.file_delete_delay_ms)
 
     def _dispose_left(self, config: TopicConfig, directory: str) -> None:
-        """What had been renamed when it failed; what waits already keeps its time."""
+        """Queue files that were renamed before a failure; files that wait already keep their time."""
         attempt(lambda: self._dispose(config, deleted_files(PartitionDir(self.files, directory))), directory)

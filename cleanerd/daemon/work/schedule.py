@@ -1,4 +1,4 @@
-"""Which job comes next: what was requested, then what is due, small logs of a log directory together."""
+"""The order of jobs: first requested ones, then logs that are due; small logs of a log directory share a job."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

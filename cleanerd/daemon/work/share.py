@@ -1,4 +1,4 @@
-"""What cleanerd does in a log directory, what it leaves to the broker's cleaner, and what would change that.
+"""The division of work between cleanerd and the broker's cleaner in a log directory, and ways to change it.
 
 Beside a broker whose cleaner works, and with the settings as they come, it mostly watches: nobody should have to find out.
 """

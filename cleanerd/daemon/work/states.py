@@ -60,7 +60,7 @@ class LogVanished(Retryable):
 
 @dataclass(slots=True)
 class Obstacles:
-    """What scans found to be in the way, with the reason for each."""
+    """Obstacles that scans have found, each with its reason."""
 
     offline: dict[str, str] = field(default_factory=dict)  # log directories that do not work
     full: dict[str, str] = field(default_factory=dict)  # log directories in which nothing more may be staged
@@ -100,7 +100,7 @@ class PartitionStates:
     def __init__(self, clock: Clock, holds: Iterable[Hold] = ()) -> None:
         self._clock = clock
         self.obstacles = Obstacles()
-        self._changed = threading.Condition()  # guards what follows
+        self._changed = threading.Condition()  # guards the fields below
         self._states: dict[LogId, CleaningState] = {}  # without holds; absent: none
         self._claims: dict[LogId, _Claim] = {}  # only of aborted logs
         self._why_stopped: dict[LogId, str] = {}  # likewise
@@ -147,7 +147,7 @@ class PartitionStates:
             self._each(logs, lambda log: self._finish(log, Call.DONE_DELETING))
 
     def pause_non_compacted(self, logs: Iterable[LogId]) -> list[Taken]:
-        """Take those that have no state, for retention outside of the cleaner; `resume_all` what is returned (1.30)."""
+        """Pause logs without a state, for retention outside the cleaner (1.30); give the result to `resume_all`."""
         return self._take(logs, Call.PAUSE_NON_COMPACTED)
 
     # What clients call
@@ -327,7 +327,7 @@ class PartitionStates:
         return not was_aborted
 
     def _wait_for(self, log: LogId, claim: _Claim, timeout_s: float | None) -> None:
-        """Until the claim is decided. Whatever ends the wait, the log does not stay paused for a caller that left."""
+        """Wait until the claim is decided. If the wait ends in any other way, the log does not stay paused."""
         if self._is_closed:
             self._send_away(log, Aborted("the daemon is stopping"))
         try:

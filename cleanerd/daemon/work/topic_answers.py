@@ -51,7 +51,7 @@ class TopicAnswers:
         self._answered_ms = store.all(ANSWERED, _TIMES.validate_python).get(_KEY, {})  # by topic
         self._times_saved_s = self._asked_s = -math.inf
         self.held = self._holds()
-        """What holds, as of the last `ask`; None as long as nothing was ever answered."""
+        """The answers in force, as of the last `ask`; None before the first answer."""
 
     def ask(self, brokers: LiveBrokers, *, quickly: bool = False) -> None:
         """Ask again; `quickly`: not if that was just done."""
@@ -142,7 +142,7 @@ class ClusterChanges:
         self._is_adopted = True
 
     def take_in(self, *, quickly: bool = False) -> bool:
-        """Adopt what may have come since the last call; False while it cannot be read, or was rejected. Never raises.
+        """Adopt newer answers; False while they cannot be read, or were rejected. Never raises.
 
         `quickly`: as `TopicAnswers.ask`.
         """
@@ -167,7 +167,7 @@ def _rendered(answer: ClusterMetadata) -> dict[str, Any]:
 
 
 def _parsed(state: Mapping[str, Any]) -> ClusterMetadata:
-    """Raises ValueError, TypeError, KeyError for what is no answer."""
+    """Parse an answer. Raises ValueError, TypeError, KeyError if it is none."""
     ids = {topic: None if text is None else parse_uuid(text) for topic, text in dict(state["ids"]).items()}
     own, broker = _CONFIGS.validate_python(state["own"]), _CONFIGS.validate_python(state["broker"])
     return ClusterMetadata(ids, {topic: own[topic] for topic in ids}, broker, is_whole=False)
