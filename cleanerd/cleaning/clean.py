@@ -14,7 +14,7 @@ from cleanerd.cleaning.choose import Candidate, PaceOf
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.plan import CleaningPlan, merge_neighbours, plan_cleaning
 from cleanerd.cleaning.result import CleaningOutcome, CleanRequest, LogResult, Progress
-from cleanerd.cleaning.room import Reservations, Room, no_space
+from cleanerd.cleaning.room import FILES_OF_GROUP, Reservations, Room, no_space
 from cleanerd.cleaning.stage import stage_log
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.env.clock import Clock
@@ -170,7 +170,7 @@ class Cleaner:
         self._release(candidates)
 
     def _release(self, candidates: Sequence[Candidate]) -> None:
-        self._reservations.release(candidate.snapshot.directory for candidate in candidates)
+        self._reservations.release(map(self._directory, candidates))
 
     def count(self, candidates: Sequence[Candidate], *, is_owned: bool = False) -> list[LogResult]:
         """What `write` would come to; writes nothing. Raises what `write` does."""
@@ -179,10 +179,14 @@ class Cleaner:
         self._run(job, None, None, write=False)
         return job.results + [self._outcome(log, "planned", job.watch) for log in job.logs]
 
+    def _directory(self, candidate: Candidate) -> str:
+        """Where its new files go."""
+        return self._request.spare or candidate.snapshot.directory
+
     def _plan_one(self, candidate: Candidate, *, is_owned: bool, drops_staged: bool) -> CleaningPlan:
         config, snapshot = self._request.config, candidate.snapshot
         if drops_staged:
-            discard_staged(PartitionDir(self._files, snapshot.directory))
+            discard_staged(PartitionDir(self._files, self._directory(candidate)))
         waits = is_owned and snapshot.is_kafka and not snapshot.is_reported
         space, ratio = space_of(snapshot.directory), config.staged_min_free_ratio if waits else 0.0
         least_bytes = floor_bytes(space, ratio)
@@ -197,6 +201,7 @@ class Cleaner:
             least_free_bytes=least_bytes,
             in_place=self._session.executor().shares_files,
             waits=waits,
+            directory=self._request.spare,
         )
 
     def _pay(self, read_bytes: int) -> None:
@@ -330,6 +335,7 @@ class Cleaner:
                 max(log.plan.work.least_free_bytes for log, _ in mine),
             )
             is not None
+            or self._request.spare is not None
             or self._lacks_names(mine)
         }
 
@@ -346,10 +352,12 @@ class Cleaner:
         extra = Room.counted(log.plan, counted)
         peak_bytes = needed_bytes = extra.peak_bytes
         room = self._take(log, peak_bytes)
-        if room is None and self._lacks_names([(log, extra)]):
+        if room is None and (self._request.spare or self._lacks_names([(log, extra)])):
             room = peak_bytes
         if room is not None and not log.plan.waits:
             rescues, names = self._request.rescues, names_left(log.plan.work.directory)
+            if self._request.spare is not None:
+                names = min(names, FILES_OF_GROUP)
             chosen = extra.freeing(room, names) if rescues else extra.fitting(groups, room)
             fitting = chosen or groups[:1]
             needed_bytes = extra.peak_of(fitting)
@@ -394,7 +402,7 @@ class Cleaner:
         return candidate.result("failed", None).failed(error).measured(watch)
 
     def _discard(self, candidate: Candidate) -> None:
-        directory = candidate.snapshot.directory
+        directory = self._directory(candidate)
         attempt(lambda: discard_staged(PartitionDir(self._files, directory)), directory)
 
 

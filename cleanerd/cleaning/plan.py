@@ -83,13 +83,15 @@ def plan_cleaning(
     least_free_bytes: int = 0,
     in_place: bool = False,
     waits: bool = False,
+    directory: str | None = None,
 ) -> CleaningPlan:
     """Plan one log. Reads its offset and transaction indexes, and what `cuts` does. Raises CorruptFile, OSError, Aborted.
 
     A damaged offset or time index stops nothing (`storage.index_files`): its group is written again in any case.
 
     `least_free_bytes` of the file system are left free by what is written; `in_place`: see `LogWork`; `waits`: the result
-    will, and its delete horizons are later by that (`policy.staging`).
+    will, and its delete horizons are later by that (`policy.staging`). `directory`: where new files go, None for beside the
+    old ones.
     """
     snapshot, found, config = candidate.snapshot, candidate.range, candidate.config
     end = found.first_uncleanable_offset
@@ -107,7 +109,7 @@ def plan_cleaning(
     )
     work = LogWork(
         topic_partition=snapshot.topic_partition,
-        directory=snapshot.directory,
+        directory=directory or snapshot.directory,
         chunks=tuple(chunks),
         groups=len(groups),
         first_dirty_offset=found.first_dirty_offset,

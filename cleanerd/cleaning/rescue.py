@@ -10,11 +10,14 @@ step  what goes                                                         room tha
       room for a manifest
 (d)   superseded records of compacted logs: of each log first the       a group's new segment, beside the old ones
       groups that free the most for the bytes they need
+(e)   where none of them fits: the one that frees the most, written on  the group's new segment, on the spare
+      another file system, `--spare` (`storage.spare`)
 ====  ================================================================  ===============================================
 
-Each step ends when enough is free. (d) is what `cleanerd clean --force` does, with its checks and its recovery, so a kill or
-a power failure leaves what that leaves; but no floor of free space holds, and tombstones and markers stay: so groups may be
-committed in any order. Beside a live broker (a) to (c) are its own, and it swaps the groups of (d) if it can be asked.
+Each step ends when enough is free; after (e) comes (d) again, which has room now. (d) is what `cleanerd clean --force` does,
+with its checks and its recovery, so a kill or a power failure leaves what that leaves; but no floor of free space holds, and
+tombstones and markers stay: so groups may be committed in any order. Beside a live broker (a) to (c) are its own, and it
+swaps the groups of (d) if it can be asked.
 
 `--yes` is the word of the operator that the cluster has changed no settings since the last sign of life of the broker. All
 else that `Knowledge` asks for holds as ever.
@@ -31,22 +34,26 @@ from typing import Literal
 
 from cleanerd.cleaning.assumed import SETTINGS
 from cleanerd.cleaning.batching import in_jobs
-from cleanerd.cleaning.choose import partitions
+from cleanerd.cleaning.choose import examine_all, partitions
+from cleanerd.cleaning.clean import Cleaner
 from cleanerd.cleaning.foreign import left_alone
 from cleanerd.cleaning.knowledge import Knowledge
 from cleanerd.cleaning.one_shot import clean_once
 from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
 from cleanerd.cleaning.retain import retain_log
+from cleanerd.cleaning.wanted import ConfiguredNow, check_wanted
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.env.space import floor_bytes, names_left, space_of, wait_for_deleted
 from cleanerd.env.trust import open_directory
-from cleanerd.errors import CleanerdError, LockHeld, NoSpace, attempt, guarded
+from cleanerd.errors import CleanerdError, LockHeld, NoSpace, PolicyChanged, SourceChanged, attempt, guarded
 from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.leftovers import bytes_of, delete_leftovers, delete_offset_indexes, leftover_files
 from cleanerd.storage.log_dir import CleanedByAnother, LogDir, Owner
-from cleanerd.storage.partition_dir import check_no_link, log_size
+from cleanerd.storage.partition_dir import PartitionDir, check_no_link, log_size
+from cleanerd.storage.replicas import FollowedReplicas
+from cleanerd.storage.spare import commit_from_spare, interrupted, on_spare, resume
 from cleanerd.storage.staged import manifest_names, staged_bytes
 from cleanerd.units import size
 
@@ -62,7 +69,7 @@ _DELETED_WAIT_S, _POLL_S = 75.0, 1.0
 class Step:
     """A step of a rescue, done or foreseen. `logs`: what it is about. Bytes that it needs before it frees any."""
 
-    name: Literal["leftovers", "retention", "indexes", "compaction"]
+    name: Literal["resumed", "leftovers", "retention", "indexes", "compaction", "spare"]
     logs: str
     needs_bytes: int
     frees_bytes: int
@@ -108,6 +115,7 @@ class Rescue:
         session: LazySpark,
         files: Files,
         until: float,
+        spare: str | None,
     ) -> None:
         self._request = replace(
             request, force=True, rescues=True, assumed=request.assumed | {SETTINGS}, horizons=False
@@ -117,6 +125,8 @@ class Rescue:
         self._session = session
         self._files = files
         self._until = until
+
+        self._spare = spare
 
     def plan(self, path: str) -> Rescued:
         """What `carry_out` would do to a log directory; changes nothing. Raises CleanerdError, OSError."""
@@ -131,16 +141,27 @@ class Rescue:
         free_bytes = found.free_bytes
         for number, step in enumerate(found.steps):
             if step.outcome == "planned" and step.needs_bytes > max(free_bytes, _LEAST_BYTES):
-                found.steps[number] = replace(step, outcome="no_room")
-            elif step.outcome == "planned":
-                free_bytes += step.frees_bytes
+                has_spare = self._spare is not None
+                found.steps[number] = (
+                    replace(step, name="spare") if has_spare else replace(step, outcome="no_room")
+                )
+            free_bytes += step.frees_bytes if found.steps[number].outcome == "planned" else 0
         found.free_bytes_after = free_bytes
+        self._name_spare(found)
         return found
+
+    def _name_spare(self, found: Rescued) -> None:
+        needs = [step.needs_bytes for step in found.steps if step.outcome == "no_room"]
+        if needs and self._spare is None:
+            least = f"with {size(min(needs))} free" if min(needs) else "with some room"
+            found.would_help.insert(0, f"--spare DIR, a directory on another file system {least}")
 
     def carry_out(self, path: str) -> Rescued:
         """Free as much as is wanted in a log directory. Raises CleanedByAnother, CleanerdError, OSError."""
         with _alone(path):
+            resumed = list(self._resumed(path))
             found, log_dir, ours = self._look(path)
+            found.steps += resumed
             if log_dir.owner is not Owner.LIVE_BROKER:
                 found.steps += self._delete_leftovers(log_dir)
                 if not self._is_enough(found):
@@ -151,6 +172,7 @@ class Rescue:
             self._compact(log_dir, ours, found)
             wait_for_deleted()
             found.free_bytes_after = space_of(path).free_bytes
+            self._name_spare(found)
             return found
 
     def _is_enough(self, found: Rescued) -> bool:
@@ -298,9 +320,87 @@ class Rescue:
                     if result.error == NoSpace.__name__ or result.groups_left:
                         refused.add(result.topic_partition)
             left = [tp for tp in left if tp in refused]
-            if left and not self._has_more(log_dir, before):
+            if left and not self._has_more(log_dir, before) and not self._through_spare(log_dir, left, found):
                 break
         found.steps += steps.values()
+
+    def _through_spare(self, log_dir: LogDir, logs: Sequence[TopicPartition], found: Rescued) -> bool:
+        """(e) for the first of these logs of which that frees something; whether it has."""
+        if self._spare is None or log_dir.owner is not Owner.STOPPED_BROKER:
+            return False
+        for tp in logs:
+            before_bytes = log_size(log_dir.partition(tp))[0]
+            result = attempt(partial(self._exchange, log_dir, tp), log_dir.partition(tp).path)
+            freed = before_bytes - log_size(log_dir.partition(tp))[0]
+            if not isinstance(result, CleanerdError) and result.outcome == "staged":
+                found.steps.append(Step("spare", str(tp), result.least_extra_bytes, max(freed, 0), "done"))
+                return True
+            reason = str(result) if isinstance(result, CleanerdError) else result.reason
+            found.steps.append(Step("spare", str(tp), 0, 0, "failed", reason))
+        return False
+
+    def _exchange(self, log_dir: LogDir, tp: TopicPartition) -> LogResult:
+        """Clean the group of a log that frees the most, on the spare, and have it take its place. Raises CleanerdError."""
+        assert self._spare is not None
+        files, configuration, followed = (
+            self._files,
+            self._request.configuration,
+            FollowedReplicas(self._files),
+        )
+        assert configuration is not None
+
+        def is_only_replica(of: LogDir, tp: TopicPartition) -> bool:
+            return Knowledge(of, configuration).is_only_replica(tp, followed)
+
+        spare = on_spare(self._spare, log_dir.path, str(tp))
+        request = replace(
+            self._request,
+            log_dirs=(log_dir.path,),
+            logs=frozenset({tp}),
+            spare=spare,
+            is_only_replica=is_only_replica,
+        )
+        with log_dir.cleaned_by_us():
+            cleaner = Cleaner(request, self._progress, self._clock, files, self._session)
+            (candidate,) = examine_all(log_dir, [tp], request, cleaner.pace_of)
+            if isinstance(candidate, LogResult):
+                return candidate
+            (result,) = cleaner.stage([candidate])
+            if result.outcome == "staged":
+                with log_dir.lock() as lock:
+                    lock.check()
+                    self._check(log_dir, tp, request, candidate.range.first_uncleanable_offset)
+                    commit_from_spare(log_dir.partition(tp), PartitionDir(files, spare))
+        with contextlib.suppress(OSError):
+            files.rmdir(spare)
+        return result
+
+    def _check(self, log_dir: LogDir, tp: TopicPartition, request: CleanRequest, round_end: int) -> None:
+        """Whether the result is still wanted, as `Committer` asks before each commit. Raises CleanerdError."""
+        configuration, around = (
+            ConfiguredNow(request, self._files).now(),
+            log_dir.around([tp], is_live=False),
+        )
+        alone = left_alone(log_dir, [tp], configuration, request.topics, request.assumed, has_begun=True)
+        if tp in alone or tp in around.elsewhere:
+            raise PolicyChanged(f"{log_dir.partition(tp).path}: {alone.get(tp) or around.elsewhere[tp]}")
+        if around.high_watermarks.get(tp, round_end) < round_end:
+            raise SourceChanged(f"{log_dir.partition(tp).path}: its high watermark is below {round_end} now")
+        assert configuration is not None
+        check_wanted(log_dir, tp, configuration.topic(tp.topic), round_end)
+
+    def _resumed(self, path: str) -> Iterator[Step]:
+        """What an earlier (e) has left is ended before anything else is looked at."""
+        log_dir = LogDir.at(self._files, path, self._clock)
+        for tp in partitions(log_dir, self._request):
+            partition = log_dir.partition(tp)
+            if not interrupted(partition):
+                continue
+            with log_dir.lock() as lock:
+                lock.check()
+                error = attempt(partial(resume, partition), partition.path)
+            outcome: Outcome = "done" if error is None else "failed"
+            yield Step("resumed", str(tp), 0, 0, outcome, None if error is None else str(error))
 
     def _has_more(self, log_dir: LogDir, before_bytes: int) -> bool:
         """Whether what was done has freed anything. A live broker takes its time to delete what it has swapped out."""

@@ -242,6 +242,7 @@ class CleanRequest:
     dry_run: bool = False
     rescues: bool = False  # the disk is full (`cleaning.rescue`)
     logs: frozenset[TopicPartition] | None = None  # of these, which it does not name as `topics` does
+    spare: str | None = None  # where the group of one log is staged that frees the most (`storage.spare`)
     jobs_at_once: int = 1  # that share the memory for keys
     configuration: Configuration | None = None
     assumed: frozenset[str] = frozenset()

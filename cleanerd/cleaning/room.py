@@ -26,7 +26,8 @@ from cleanerd.units import size
 
 _BLOCK_BYTES = 4096  # what file systems allocate
 _MANIFEST_BYTES, _SOURCE_BYTES, _EPOCH_BYTES = 1024, 160, 40  # at most: all else, a source, a leader epoch
-_NAMES = 5  # a segment, three indexes, a manifest
+FILES_OF_GROUP = 5
+"""A segment, three indexes, a manifest."""
 _LEGACY_GROWTH_BYTES = 64  # at most, of a message of magic 0 or 1 in magic 2, or a batch in any codec
 
 
@@ -140,7 +141,7 @@ class Room:
     @property
     def names(self) -> int:
         """Files that all groups have together before the first is committed."""
-        return _NAMES * len(self._groups)
+        return FILES_OF_GROUP * len(self._groups)
 
     def freeing(self, room_bytes: int, names: int) -> Sequence[int]:
         """Groups for which there is room, and files, together, first those that free the most for the bytes they need."""
@@ -151,7 +152,7 @@ class Room:
             if frees[number] > 0 and needs[number] <= room_bytes:
                 fitting.append(number)
                 room_bytes -= needs[number]
-        return sorted(fitting[: names // _NAMES])
+        return sorted(fitting[: names // FILES_OF_GROUP])
 
 
 class Reservations:

@@ -30,14 +30,14 @@ def stage_log(
 
     `moves_checkpoint`: False when there are groups to change beside these. `commit_by_ms`: as `StagedGroup` has it.
     """
-    partition, basis = PartitionDir(files, plan.candidate.snapshot.directory), plan.candidate.basis
+    partition, basis = PartitionDir(files, plan.work.directory), plan.candidate.basis
     changed = sorted(rewritten.indexed.changed_groups)
     before: StagedGroup | None = None
     snapshot = plan.candidate.snapshot
     if snapshot.recovery_point is None:
-        _sync_from(partition, plan, plan.work.first_dirty_offset)
+        _sync_from(PartitionDir(files, snapshot.directory), plan, plan.work.first_dirty_offset)
     elif snapshot.unflushed_from is not None:
-        _sync_from(partition, plan, snapshot.unflushed_from)
+        _sync_from(PartitionDir(files, snapshot.directory), plan, snapshot.unflushed_from)
     for number in changed:
         group, parts = plan.groups[number], rewritten.parts.get(number, [])
         first, last = group.sources[0], group.sources[-1]
@@ -59,7 +59,7 @@ def stage_log(
             commit_by_ms=commit_by_ms,
             removes_expired=rewritten.removes_expired,
         )
-        before = write_manifest(partition, staged, before)
+        before = write_manifest(partition, staged, before, last.path)
     discard_parts(partition)
     _leave_cache(plan, frozenset(changed))
     return len(changed)

@@ -68,11 +68,16 @@ _RESCUE = Command(
     (
         "cleanerd rescue --config /etc/kafka/server.properties",
         "cleanerd rescue --config /etc/kafka/server.properties --yes",
-        "cleanerd rescue --config /etc/kafka/server.properties --yes --until 10%",
+        "cleanerd rescue --config /etc/kafka/server.properties --yes --until 10% --spare /mnt/other",
     ),
     configuration=CONFIGURATION,
     arguments=(
         option("--yes", "do it; without it the plan is printed, and nothing changed"),
+        option(
+            "--spare",
+            "a directory on another file system, for a group that has no room beside its old segments",
+            metavar="DIR",
+        ),
         option(
             "--until",
             "stop when this share of the file system is free, such as 20%%; default: 20%%",

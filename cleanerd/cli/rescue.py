@@ -42,7 +42,7 @@ def run(arguments: Namespace, session: LazySpark | None = None) -> int:
     with _session(requests, session) as used, progress_on(sys.stderr) as progress:
         for request in requests:
             until = UNTIL if arguments.until is None else arguments.until
-            rescue = Rescue(request, progress, SystemClock(), used, RealFiles(), until)
+            rescue = Rescue(request, progress, SystemClock(), used, RealFiles(), until, arguments.spare)
             act: Callable[[str], Rescued] = rescue.carry_out if arguments.yes else rescue.plan
             for path in request.log_dirs:
                 done = attempt(partial(act, path), path)
@@ -102,6 +102,6 @@ def _report(found: list[Rescued], arguments: Namespace) -> None:
             )
         if one.free_bytes_after < one.until_bytes:
             for text in one.would_help[:_HELP_MAX]:
-                output.write(f"would help, and is never done here: {text}\n")
+                output.write(f"would help: {text}\n")
     if found and not arguments.yes:
         output.write("nothing was changed; --yes does it\n")

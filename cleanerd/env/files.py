@@ -66,6 +66,7 @@ _CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 _sync_threads = ThreadPoolExecutor(4, thread_name_prefix="cleanerd-sync")
 
+_COPY_BYTES = 8 << 20
 _READ_BYTES = 16 << 10  # at least, of a file that grows; as much memory is taken as is asked for
 READ_MAX_BYTES = 256 << 20
 """Default limit in bytes for reading a whole file: enough for the index of a 1 GiB segment with an entry per batch."""
@@ -275,6 +276,23 @@ class RealFiles:
             left = memoryview(data)
             while left:
                 left = left[os.write(fd, left) :]
+        finally:
+            os.close(fd)
+
+    def copy_in(self, source: str, target: str, like: str) -> None:
+        """Make a new file, as `new_file`, with the content of another one, and compare the two. Not synced."""
+        fd = new_file(target, like)
+        try:
+            with open_regular(source) as reader:
+                while data := os.read(reader, _COPY_BYTES):
+                    left = memoryview(data)
+                    while left:
+                        left = left[os.write(fd, left) :]
+                os.lseek(reader, 0, os.SEEK_SET)
+                os.lseek(fd, 0, os.SEEK_SET)
+                while data := os.read(reader, _COPY_BYTES):
+                    if os.read(fd, len(data)) != data:
+                        raise OSError(errno.EIO, "is not what was copied", target)
         finally:
             os.close(fd)
 

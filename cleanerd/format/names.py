@@ -69,6 +69,8 @@ REPLICATION_CHECKPOINT = "replication-offset-checkpoint"
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Topics that a broker writes for itself, as its clients know them."""
+RESCUE = "run-cleanerd-rescue-again.log"
+"""In a partition directory whose oldest records lie elsewhere (`storage.spare`); no broker loads a log with such a name."""
 GENERATION = "cleanerd-generation"
 """In a partition directory: which life of the log this is (`storage.generation`)."""
 

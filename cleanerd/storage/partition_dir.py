@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from cleanerd.env.files import Files, FileStat
 from cleanerd.errors import CleanerdError, CorruptFile, LogUncleanable, guarded
 from cleanerd.format.names import (
+    RESCUE,
     FileKind,
     SegmentFileName,
     Suffix,
@@ -28,9 +29,15 @@ def bases_of(
 
 def list_segments(files: Files, directory: str) -> list[str]:
     """All names in the directory of a partition. Raises CorruptFile for a segment in digits that are not ASCII: half of the
-    log might have such names; and for another name of which a broker would make a segment.
+    log might have such names; and for another name of which a broker would make a segment. Raises LogUncleanable for a log
+    that is not whole (`spare`).
     """
     listed = files.list_names(directory)
+    if RESCUE in listed:
+        raise LogUncleanable(
+            f"{directory}/{RESCUE}: a rescue was interrupted, and records of this log lie on its --spare: run `cleanerd "
+            "rescue --yes` again, before the broker, which does not start with this file"
+        )
     odd = in_other_digits(listed)
     if odd is not None:
         found = f"the digits of another locale, in which its broker runs ({odd}): cleanerd leaves such logs to their broker"

@@ -126,12 +126,13 @@ _MANIFEST = TypeAdapter(StagedGroup)
 
 
 def write_manifest(
-    partition: PartitionDir, group: StagedGroup, before: StagedGroup | None = None
+    partition: PartitionDir, group: StagedGroup, before: StagedGroup | None = None, like: str | None = None
 ) -> StagedGroup:
     """Declare the staged files of a group complete; returns it as it was written.
 
     `before`: the group declared before this one, if there is any; without it the directory is searched for one.
-    Raises CorruptFile for a damaged manifest of an earlier group, OSError.
+    `like`: the file whose owner it gets, where that is not the first source. Raises CorruptFile for a damaged manifest of an
+    earlier group, OSError.
 
     Requires: each file is written and synced; groups of a cleaning are declared in ascending order.
     """
@@ -142,7 +143,7 @@ def write_manifest(
     linked = replace(group, log_inode=log.inode, previous=previous)
     files, path = partition.files, partition.path_of(group.manifest)
     unfinished = path.removesuffix(_MANIFEST_END) + _UNFINISHED_END
-    source = partition.path_of(group.name(FileKind.LOG, Suffix.LIVE))
+    source = like or partition.path_of(group.name(FileKind.LOG, Suffix.LIVE))
     fields = {"version": _VERSION, **_MANIFEST.dump_python(linked, mode="json")}
     content = json.dumps(fields).encode()
     files.write(

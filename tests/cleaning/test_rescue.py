@@ -23,11 +23,17 @@ RECORDS, KEYS = 12_000, 1_000
 
 
 @contextmanager
-def full(log_dir: Path, size: str = "size=14m") -> Iterator[Path]:
-    """Twelve segments, of which the last one has the newest value of every key, and not a byte more on their disk."""
+def full(log_dir: Path, size: str = "size=14m", *, every: int = 1) -> Iterator[Path]:
+    """Twelve segments, of which the last one has the newest value of every key, and not a byte more on their disk.
+
+    Only of `every` so manyth record; the others have keys of their own, so that every segment keeps most of it.
+    """
     log_dir.mkdir()
     with mounted(log_dir, "-t", "tmpfs", "-o", size, "none"):
-        records = ((b"key %d" % (number % KEYS), os.urandom(900)) for number in range(RECORDS))
+        records = (
+            (b"key %d" % (number % KEYS if number % every == 0 else number + KEYS), os.urandom(900))
+            for number in range(RECORDS)
+        )
         stop_broker(log_dir, {"t": put(log_dir, "t", records, segment_bytes=SEGMENT_BYTES)})
         fill(log_dir)
         yield log_dir
@@ -102,6 +108,39 @@ def test_what_a_start_of_the_broker_would_delete_goes_first(spark: LazySpark, tm
         code, done, _ = run(spark, log_dir, "--yes", "--until=5%")
         assert (code, [step["name"] for step in done["steps"]]) == (0, ["leftovers"])
         assert sorted((log_dir / "t-0").glob("*.log")) == before
+
+
+def test_where_no_group_fits_the_first_one_goes_through_a_spare(spark: LazySpark, tmp_path: Path) -> None:
+    """Every segment keeps more than half of it. From the first exchange on there is room beside the old segments."""
+    spare = tmp_path / "spare"
+    spare.mkdir()
+    with full(tmp_path / "full", every=3) as log_dir:
+        before = newest(log_dir / "t-0")
+        code, done, _ = run(spark, log_dir, "--yes")
+        assert (code, done["is_enough"]) == (1, False)
+        assert "--spare DIR, a directory on another file system with" in done["would_help"][0]
+        assert newest(log_dir / "t-0") == before
+        code, plan, _ = run(spark, log_dir, f"--spare={spare}")
+        assert (code, [step["name"] for step in plan["steps"]]) == (0, ["spare"])
+        code, done, told = run(spark, log_dir, "--yes", f"--spare={spare}")
+        assert (code, done["is_enough"]) == (0, True), (done, told)
+        assert {step["name"]: step["outcome"] for step in done["steps"]} == {
+            "spare": "done",
+            "compaction": "done",
+        }
+        assert newest(log_dir / "t-0") == before
+        assert list(spare.iterdir()) == []
+        assert not list((log_dir / "t-0").glob("*rescue*"))
+
+
+def test_a_spare_on_the_same_disk_is_refused(spark: LazySpark, tmp_path: Path) -> None:
+    with full(tmp_path / "full", every=3) as log_dir:
+        (log_dir.parent / "full" / "spare").mkdir()
+        before = newest(log_dir / "t-0")
+        code, done, _ = run(spark, log_dir, "--yes", f"--spare={log_dir / 'spare'}")
+        assert code == 1
+        assert "expected a directory on another file system" in str(done["steps"])
+        assert newest(log_dir / "t-0") == before
 
 
 def test_a_second_rescue_is_busy(spark: LazySpark, tmp_path: Path) -> None:

@@ -188,6 +188,9 @@ class SimDisk:
         file = self._files[place.names[name]]
         file.content, file.mtime_ns, file.whole = data, self._tick(), 0
 
+    def copy_in(self, source: str, target: str, like: str) -> None:
+        self.write(target, self._file(source).content, like)
+
     def truncate(self, path: str, size_bytes: int) -> None:
         self._record("truncate", path, str(size_bytes))
         file = self._file(path)

@@ -1,0 +1,174 @@
+"""A group that has no room beside its sources at all: written on another file system, the spare, it takes their place.
+
+Called with `.lock` held. `rescue` stands for `run-cleanerd-rescue-again.log` in the partition directory: it names the spare.
+
+====  =====================================================  ==========================================================
+step  what is done                                           what a kill or a power failure after it leaves
+====  =====================================================  ==========================================================
+0     revalidate; the group lies staged on the spare, with   the old log; on the spare what nobody needs
+      its manifest
+1     `rescue` is written under a staged name, synced, and   the old log, which no broker loads: the name is none of a
+      renamed; sync                                          segment, so its start ends with an error that has it
+2     `.log` of the sources is unlinked, ascending, each     a log without its oldest records, which no broker loads and
+      synced                                                 cleanerd leaves alone; they lie on the spare
+3     their indexes and the producer snapshots of all but    the same
+      the first (rule 5.6) are unlinked; sync
+4     the staged files are copied from the spare, synced     the same
+      and compared
+5     `.cleanerd` -> live; sync                              the new log, which no broker loads
+6     `rescue` is unlinked; sync                             the new log; on the spare what nobody needs
+7     the files on the spare are unlinked                    the new log
+====  =====================================================  ==========================================================
+
+ENOSPC or EIO at 1 on either file system leaves the old log: what was written is taken back. From 2 on both leave what a kill
+leaves there, and so does a spare that is full, gone or cannot be read. `resume` goes on from 2, whatever has been done. If
+the spare does not have the group any more, it takes 1 back, provided that all sources are there; else it refuses, and names
+the offsets that only a copy of the spare has. A spare in memory (tmpfs) does not survive a power failure: then what step 2
+has taken is lost, which is the newest value of some keys. The broker says so by not starting.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+
+from cleanerd.env.trust import open_directory
+from cleanerd.errors import CorruptFile, LogUncleanable, SourceChanged
+from cleanerd.format.names import RESCUE, SEGMENT_KINDS, FileKind, SegmentFileName, Suffix
+from cleanerd.policy.commit_plan import epochs_contradiction, segments_contradiction
+
+from .checkpoints import read_leader_epochs
+from .generation import check_generation
+from .partition_dir import PartitionDir
+from .staged import SourceSegment, StagedGroup, discard_staged, live_logs, read_manifests, staged_flaw
+
+_UNFINISHED = f"{RESCUE}{Suffix.STAGED.value}"
+
+
+def commit_from_spare(partition: PartitionDir, spare: PartitionDir) -> StagedGroup:
+    """Steps 0 to 7 for the one group that is staged on the spare; returns it.
+
+    Raises SourceChanged before anything is touched, OSError: `resume` goes on.
+    """
+    (group,) = read_manifests(spare)
+    _revalidate(partition, spare, group)
+    like = partition.path_of(SegmentFileName(group.sources[-1].base_offset, FileKind.LOG))
+    sources = [asdict(source) for source in group.sources]
+    journal = json.dumps({"spare": spare.path, "sources": sources}).encode()
+    unfinished = partition.path_of(_UNFINISHED)
+    try:
+        partition.files.write(unfinished, journal, like)
+        partition.files.fsync(unfinished)
+        partition.files.rename(unfinished, partition.path_of(RESCUE))
+    except OSError:
+        with contextlib.suppress(OSError):
+            partition.unlink_if_there(_UNFINISHED)
+        raise
+    partition.sync()
+    _exchange(partition, spare, group)
+    return group
+
+
+def _revalidate(partition: PartitionDir, spare: PartitionDir, group: StagedGroup) -> None:
+    """As `commit.revalidate`, for a group whose files lie elsewhere."""
+    check_generation(partition, group.generation)
+    bases = [source.base_offset for source in group.sources]
+    reason = (
+        segments_contradiction(
+            bases,
+            live_logs(partition),
+            base_offset=group.base_offset,
+            next_base_offset=group.next_base_offset,
+        )
+        or epochs_contradiction(
+            group.leader_epochs, read_leader_epochs(partition), next_base_offset=group.next_base_offset
+        )
+        or staged_flaw(spare, group)
+        or (
+            None
+            if _sources_left(partition, group.sources) == list(group.sources)
+            else "its sources have changed"
+        )
+    )
+    if reason is not None:
+        raise SourceChanged(f"{partition.path}: {reason}")
+
+
+def _sources_left(partition: PartitionDir, sources: Sequence[SourceSegment]) -> list[SourceSegment]:
+    """Those whose `.log` is still there, as it was read."""
+    found = []
+    for source in sources:
+        log = SegmentFileName(source.base_offset, FileKind.LOG)
+        if partition.exists(log) and SourceSegment.of(source.base_offset, partition.stat(log)) == source:
+            found.append(source)
+    return found
+
+
+def _exchange(partition: PartitionDir, spare: PartitionDir, group: StagedGroup) -> None:
+    """Steps 2 to 7, from wherever an earlier attempt stopped."""
+    for source in _sources_left(partition, group.sources):
+        partition.unlink(SegmentFileName(source.base_offset, FileKind.LOG))
+        partition.sync()
+    for source in group.sources:
+        is_first = source.base_offset == group.base_offset
+        for kind in SEGMENT_KINDS[1:] if is_first else (*SEGMENT_KINDS[1:], FileKind.PRODUCER_SNAPSHOT):
+            partition.unlink_if_there(SegmentFileName(source.base_offset, kind))
+    partition.sync()
+    files, like = partition.files, partition.path_of(RESCUE)
+    for kind in group.sizes:
+        target = partition.path_of(group.staged(kind))
+        files.copy_in(spare.path_of(group.staged(kind)), target, like)
+        files.set_mtime_ns(target, group.log_mtime_ns)
+        files.fsync(target)
+    for kind in group.sizes:
+        partition.rename(group.staged(kind), group.name(kind, Suffix.LIVE))
+    partition.sync()
+    partition.unlink(RESCUE)
+    partition.sync()
+    discard_staged(spare)
+
+
+def interrupted(partition: PartitionDir) -> bool:
+    """Whether a rescue through a spare was interrupted in this partition directory. Raises OSError."""
+    return partition.files.exists(partition.path_of(RESCUE))
+
+
+def resume(partition: PartitionDir) -> None:
+    """Go on with what `interrupted` has found. Raises LogUncleanable where the spare does not have it; OSError."""
+    journal = partition.path_of(RESCUE)
+    try:
+        fields = json.loads(partition.files.read(journal))
+        spare = PartitionDir(partition.files, str(fields["spare"]))
+        sources = [SourceSegment(**source) for source in fields["sources"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptFile(journal, 0, "the journal of a rescue", repr(error)) from error
+    for group in _declared(spare):
+        if list(group.sources) == sources and staged_flaw(spare, group) is None:
+            _exchange(partition, spare, group)
+            return
+    if _sources_left(partition, sources) != sources:
+        raise LogUncleanable(
+            f"{partition.path}: a rescue was interrupted, and {spare.path} does not have its group, from offset "
+            f"{sources[0].base_offset} on: mount the spare again and run rescue again. If it is lost, so are the newest "
+            f"values that it had: without {journal} the broker starts with what is left"
+        )
+    partition.unlink(RESCUE)
+    partition.sync()
+
+
+def _declared(spare: PartitionDir) -> Iterator[StagedGroup]:
+    """What is declared there; nothing where that cannot be read."""
+    with contextlib.suppress(OSError, CorruptFile):
+        yield from read_manifests(spare)
+
+
+def on_spare(spare: str, log_dir: str, name: str) -> str:
+    """The directory on the spare for a partition directory; made if it is not there. Raises OSError, LogUncleanable."""
+    if os.stat(spare).st_dev == os.stat(log_dir).st_dev:
+        raise LogUncleanable(
+            f"--spare {spare}: expected a directory on another file system, found one on that of {log_dir}"
+        )
+    with open_directory(spare) as place, contextlib.suppress(FileExistsError):
+        os.mkdir(name, 0o700, dir_fd=place)
+    return os.path.join(os.path.abspath(spare), name)

@@ -1,0 +1,155 @@
+"""A group that was written on another file system takes the place of its sources (`storage.spare`): stopped at each
+operation on a disk in memory with two file systems, by a kill, a power failure and an error; and what goes on from there.
+"""
+
+import errno
+import itertools
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from cleanerd.errors import LogUncleanable, SourceChanged
+from cleanerd.format.names import RESCUE, FileKind, SegmentFileName
+from cleanerd.storage.partition_dir import PartitionDir
+from cleanerd.storage.spare import commit_from_spare, interrupted, resume
+from cleanerd.storage.staged import SourceSegment, StagedGroup, write_manifest
+from tests.sim.disk import SimDisk
+from tests.storage.crashes import killed
+
+LOG, SPARE = "/log/t-0", "/spare/t-0"
+BASES, NEXT = (0, 10), 20
+KINDS = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
+NEW = {kind: b"new " + kind.value.encode() for kind in KINDS}
+
+
+def full_disk() -> SimDisk:
+    """Two sources, the segment behind them, and what is to replace them staged on the spare."""
+    disk = SimDisk()
+    for directory in (LOG, SPARE):
+        disk.mkdir(directory)
+    for base, kind in itertools.product((*BASES, NEXT), (*KINDS, FileKind.PRODUCER_SNAPSHOT)):
+        disk.put(f"{LOG}/{SegmentFileName(base, kind)}", f"{kind.value} of {base}".encode())
+    log, spare = PartitionDir(disk, LOG), PartitionDir(disk, SPARE)
+    sources = [SourceSegment.of(base, log.stat(SegmentFileName(base, FileKind.LOG))) for base in BASES]
+    group = StagedGroup(
+        sources=tuple(sources), next_base_offset=NEXT, round_end=NEXT, sizes={kind: len(NEW[kind]) for kind in KINDS},
+        log_mtime_ns=sources[-1].mtime_ns, last_offset=15, leader_epochs=(), is_last=True, moves_checkpoint=False,
+    )  # fmt: skip
+    for kind in KINDS:
+        disk.put(spare.path_of(group.staged(kind)), NEW[kind])
+        disk.set_mtime_ns(spare.path_of(group.staged(kind)), group.log_mtime_ns)
+    write_manifest(spare, group, like=log.path_of(SegmentFileName(0, FileKind.LOG)))
+    disk.restart()
+    return disk
+
+
+def commit(disk: SimDisk) -> None:
+    commit_from_spare(PartitionDir(disk, LOG), PartitionDir(disk, SPARE))
+
+
+def old_log(disk: SimDisk) -> bool:
+    """All that was there, and nothing that keeps a broker from loading it."""
+    before, found = full_disk().listing(LOG), disk.listing(LOG)
+    return before.items() <= found.items() and set(found) - set(before) <= {f"{RESCUE}.cleanerd"}
+
+
+def new_log(disk: SimDisk) -> bool:
+    found = {
+        name: content for name, content in disk.listing(LOG).items() if not name.startswith(f"{NEXT:020}")
+    }
+    expected = {str(SegmentFileName(0, kind)): NEW[kind] for kind in KINDS}
+    return found == expected | {f"{0:020}.snapshot": b".snapshot of 0"}
+
+
+def switched_off(disk: SimDisk) -> Iterator[SimDisk]:
+    """What a power cut may leave of both file systems."""
+    for on_log, on_spare in itertools.product(disk.power_cuts(LOG), disk.power_cuts(SPARE, 1)):
+        copy = disk.copy()
+        copy.power_cut(LOG, on_log, seed=len(on_log))
+        copy.power_cut(SPARE, on_spare, seed=len(on_spare))
+        yield copy
+
+
+def assert_ends_well(disk: SimDisk) -> None:
+    """A broker that starts now has all of the old log, or all of the new one, or does not start; the next rescue ends it."""
+    log = PartitionDir(disk, LOG)
+    if interrupted(log):
+        with pytest.raises(LogUncleanable, match="a rescue was interrupted"):
+            log.names()  # whoever else comes leaves it alone
+        resume(log)
+        resume_again = not interrupted(log)
+        assert resume_again
+    assert old_log(disk) or new_log(disk), disk.listing(LOG)
+
+
+def test_whenever_it_is_killed_the_log_is_old_or_new_or_no_broker_loads_it() -> None:
+    ends = [new_log(disk) for disk in killed(full_disk(), commit) if not assert_ends_well(disk)]
+    assert ends[0] is False
+    assert ends[-1] is True
+
+
+def test_whatever_a_power_failure_leaves_is_ended_by_the_next_rescue() -> None:
+    for stopped in killed(full_disk(), commit):
+        for disk in switched_off(stopped):
+            assert_ends_well(disk)
+
+
+def test_a_rescue_that_is_killed_while_it_goes_on_is_gone_on_with() -> None:
+    for stopped in killed(full_disk(), commit):
+        if interrupted(PartitionDir(stopped, LOG)):
+            stopped.restart()
+            for again in killed(stopped, lambda disk: resume(PartitionDir(disk, LOG))):
+                assert_ends_well(again)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_an_error_at_any_operation_on_either_file_system_is_what_a_kill_is(number: int) -> None:
+    """Before the first source goes, what was written is taken back."""
+    count = sum(1 for _ in killed(full_disk(), commit)) - 1
+    for failing in range(count):
+        disk, seen = full_disk(), itertools.count()
+
+        def record(real: Any, *operation: str, _seen: Any = seen, _failing: int = failing) -> None:
+            if next(_seen) == _failing:
+                raise OSError(number, "injected", operation[1])
+            real(*operation)
+
+        disk._record = partial(record, disk._record)  # type: ignore[method-assign]
+        with pytest.raises(OSError, match="injected"):
+            commit(disk)
+        del disk._record
+        assert old_log(disk) or interrupted(PartitionDir(disk, LOG)) or new_log(disk)
+        assert_ends_well(disk)
+
+
+def test_where_the_spare_is_lost_only_what_is_whole_is_given_back() -> None:
+    """A spare in memory after a power failure: the broker must not start with half a log, and the operator is told."""
+    given_back, refused = 0, 0
+    for disk in killed(full_disk(), commit):
+        log = PartitionDir(disk, LOG)
+        if not interrupted(log):
+            continue
+        for name in disk.list_names(SPARE):
+            disk.unlink(f"{SPARE}/{name}")
+        if disk.exists(f"{LOG}/{0:020}.log") and disk.exists(f"{LOG}/{10:020}.log"):
+            resume(log)
+            assert old_log(disk)
+            given_back += 1
+        else:
+            with pytest.raises(LogUncleanable, match="does not have its group, from offset 0 on"):
+                resume(log)
+            assert interrupted(log)
+            refused += 1
+    assert given_back
+    assert refused
+
+
+def test_a_log_that_has_changed_since_is_not_touched() -> None:
+    disk = full_disk()
+    disk.fill(f"{LOG}/{10:020}.log", b"appended")
+    before = disk.listing(LOG)
+    with pytest.raises(SourceChanged, match="its sources have changed"):
+        commit(disk)
+    assert disk.listing(LOG) == before
