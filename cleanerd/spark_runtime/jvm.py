@@ -138,9 +138,10 @@ class Jvm:
         with contextlib.suppress(Exception):  # it never started, or has ended
             self._gateway.result(_KILLED_S).shutdown()
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+            with contextlib.suppress(OSError):  # a sandbox may refuse even that: it ends with its input, too
+                self._process.kill()
             self._process.stdin.close()  # type: ignore[union-attr] # a pipe
+            self._process.wait()
         self.forget()
         if self._archive is not None:
             self._archive.drop()

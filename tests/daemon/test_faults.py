@@ -46,7 +46,7 @@ from tests.daemon.tracing import (
 from tests.spark_runtime.standalone import standalone
 from tests.storage.ext4 import Ext4
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
 
 big = test_at_work.log_dir
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.daemon.processes import DaemonProcess
 from tests.operate.tools import need
 
-PATIENCE_S = 300
+PATIENCE_S = 600  # a JVM below strace, on a busy machine, may need a second start
 STAGED_KINDS = (".log", ".index", ".timeindex", ".part")
 RENAMES = "rename,renameat,renameat2"
 SYNCS = "fsync,fdatasync"
