@@ -318,7 +318,9 @@ class Disk:
         self.before("look", path)
         free = self.free_bytes(path) // _BLOCK_BYTES
         blocks = self.systems.room(path).capacity_bytes // _BLOCK_BYTES
-        return types.SimpleNamespace(f_blocks=blocks, f_frsize=_BLOCK_BYTES, f_bavail=free, f_bfree=free)
+        return types.SimpleNamespace(
+            f_blocks=blocks, f_frsize=_BLOCK_BYTES, f_bavail=free, f_bfree=free, f_files=0
+        )
 
     def _open_file(self, file: Any, mode: str = "r", buffering: int = -1, *more: Any, **options: Any) -> Any:
         """`open`: what writes does so through the functions above."""
