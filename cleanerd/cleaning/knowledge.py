@@ -224,7 +224,7 @@ class Knowledge:
         return None if vouched is None else self._why_too_old(vouched)
 
     def _why_too_old(self, vouched: Vouched) -> str | None:
-        if latest_ms(self.log_dir.clock) - vouched.until_ms <= KNOWN_FOR_MS:
+        if not self._is_long_ago(vouched.until_ms):
             return None
         return (
             f"the broker of {self.log_dir.path} is down or cut off from its controllers, and its last sign of life was at "
@@ -299,8 +299,11 @@ class Knowledge:
 
     def _hears_nothing(self, metadata: ClusterMetadata) -> bool:
         """Whether a running broker has no news from its controllers: one that starts without them, or is cut off."""
-        written_ms = last_appended_ms(self.log_dir.files, metadata.directory)
-        return latest_ms(self.log_dir.clock) - written_ms > KNOWN_FOR_MS
+        return self._is_long_ago(last_appended_ms(self.log_dir.files, metadata.directory))
+
+    def _is_long_ago(self, at_ms: int) -> bool:
+        """Or in the future, as far: the clock was set back, and nobody knows how much time has passed."""
+        return abs(latest_ms(self.log_dir.clock) - at_ms) > KNOWN_FOR_MS
 
     def _why_not_loaded(self, topic: str) -> str | None:
         """Why the broker may be unable to load a log that was cleaned; None: it can, or an operator wants it cleaned."""

@@ -192,6 +192,13 @@ def test_an_earlier_time_makes_nothing_younger(stopped: Stopped) -> None:
     assert "last sign of life" in str(stopped.why(long_ago_ms))
 
 
+def test_a_clock_that_was_set_back_makes_nothing_younger(tmp_path: Path) -> None:
+    """A machine that was off for days, and knows the time no more: how long its broker has been down is not known."""
+    stopped = Stopped(tmp_path / "logs")
+    stopped.write_metadata(NOW_MS + HOUR_MS)
+    assert "last sign of life" in str(stopped.why(NOW_MS))
+
+
 def test_what_lets_work_begin_later(stopped: Stopped) -> None:
     late_ms = NOW_MS + HOUR_MS
     assert stopped.why(late_ms, SETTINGS) is None
