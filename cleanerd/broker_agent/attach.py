@@ -53,7 +53,7 @@ class Jvm:
 
     @property
     def socket_path(self) -> str:
-        """Where it listens, through its own root."""
+        """Path of the socket on which the JVM listens, through its own root."""
         return f"{self.tmp}/.java_pid{self.inner_pid}"
 
     @property
@@ -120,7 +120,7 @@ def _check_user(pid: int, status: dict[str, str]) -> None:
 
 
 def _options(pid: int) -> set[str]:
-    """Of the command line, and of the variables from which a JVM takes more."""
+    """Options of a JVM: from its command line, and from the variables that add to it."""
     with open(f"/proc/{pid}/cmdline", "rb") as file:
         words = file.read().decode(errors="replace").split("\0")
     words += [option for word in words for option in _in_file(pid, word)]
@@ -207,7 +207,7 @@ def check_tmp(jvm: Jvm) -> None:
 
 
 def _can_write_to_its_tmp(jvm: Jvm) -> bool:
-    """As far as one can see: not where there is none, it is read-only, or its bits keep the JVM's user out."""
+    """Whether the JVM's /tmp looks writable for it: it exists, is not read-only, and its mode admits the JVM's user."""
     try:
         found = os.stat(jvm.tmp)
     except FileNotFoundError:
@@ -251,7 +251,7 @@ def peer_of(connected: socket.socket) -> tuple[int, int]:
 
 
 def _of_another(jvm: Jvm) -> str:
-    """Whose socket lies where the JVM should listen, in words; empty if it is its own, or none."""
+    """The foreign owner of a socket at the JVM's path, in words; empty if the JVM owns it or there is none."""
     try:
         found = os.lstat(jvm.socket_path)
     except OSError:

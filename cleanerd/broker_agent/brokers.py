@@ -163,7 +163,7 @@ class LiveBrokers:
             session.close()
 
     def _open(self, log_dir: str, pid: int) -> Session:
-        """In the turn of this broker. Sessions whose processes have ended go, with their turns."""
+        """Open a session, in the turn of this broker; drops sessions and turns of ended processes."""
         with self._mutex:
             ended = [key for key in self._sessions if key == (pid or log_dir) or not _runs(key)]
             left = [self._sessions.pop(key) for key in ended]

@@ -10,7 +10,7 @@ from cleanerd.errors import NoWayIn
 
 @dataclass(frozen=True, slots=True)
 class AgentJar:
-    """Its bytes, and their SHA-256 in hexadecimal digits, which the broker compares with what it loads.
+    """The agent's jar: its bytes, and their SHA-256 in hexadecimal digits, which the broker compares before loading it.
 
     `path`: where it is installed, empty for one that lies in no file.
     """

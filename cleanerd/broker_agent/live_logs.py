@@ -163,7 +163,7 @@ class RequestQueue:
 
     @classmethod
     def of(cls, session: Session) -> Self:
-        """As the broker's metrics have it (`RequestQueueTimeMs`). Raises NoWayIn."""
+        """Read the broker's metric `RequestQueueTimeMs`. Raises NoWayIn."""
         answer = session.ask({"request": "request_queue"}, _QUEUE_ANSWER_S)
         if answer["outcome"] != "request_queue":
             raise NoWayIn(f"the broker's request queue is not known: {answer.get('reason')}")

@@ -64,7 +64,7 @@ def _is_ours(jvm: Jvm, path: str) -> bool:
 
 
 def _own_directory(jvm: Jvm) -> str:
-    """One in the cache directory that only its user may enter; empty where that cannot be."""
+    """A directory below the cache that only our user may enter; empty if none can be made."""
     path = os.path.join(os.path.realpath(cache_directory(os.environ)), "agent")
     if "\n" in path or why_exposed(path, user=jvm.uid) is not None:
         return ""

@@ -181,7 +181,7 @@ class Session:
         try:
             answer = json.loads(self._read(length, deadline_s))
         except ValueError as error:
-            raise NoWayIn(f"{self._who} answered with what is no JSON: {error}") from error
+            raise NoWayIn(f"{self._who} did not answer with JSON: {error}") from error
         if not isinstance(answer, dict):
             raise NoWayIn(f"{self._who} answered with no object")
         return answer

@@ -1,4 +1,4 @@
-"""The word of an operator (`cleanerd clean --assume`), for what nothing on this machine can show."""
+"""Facts that an operator vouches for (`cleanerd clean --assume`), because nothing on this machine shows them."""
 
 SETTINGS = "settings"
 """The cluster has changed no settings since the last sign of life of the broker."""

@@ -38,9 +38,9 @@ def one_by_one(
     logs: Sequence[_Log],
     failed: Callable[[_Log, JobFailed], _T],
 ) -> list[_T]:
-    """`clean` for all logs as one job; should that raise JobFailed, for each of them alone.
+    """Call `clean` for all logs as one job; if that raises JobFailed, for each log alone.
 
-    So a log that brings down whatever works on it ends its own cleaning only: `failed` makes its result.
+    So a log that crashes its workers ends only its own cleaning; `failed` makes its result.
     """
     try:
         return clean(logs)
@@ -71,7 +71,7 @@ class Ending(Generic[_T]):
         wait([self.begin()])
 
     def result(self) -> _T:
-        """Raises what the end does."""
+        """Wait for the end and return its result; raises its errors."""
         return self.begin().result()
 
 

@@ -42,7 +42,7 @@ class Uncut:
 def cut_all(
     segments: Sequence[Uncut], *, chunk_bytes: int, first_dirty_offset: int, pace: Pace
 ) -> list[Heads]:
-    """Cut the segments of a log at batch starts, about every `chunk_bytes`. Raises OSError, and what `pace` does."""
+    """Cut the segments of a log at batch starts, about every `chunk_bytes`. Raises OSError, and the errors of `pace`."""
     marks = [_marks(one.segment.size_bytes, chunk_bytes, is_last=one is segments[-1]) for one in segments]
     found = [
         _cut_by_index(one, own, chunk_bytes, first_dirty_offset)
@@ -66,7 +66,7 @@ def _cut_by_index(uncut: Uncut, marks: _Marks, chunk_bytes: int, first_dirty_off
     segment, size_bytes = uncut.segment, uncut.segment.size_bytes
     if uncut.end_offset - segment.base_offset > size_bytes // _BYTES_PER_OFFSET_MIN:
         return None
-    rows = _first_from(uncut.index.positions, marks)  # what the index names first from each mark on
+    rows = _first_from(uncut.index.positions, marks)  # the first position in the index from each mark on
     starts = [0, *uncut.index.positions[rows].tolist()]
     last_offsets = [uncut.end_offset - 1, *uncut.index.offsets[rows].tolist()]
     if np.diff([*starts, size_bytes]).max() > 2 * chunk_bytes:

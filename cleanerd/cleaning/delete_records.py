@@ -57,7 +57,7 @@ def delete_records(
 ) -> Retained:
     """Delete the records of a log below `offset`, and the segments that hold no others.
 
-    Returns what went and the log start offset, which is higher if it was already. `dispose`: as in `retain`.
+    Returns the deleted segments and the log start offset, which may be higher than `offset`. `dispose`: as in `retain`.
 
     Raises DeletionForbidden; OffsetOutOfRange for an offset below 0 or above the high watermark; LockHeld while a broker
     lives: nothing has changed then. CorruptFile, SourceChanged, LogUncleanable, OSError: the log is whole, and to call again

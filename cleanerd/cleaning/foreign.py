@@ -62,7 +62,7 @@ def left_alone(
 
 
 class _CommandLine:
-    """What a command line allows for the foreign logs of a log directory."""
+    """Decides which foreign logs of a log directory a command line allows to clean."""
 
     def __init__(self, log_dir: LogDir, configuration: Configuration) -> None:
         self._log_dir = log_dir
@@ -82,12 +82,12 @@ class _CommandLine:
         return layer is Layer.COMMAND_LINE and self._is_for_all(tp)
 
     def advice(self, tp: TopicPartition) -> str:
-        """What else would do for a log that is not covered."""
+        """The end of an error about a log that is not covered: another option that would cover it, or nothing."""
         is_set = self._is_without_metadata and self._layer(tp) not in _SET_BY_NOBODY
         return f", or name it with --topic {tp.topic}" if is_set else ""
 
     def _layer(self, tp: TopicPartition) -> Layer:
-        """Who sets the policy."""
+        """The layer that sets the policy of a log."""
         return self._configuration.topic_origin(tp.topic, "cleanup.policy").layer
 
     def _is_for_all(self, tp: TopicPartition) -> bool:

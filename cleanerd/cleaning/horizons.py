@@ -1,4 +1,4 @@
-"""Delete horizons on disk: what a cleaning of a log with nothing dirty would find, whoever stamped them.
+"""Delete horizons on disk, stamped by any cleaner: what a cleaning of a log with nothing dirty would remove.
 
 The batch headers of the clean section are walked. A batch whose horizon has passed is looked into, because it keeps that
 horizon when its last tombstone goes (rule 4.28). Newest segments come first: the last cleaning before a log went quiet left
@@ -25,8 +25,8 @@ _NEVER_MS = 2**63 - 1
 def read_horizons(segments: Sequence[SegmentOnDisk], now_ms: int, pace: Pace) -> int | None:
     """When a tombstone or marker of a clean section may go: up to `now_ms` if one may now, None if none ever may.
 
-    Newest segment first. A header that is none ends the walk through its segment: a cleaning reports damage, and so does
-    `verify`. Raises CorruptFile for a damaged batch that was looked into, SourceChanged, OSError, and what `pace` does.
+    Newest segment first. An invalid header ends the walk through its segment: a cleaning and `verify` report damage.
+    Raises CorruptFile for a damaged batch that was decoded, SourceChanged, OSError, and the errors of `pace`.
     """
     next_ms = _NEVER_MS
     for segment in reversed(segments):

@@ -1,4 +1,4 @@
-"""What is known of the logs of a directory. Everything that removes records, segments or files asks here first.
+"""Known facts about the logs of a directory. All code that removes records, segments or files asks here first.
 
 Unknown means no. The table in architecture 2 says for each fact who vouches for it, until when, and what cleanerd does
 without it; each row is a method, or a property, of `Knowledge`. It answers as of one moment: make it afresh for each piece
@@ -66,12 +66,12 @@ _NOT_TOLD = (
 )
 _CONSUMER_OFFSETS = "__consumer_offsets"
 _COORDINATORS_MENDED = {"4.0": "4.0.2", "4.1": "4.1.2", "4.2": "4.2.1"}
-"""By release, the first whose group coordinator loads what a cleaning has left (rule A.8)."""
+"""The first release whose group coordinator can load a cleaned log (rule A.8)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """Of the logs of `log_dir`, by what is configured there."""
+    """Facts about the logs of `log_dir` under a configuration."""
 
     log_dir: LogDir
     configuration: Configuration
@@ -129,7 +129,7 @@ class Knowledge:
         )
 
     def limits(self, topic: str) -> TopicConfig:
-        """The settings of a topic, for what expires while no broker runs: without the limits that do not hold then."""
+        """The settings of a topic while no broker runs; limits that do not hold then are -1."""
         left = [TOPIC_KEYS[name].field for name in _LIMITS if self._why_no_limit(topic, name)]
         return self.configuration.topic(topic).but(**dict.fromkeys(left, -1))
 
@@ -138,11 +138,11 @@ class Knowledge:
         return next(filter(None, (self._why_no_limit(topic, name) for name in _LIMITS)))
 
     def _why_no_limit(self, topic: str, name: str) -> Cause | None:
-        """Why nothing is deleted by a limit of a topic; None: it holds.
+        """Why a limit of a topic deletes nothing; None if the limit holds.
 
-        A default of Kafka's is nobody's word. Beside a stopped broker the cluster may be changing the rest: what holds is
-        written for cleanerd and names the topic. The metadata log of the only voter is final, though, and what was given of
-        its broker's configuration holds with it. The broker deletes by its limits itself as soon as it is back.
+        Kafka's defaults never hold: nobody has vouched for them. Beside a stopped broker, the cluster may be changing other
+        limits, so only those hold that are written for cleanerd and name the topic. The metadata log of the only voter is
+        final; then its limits hold, and those of the broker's configuration. A broker that is back deletes by itself.
         """
         configuration, origin = self.configuration, self.configuration.topic_origin(topic, name)
         if not self.log_dir.is_kafka:
@@ -233,7 +233,7 @@ class Knowledge:
 
     @property
     def vouched_until_ms(self) -> int | None:
-        """When a stopped broker showed its last sign of life; None: what it knows holds. Raises OSError, CleanerdError."""
+        """Until when in ms a stopped broker's settings are vouched for; None if they hold. Raises OSError, CleanerdError."""
         vouched = self._vouched()
         return None if vouched is None else vouched.until_ms
 

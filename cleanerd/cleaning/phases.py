@@ -43,7 +43,7 @@ class Stopwatch:
         return now_s - self._began_s - self.phase_seconds.get("start", 0.0)
 
     def pause(self) -> None:
-        """What it measures has to wait for its turn."""
+        """Stop the clock while the measured work waits for its turn."""
         self._paused_s = self._clock.monotonic_s()
 
     def resume(self) -> None:

@@ -35,7 +35,7 @@ _COLD_PER_MEMORY = 8
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Source segments of one new segment, and the base offset of what follows them."""
+    """Source segments of one new segment, and the base offset of the segment after them."""
 
     sources: tuple[SegmentOnDisk, ...]
     next_base_offset: int
@@ -43,8 +43,8 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class CleaningPlan:
-    """What to do to one log. `commit_within_ms`: how long after its staging the result may be committed. `waits`: it is to
-    wait until its broker stops, so that no group makes room for the next one.
+    """The plan for one log. `commit_within_ms`: the result may be committed so long after its staging. `waits`: until its
+    broker stops, so that no committed group makes room for the next one.
 
     `damaged_indexes`: of its segments, which are read without them and get new ones.
     """
@@ -69,7 +69,7 @@ class CleaningPlan:
 
 
 def _damaged_index(segment: SegmentOnDisk, kind: FileKind, flaw: FormatError) -> CorruptFile:
-    """What is wrong with an index of a segment."""
+    """The error for a damaged index of a segment."""
     return CorruptFile(segment.sibling(kind), flaw.position, flaw.expected, flaw.found)
 
 
@@ -159,7 +159,7 @@ def _groups(candidate: Candidate) -> list[Group]:
 
 
 def _uncut(files: Files, group: Group) -> list[Uncut]:
-    """The segments of a group that hold anything, with what their offset indexes are good for. Raises OSError."""
+    """The segments of a group that are not empty, with the usable entries of their offset indexes. Raises OSError."""
     ends = [*(segment.base_offset for segment in group.sources[1:]), group.next_base_offset]
     return [
         Uncut(segment, end, _read_index(files, segment, end))
@@ -177,7 +177,7 @@ def _read_index(files: Files, segment: SegmentOnDisk, end_offset: int) -> Offset
 
 
 def _damaged_indexes(uncut: Uncut) -> list[CorruptFile]:
-    """What is wrong with the indexes of a segment, as far as they show it themselves."""
+    """Damage of a segment's indexes, as far as the indexes themselves show it."""
     flaws = {FileKind.OFFSET_INDEX: uncut.index.flaw, FileKind.TIME_INDEX: uncut.segment.time_index_flaw}
     return [_damaged_index(uncut.segment, kind, flaw) for kind, flaw in flaws.items() if flaw is not None]
 
@@ -261,7 +261,7 @@ def merge_neighbours(plan: CleaningPlan, indexed: IndexedLog) -> CleaningPlan:
         runs = set(merge_runs([segment.size_bytes for segment in group.sources]))
         count = len(group.sources)
         cuts = sorted({0, count, *(run.start for run in runs), *(run.stop for run in runs)})
-        for begin, stop in pairwise(cuts):  # the runs and what lies between them
+        for begin, stop in pairwise(cuts):  # the runs and the segments between them
             part = range(begin, stop)
             if part in runs:
                 changed.add(len(groups))

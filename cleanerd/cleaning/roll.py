@@ -1,4 +1,4 @@
-"""Close the active segment of a log, so that what lies in it can be cleaned (rule 1.9).
+"""Close the active segment of a log, so that its records can be cleaned (rule 1.9).
 
 With `.lock` held, so that no broker and no writer opens the log meanwhile:
 

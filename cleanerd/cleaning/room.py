@@ -24,7 +24,7 @@ from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import staged_bytes
 from cleanerd.units import size
 
-_BLOCK_BYTES = 4096  # what file systems allocate
+_BLOCK_BYTES = 4096  # the unit in which file systems allocate
 _MANIFEST_BYTES, _SOURCE_BYTES, _EPOCH_BYTES = 1024, 160, 40  # at most: all else, a source, a leader epoch
 FILES_OF_GROUP = 5
 """A segment, three indexes, a manifest."""
@@ -42,7 +42,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """What a group takes: its parts, the largest that is appended while it still exists, and the staged files in the end.
+    """Bytes that a group takes: its parts, the largest part that is appended while it still exists, the staged files.
 
     `replaced_bytes`: of the segments that its commit frees.
     """
@@ -54,7 +54,7 @@ class _Group:
 
 
 class Room:
-    """What the changed groups of a log take, by their numbers."""
+    """Bytes that the changed groups of a log take, by their numbers."""
 
     def __init__(self, plan: CleaningPlan, indexed: IndexedLog, parts: Mapping[int, Sequence[_Part]]) -> None:
         self._groups = {
@@ -63,7 +63,7 @@ class Room:
 
     @classmethod
     def counted(cls, plan: CleaningPlan, rewritten: RewrittenLog) -> "Room":
-        """Of what a rewrite wrote, or counted."""
+        """The room for a rewritten or counted log."""
         parts = {
             number: [
                 _Part(part.size_bytes, len(part.entries.positions) + bool(at), len(part.entries.timestamps))
@@ -75,7 +75,7 @@ class Room:
 
     @classmethod
     def of_any(cls, plan: CleaningPlan) -> "Room":
-        """At most, whatever the log holds but batches of old formats."""
+        """An upper bound for any content of the log except v0/v1 batches."""
         work = plan.work
         summaries = [foreseen(chunk) for chunk in work.chunks]
         groups = frozenset(range(work.groups))
@@ -88,8 +88,8 @@ class Room:
 
     @classmethod
     def bound(cls, plan: CleaningPlan, indexed: IndexedLog) -> "Room":
-        """At most, before any rewrite: what grows are tombstone batches, by a few bytes, batches of old formats, and those
-        that get another codec.
+        """An upper bound before any rewrite: tombstone batches grow by a few bytes, v0/v1 batches and those that get another
+        codec by more.
         """
         parts: dict[int, list[_Part]] = {}
         for chunk, summary in zip(plan.work.chunks, indexed.summaries, strict=True):
@@ -108,11 +108,11 @@ class Room:
         return self.peak_of(self._groups)
 
     def first_bytes(self, *, by_group: bool) -> int:
-        """Without which nothing can be done: what all of them take, or, `by_group`, the first one."""
+        """Bytes without which nothing can be done: for all groups, or, `by_group`, for the first one."""
         return self.peak_of(sorted(self._groups)[:1]) if by_group else self.peak_bytes
 
     def peak_of(self, numbers: Collection[int]) -> int:
-        """The same of some of them together."""
+        """Peak of these groups together, in bytes."""
         groups = [self._groups[number] for number in sorted(numbers)]
         used = peak = sum(group.parts_bytes for group in groups)
         for group in groups:
@@ -121,13 +121,13 @@ class Room:
         return max(peak, used)
 
     def taken(self, *, is_committed: bool, numbers: Collection[int] | None = None) -> int:
-        """What these groups, or all, take in the end, less than nothing when their commit frees more."""
+        """Bytes that these groups, or all, take after their commit; negative if the commit frees more."""
         groups = [self._groups[number] for number in (self._groups if numbers is None else numbers)]
         freed = sum(group.replaced_bytes for group in groups) if is_committed else 0
         return sum(group.staged_bytes for group in groups) - freed
 
     def fitting(self, numbers: Sequence[int], room_bytes: int) -> Sequence[int]:
-        """The first of them, as many as there is room for; none for none."""
+        """The longest prefix of the groups that fits; empty if the first does not."""
         counts = range(len(numbers) + 1)
         found = bisect_right(counts, room_bytes, key=lambda count: self.peak_of(numbers[:count]))
         return numbers[: max(found - 1, 0)]
@@ -156,9 +156,9 @@ class Room:
 
 
 class Reservations:
-    """Space granted to concurrent cleanings, by directory: each sees what is free, less what the others were granted.
+    """Space granted to concurrent cleanings, by directory: each sees the free space less the grants of the others.
 
-    Thread-safe. What a cleaning has staged already is no longer free, nor reserved.
+    Thread-safe. Staged files are neither free nor reserved any more.
     """
 
     def __init__(self, files: Files) -> None:
@@ -190,7 +190,7 @@ class Reservations:
             return None
 
     def release(self, directories: Iterable[str]) -> None:
-        """What is staged there is all that there will be."""
+        """Return the grant: all files of the cleaning are staged."""
         with self._mutex:
             for directory in directories:
                 self._grants.pop(directory, None)

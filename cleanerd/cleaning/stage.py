@@ -1,4 +1,4 @@
-"""Step 8 of a cleaning, first half: what the pipeline wrote becomes staged files with manifests."""
+"""Step 8 of a cleaning, first half: turns the output of the pipeline into staged files with manifests."""
 
 import contextlib
 from collections import defaultdict
@@ -80,7 +80,7 @@ def _sync_from(partition: PartitionDir, plan: CleaningPlan, offset: int) -> None
 
 
 def _leave_cache(plan: CleaningPlan, changed: frozenset[int]) -> None:
-    """Drop from the page cache what only this cleaning has brought there: cold segments that stay, and new ones of such."""
+    """Drop pages that only this cleaning has cached: those of cold segments, and of new ones made from them."""
     cold_bytes, read_bytes = defaultdict[int, int](int), defaultdict[int, int](int)
     for chunk in plan.work.chunks:
         source = chunk.source

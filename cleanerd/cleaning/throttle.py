@@ -1,4 +1,4 @@
-"""One I/O budget for all tasks of all jobs (rules 7.5-7.7): a task reports what it moved and waits until that is paid.
+"""One I/O budget for all tasks of all jobs (rules 7.5-7.7): a task reports bytes moved and waits until they are paid.
 
 Each limit earns bytes at its rate. A charge is appended to what was spent before it, and is paid when the limit has
 earned as much: charges are paid in the order in which they came, whichever task made them, so none starves; urgent ones go
@@ -25,19 +25,19 @@ from cleanerd.env.clock import Clock
 
 BURST_S = 0.3
 _WAIT_MAX_S = 0.05  # how late a waiting task notices that it is to stop
-_WAIT_MIN_S = 0.001  # shorter waits cost more than they even out; what is earned meanwhile is not lost
+_WAIT_MIN_S = 0.001  # shorter waits cost more than they even out; bytes earned meanwhile are not lost
 
 Wait = Callable[[threading.Condition, float], object]
 """Wait on a condition, whose lock is held by the caller, for so many seconds at most."""
 
 
 class RateLimit(Enum):
-    """What is limited."""
+    """A kind of I/O with a limit of its own."""
 
     TOTAL = "total"  # reads plus writes: log.cleaner.io.max.bytes.per.second
     READ = "read"  # cleanerd.io.max.read.bytes.per.second
     WRITE = "write"  # cleanerd.io.max.write.bytes.per.second
-    REQUEST_QUEUE = "request_queue"  # reads plus writes, by what the brokers leave (`daemon/loops/pacer.py`)
+    REQUEST_QUEUE = "request_queue"  # reads plus writes, set by `daemon/loops/pacer.py`
 
 
 class Throttle:
@@ -46,11 +46,11 @@ class Throttle:
     def __init__(self, clock: Clock, wait: Wait = threading.Condition.wait) -> None:
         self._clock = clock
         self._wait = wait
-        self._changed = threading.Condition()  # guards what follows
+        self._changed = threading.Condition()  # guards the fields below
         self._accounts = {limit: _Account(clock.monotonic_s()) for limit in RateLimit}
 
     def set_limits(self, *, total: float = math.inf, read: float = math.inf, write: float = math.inf) -> None:
-        """Bytes per second, above 0, `math.inf` for no limit; holds at once, also for those who wait (7.7, C148)."""
+        """Set limits in bytes per second, `math.inf` for none; they hold at once, also for waiting tasks (7.7, C148)."""
         rates = {RateLimit.TOTAL: total, RateLimit.READ: read, RateLimit.WRITE: write}
         if not all(rate > 0 for rate in rates.values()):
             raise ValueError(f"limits must be above 0 bytes per second, found {total}, {read}, {write}")
@@ -68,7 +68,7 @@ class Throttle:
             self._changed.notify_all()
 
     def set_configured(self, config: CleanerdConfig, before: CleanerdConfig | None = None) -> None:
-        """The limits of a configuration; if those of the one `before` are the same, what was set since then stays."""
+        """Adopt the limits of a configuration; if they equal those of `before`, limits set since then stay."""
         rates = _rates(config)
         if before is None or rates != _rates(before):
             self.set_limits(**rates)
@@ -84,7 +84,7 @@ class Throttle:
     ) -> None:
         """Account for I/O that was done; returns when it is paid, or soon after `should_stop` returns True.
 
-        What a stopped caller did stays charged: the disk was busy with it.
+        I/O of a stopped caller stays charged: the disk was busy with it.
         """
         sizes = {
             RateLimit.TOTAL: read_bytes + written_bytes,
@@ -148,10 +148,10 @@ class _Account:
         self._earned = 0.0
         self.spent = 0.0
         self._earned_at_s = now_s
-        self._waiting = deque[_Charge]()  # in the order of their marks, without what is earned
+        self._waiting = deque[_Charge]()  # in the order of their marks, without those that are paid
 
     def set_rate(self, rate: float, now_s: float) -> None:
-        """What was earned until now was earned at the old rate."""
+        """Change the rate; the time until now counts at the old one."""
         self._earn(now_s)
         self.rate = rate
         self._earn(now_s)

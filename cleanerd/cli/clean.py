@@ -162,7 +162,7 @@ def _report(results: list[LogResult], arguments: Namespace) -> None:
 
 
 def _report_assumed(request: CleanRequest) -> None:
-    """What the results rely on beside what was found."""
+    """Print the assumptions (`--assume`) that the results rely on."""
     if request.assumed:
         output.print_message(f"assumed, as --assume says: {', '.join(sorted(request.assumed))}")
     for path in request.log_dirs if SETTINGS in request.assumed else ():

@@ -133,7 +133,7 @@ def topic_configs(arguments: Namespace, log_dirs: Sequence[str]) -> Callable[[st
 def _metadata(
     files: Files, log_dirs: Sequence[str], config: CleanerdConfig, *, asks: bool = True
 ) -> ClusterMetadata | None:
-    """Of the metadata log or, where there is none, the live broker's answer. Raises as `find_metadata`."""
+    """Settings of the cluster: from the metadata log, else from the live broker. Raises as `find_metadata`."""
     found = find_metadata(files, log_dirs, config.metadata_log_dir)
     if found is not None or not asks:
         return found
@@ -144,7 +144,7 @@ def _metadata(
 def _unknown_topics(
     files: Files, log_dirs: Iterable[str], configuration: Configuration, named: frozenset[str] | None
 ) -> Iterator[str]:
-    """That a broker's directories have no metadata log, and which topics are left alone; `named`: see `left_alone`."""
+    """A warning that a broker's directories have no metadata log, with the topics left alone; `named`: see `left_alone`."""
     metadata = configuration.metadata
     if configuration.has_metadata_log:
         return
@@ -176,7 +176,7 @@ def no_log_dirs(log_dirs: Iterable[str]) -> Iterator[str]:
 
 
 def _damaged(log_dirs: Iterable[str], configuration: Configuration) -> Iterator[str]:
-    """Of which of these it is not known whose they are; one that cannot be read is passed over."""
+    """Those of the directories whose owner is unknown; unreadable ones are skipped."""
     node = node_setting(configuration)
     for path in log_dirs:
         found = guarded(partial(whose, RealFiles(), path, node, thorough=True), path)

@@ -63,7 +63,7 @@ def _assumptions(text: str) -> frozenset[str]:
 
 ASSUME = option(
     "--assume",
-    "take your word for what nothing here shows: settings (the cluster has changed none since the last sign of life "
+    "take your word for facts that nothing here shows: settings (the cluster has changed none since the last sign of life "
     "of its broker), replicas (all of them are in sync), now (--now-ms is meant)",
     metavar="WHAT[,WHAT]",
     type=_assumptions,

@@ -104,7 +104,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Not wider than is comfortable to read."""
+    """A help formatter with a maximal width that is comfortable to read."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=min(shutil.get_terminal_size().columns - 2, _MAX_WIDTH))

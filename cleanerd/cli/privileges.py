@@ -44,7 +44,7 @@ def become_owner(log_dirs: Sequence[str], made_for_him: Iterable[str] = ()) -> b
 
 
 def _owners(log_dirs: Sequence[str]) -> Mapping[str, os.stat_result]:
-    """By path; a mount point whose disk is missing is root's, and no matter."""
+    """Owners by path, as `stat` results; the empty mount point of a missing disk, which is root's, is ignored."""
     found = {}
     for path in log_dirs:
         try:
@@ -63,7 +63,7 @@ def _owners(log_dirs: Sequence[str]) -> Mapping[str, os.stat_result]:
 
 
 def _make(directory: str, uid: int, gid: int) -> None:
-    """Where it is not there yet; what cannot be made is reported by whoever needs it."""
+    """Create a directory if it is missing; failures are reported later, by the code that needs it."""
     parent, name = os.path.split(os.path.abspath(directory))
     try:
         with open_directory(parent) as place:
@@ -135,7 +135,7 @@ def _is_unreadable(path: str) -> bool:
 
 
 def _settle(home: str) -> None:
-    """What was root's in the environment of this process."""
+    """Replace root's home and user name in the environment of this process."""
     os.environ["HOME"] = home
     for name in ("TMPDIR", "XDG_CACHE_HOME", "CACHE_DIRECTORY", "NUMBA_CACHE_DIR"):
         if name in os.environ and not os.access(os.environ[name], os.W_OK | os.X_OK):

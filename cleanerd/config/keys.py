@@ -13,7 +13,7 @@ SPARK_CONF_PREFIX = _SPARK_CONF.name.removesuffix("*")
 MS_PER_UNIT = {"ms": 1, "minutes": 60_000, "hours": 3_600_000}
 
 WITHOUT_EFFECT = {
-    "log.cleaner.io.buffer.size": "cleanerd.chunk.bytes is what is read at a time",
+    "log.cleaner.io.buffer.size": "cleanerd.chunk.bytes sets the size of a read",
     "segment.ms": "its broker rolls the active segment",
     "segment.jitter.ms": "its broker rolls the active segment",
     "log.roll.ms": "its broker rolls the active segment",
@@ -24,11 +24,11 @@ WITHOUT_EFFECT = {
     "message.max.bytes": "a batch is as large as it is",
     "preallocate": "new segments are written at their size",
     "log.preallocate": "new segments are written at their size",
-    "flush.messages": "what is written is synced before its commit",
-    "flush.ms": "what is written is synced before its commit",
-    "log.flush.interval.messages": "what is written is synced before its commit",
-    "log.flush.interval.ms": "what is written is synced before its commit",
-    "log.flush.scheduler.interval.ms": "what is written is synced before its commit",
+    "flush.messages": "all output is synced before its commit",
+    "flush.ms": "all output is synced before its commit",
+    "log.flush.interval.messages": "all output is synced before its commit",
+    "log.flush.interval.ms": "all output is synced before its commit",
+    "log.flush.scheduler.interval.ms": "all output is synced before its commit",
     "message.timestamp.before.max.ms": "only its broker appends",
     "message.timestamp.after.max.ms": "only its broker appends",
     "message.timestamp.difference.max.ms": "only its broker appends",

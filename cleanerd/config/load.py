@@ -156,7 +156,7 @@ class Configuration:
         return dict(self._topics.get(topic, {}))
 
     def with_metadata(self, metadata: ClusterMetadata | None) -> "Configuration":
-        """The same other layers beside this metadata log. Raises `BadConfiguration`."""
+        """This configuration with another metadata log. Raises `BadConfiguration`."""
         return resolve(self._sources, metadata)
 
     def topic(self, topic: str) -> TopicConfig:
@@ -180,7 +180,7 @@ class Configuration:
         return known.but(cleanup_policy=()) if topic in self.unusable else known
 
     def topic_origin(self, topic: str, key: str) -> Origin:
-        """Where the value of a key comes from that a topic has."""
+        """The origin of a topic's value for a key."""
         own = self._topics.get(topic, Layers())
         return own[key].origin if key in own else self._topic_defaults[key].origin
 
@@ -294,7 +294,7 @@ def _check_dedupe_buffer(settings: SettingsByKey, problems: list[str]) -> None:
 
 
 def _of_release(broker: CleanerdConfig, metadata: ClusterMetadata | None) -> CleanerdConfig:
-    """With one time for idle producers where the broker's release is known (rule 4.17)."""
+    """The configuration, with the expiration of idle producers of the broker's release, if that is known (4.17)."""
     if metadata is None or metadata.release is None:
         return broker
     is_own = tuple(map(int, metadata.release.split("."))) >= _PRODUCERS_EXPIRE_ALONE

@@ -140,7 +140,7 @@ class CleanerdConfig(Settings):
     shutdown_timeout_ms: Annotated[Long, at_least(0), Key("cleanerd.shutdown.timeout.ms",
         "Time for work in progress to stop.")] = 20_000
     state_dir: Annotated[Str, matching("/.+", "an absolute path"), Key("cleanerd.state.dir",
-        "Directory of the history and of what must survive a restart.", scope=STATIC)] = "/var/lib/cleanerd"
+        "Directory of the history and of state that must survive a restart.", scope=STATIC)] = "/var/lib/cleanerd"
     control_socket: Annotated[Str, _SOCKET, Key("cleanerd.control.socket", "Unix socket of the control API.",
         scope=STATIC)] = "/run/cleanerd/control.sock"
     metrics_listen: Annotated[Str, address_or_nothing(), Key("cleanerd.metrics.listen",
@@ -168,7 +168,7 @@ class CleanerdConfig(Settings):
 
     @property
     def metadata_log_dir(self) -> str:
-        """As configured, else the first of the log directories (spec disk A1)."""
+        """The directory of the metadata log: the configured one, else the first log directory (spec disk A1)."""
         return self.broker_metadata_log_dir or self.log_dirs[0]
 
     @property
@@ -202,7 +202,7 @@ class TopicConfig(Settings):
     min_compaction_lag_ms: Annotated[Long, at_least(0), Key("min.compaction.lag.ms",
         "Records younger than this are not compacted.", synonyms=("log.cleaner.min.compaction.lag.ms",))] = 0
     max_compaction_lag_ms: Annotated[Long, at_least(1), Key("max.compaction.lag.ms",
-        "Records older than this make their log eligible whatever the ratio.",
+        "Records older than this make their log eligible at any dirty ratio.",
         synonyms=("log.cleaner.max.compaction.lag.ms",))] = INT64_MAX
     retention_ms: Annotated[Long, at_least(-1), Key("retention.ms",
         "With policy delete: age at which a segment goes; -1 never.",

@@ -31,7 +31,7 @@ CLEANER_KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One key with its setting before and after; None where it was or is not set."""
+    """A changed key with its setting before and after; None if unset."""
 
     key: str
     old: Setting | None
@@ -132,7 +132,7 @@ def _vanished(old: Configuration, new: Configuration) -> Iterator[str]:
     if gone:
         more = f" and {len(gone) - 1} more" if gone[1:] else ""
         yield (
-            f"{gone[0]}{more}: expected the topic file, which was there before, found none: what it says holds on; "
+            f"{gone[0]}{more}: expected the topic file, which was there before, found none: its settings stay in force; "
             "to end that, leave an empty file there, or restart cleanerd"
         )
 

@@ -30,7 +30,7 @@ _UNITS["second"] = "bytes/s"
 
 
 class Layer(Enum):
-    """Where a value can come from, highest precedence first."""
+    """The layers of the configuration, highest precedence first."""
 
     COMMAND_LINE = "command line"
     TOPIC_FILE = "topic file"
@@ -43,7 +43,7 @@ class Layer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where one value came from; `detail` is file and line, variable, option or record."""
+    """The origin of a value; `detail` is file and line, variable, option or record."""
 
     layer: Layer
     detail: str = ""
@@ -116,7 +116,7 @@ class Settings(BaseSettings):
         return cls(**sources)
 
     def but(self, **changes: object) -> Self:
-        """The same with other values, by field."""
+        """A copy with other values, by field."""
         assert changes.keys() <= type(self).model_fields.keys()
         return self.model_copy(update=changes)
 

@@ -104,12 +104,12 @@ def read_sources(
 
 
 def topic_path(config_file: str, topic: str) -> str:
-    """Where the file of a topic lies."""
+    """Path of the file of a topic."""
     return os.path.join(topic_directory(config_file), f"{topic}{_PROPERTIES}")
 
 
 def topic_directory(config_file: str) -> str:
-    """Where the topic files of a config file lie."""
+    """Directory of the topic files that belong to a config file."""
     return os.path.join(os.path.dirname(os.path.abspath(config_file)), TOPIC_DIRECTORY)
 
 
@@ -178,7 +178,7 @@ def _command_line_topics(
 
 
 def _config_file(written: Texts, problems: list[str], warnings: list[str]) -> dict[str, Text]:
-    """Those of these pairs that concern cleaning. A broker ignores a mistyped `log.cleaner.` key as well: a warning."""
+    """The settings that concern cleaning. A mistyped `log.cleaner.` key, which a broker ignores, is a warning."""
     texts = {}
     for key, text in written.items():
         if broker_key(key) is not None:
@@ -211,7 +211,7 @@ def _topic_files(config_file: str, problems: list[str], idle: list[str]) -> dict
 
 
 def _of_topic(topic: str, where: str, texts: Texts, problems: list[str], idle: list[str]) -> dict[str, Text]:
-    """Those of `texts` that concern cleaning."""
+    """The texts of topic keys that concern cleaning."""
     if not _TOPIC_NAME.fullmatch(topic):
         problems.append(f"{where}: expected the name of a topic, found {topic!r}")
     foreign = [key for key in texts if key not in TOPIC_KEYS and key not in WITHOUT_EFFECT]

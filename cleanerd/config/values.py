@@ -137,7 +137,7 @@ def between(low: float, high: float) -> Check:
 
 
 def one_of(*choices: str) -> Check:
-    """One of the given words, in exactly this spelling."""
+    """A check for one of the given words, in exactly this spelling."""
     return Check("one of " + ", ".join(choices), lambda value: value in choices)
 
 

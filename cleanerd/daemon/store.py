@@ -319,7 +319,7 @@ def read_state(path: str) -> dict[_Key, str]:
             reasons.append(str(error))
     raise Fatal(
         f"{path}: cannot be read, and so the holds are not known: {reasons[-1]}; "
-        "repair it, or move it away: what `.cleanerd.lock` in the log directories has of its holds binds on"
+        "repair it, or move it away: the copies of its holds in `.cleanerd.lock` of the log directories stay in force"
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 
 def usable_cores(own: str = "/proc/self/cgroup", mount: str = "/sys/fs/cgroup") -> int:
-    """Those that it may run on, but no more than its cgroup, or one above it, is given time of (`cpu.max` of cgroup v2).
+    """Number of cores this process may use: its affinity, limited by `cpu.max` of its cgroup (v2) and those above.
 
     So is the CPU limit of a container, and CPUQuota= of a unit. `own`: the file that names the cgroup, below `mount`.
     """
@@ -21,7 +21,7 @@ def usable_cores(own: str = "/proc/self/cgroup", mount: str = "/sys/fs/cgroup") 
 
 
 def answer_for_the_kernel() -> None:
-    """Where a sandbox lets nobody ask on which cores he may run, let it be all: numba asks when it is imported."""
+    """If a sandbox refuses `sched_getaffinity`, make it answer all cores: numba calls it when it is imported."""
     try:
         os.sched_getaffinity(0)
     except OSError:

@@ -36,12 +36,12 @@ class FileStat:
 
     @staticmethod
     def of(found: os.stat_result) -> "FileStat":
-        """From the system's answer."""
+        """The identity from a `stat` result."""
         return FileStat(found.st_ino, found.st_size, found.st_mtime_ns, stat.S_ISREG(found.st_mode))
 
     @property
     def mtime_ms(self) -> int:
-        """In ms, as all times of policy are."""
+        """Modification time in ms, the unit of all times of policy."""
         return self.mtime_ns // 1_000_000
 
     def __str__(self) -> str:
@@ -152,7 +152,7 @@ def _parent(path: str) -> Iterator[tuple[int, str]]:
 
 
 def create_exclusively(name: str, directory: int, mode: int) -> int:
-    """The same in an open directory, where nothing has the name yet. Raises FileExistsError, OSError."""
+    """As `new_file`, in an open directory, if nothing has the name yet. Raises FileExistsError, OSError."""
     return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _CAREFULLY, mode, dir_fd=directory)
 
 
@@ -248,7 +248,7 @@ class RealFiles:
         return True
 
     def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
-        """Whole content. Raises as `regular_fd`, and NotRegular for a file of more than `max_bytes`."""
+        """Read a whole file. Raises as `regular_fd`, and NotRegular for a file of more than `max_bytes`."""
         with open_regular(path) as fd:
             size, content = os.fstat(fd).st_size, b""
             while size <= max_bytes >= len(content):

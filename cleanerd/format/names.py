@@ -87,7 +87,7 @@ class SegmentFileName:
         return f"{self.base_offset:0{OFFSET_DIGITS}d}{_ENDS[self.kind, self.suffix]}"
 
     def with_suffix(self, suffix: Suffix) -> "SegmentFileName":
-        """The same file in another transition."""
+        """The name of this file with another suffix."""
         return SegmentFileName(self.base_offset, self.kind, suffix)
 
 

@@ -59,7 +59,7 @@ class NotKept(NullCache):
 
 
 def cache_of(function: Callable[..., Any]) -> KernelCache | NotKept:
-    """Of the compiled code of one function."""
+    """The cache of the compiled code of a function."""
     return KernelCache(function) if VARIABLE in os.environ else NotKept()
 
 

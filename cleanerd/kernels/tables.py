@@ -141,7 +141,7 @@ class AbortedTxns:
 
     @classmethod
     def of(cls, txns: Iterable[AbortedTxn]) -> "AbortedTxns":
-        """Those of transaction indexes, in any order."""
+        """The aborted transactions of transaction indexes, which come in any order."""
         rows = sorted((txn.producer_id, txn.first_offset, txn.last_offset) for txn in txns)
         columns = np.array(rows, np.int64).reshape(-1, 3)
         return cls(*(np.ascontiguousarray(columns[:, i]) for i in range(3)))

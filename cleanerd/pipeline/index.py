@@ -64,7 +64,7 @@ class Block:
 
 
 def log_context(log: IndexedLog, discardable_markers: Sequence[int]) -> LogContext:
-    """For the chunks of a log. `discardable_markers`: as in `Context`, none before they are known."""
+    """The context for the chunks of a log. `discardable_markers`: as in `Context`, empty before they are known."""
     work = log.work
     return LogContext(
         context=Context(

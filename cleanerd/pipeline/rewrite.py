@@ -201,7 +201,7 @@ class _Known:
         """Nothing to count."""
 
     def of(self, piece: Piece, part: Slice, aborted: Bits) -> Bits:
-        """One entry per record of the slice."""
+        """The verdicts on the records of a slice, in order."""
         return look_up_answers(
             piece.raw, part.expanded, piece.batches, part.records, aborted, self._log.key, self._answers,
             self._cursors,

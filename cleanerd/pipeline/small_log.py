@@ -40,7 +40,7 @@ class SmallLogTask:
 
     @property
     def size_bytes(self) -> int:
-        """Of log."""
+        """Bytes of log."""
         return self.indexed.work.size_bytes
 
     def run(self, reporter: Reporter) -> tuple[IndexedLog, RewrittenLog | None]:

@@ -131,7 +131,7 @@ def _ship(task: IndexTask, bucket: int, block: Block, put: Put) -> ShippedBlock:
 
 
 def loaded(answer: IndexAnswer) -> tuple[ChunkSummary | CleanerdError, Blocks]:
-    """With the blocks themselves, by bucket of their log. Raises OSError."""
+    """Load the blocks, by bucket of their log. Raises OSError."""
     summary, blocks = answer
     return summary, {block.bucket: block.load() for block in blocks.values()}
 

@@ -39,7 +39,7 @@ class Source:
 
     @property
     def size_bytes(self) -> int:
-        """Of the run."""
+        """Bytes of the run."""
         return self.end - self.start
 
 
@@ -108,7 +108,7 @@ class LogWork:
 
     @property
     def size_bytes(self) -> int:
-        """Of all chunks."""
+        """Bytes of all chunks."""
         return sum(chunk.source.size_bytes for chunk in self.chunks)
 
     @property

@@ -57,7 +57,7 @@ class Account:
 
 
 def first(seen: Seen) -> Account:
-    """Of a log that was muted before this process began, which may be the tenth that dies before it has cleaned anything."""
+    """The account of a log that was muted before this process began; earlier processes may have died without cleaning it."""
     if seen.is_due is False:
         return Account(None, seen.clean_up_to)
     return Account(None, seen.clean_up_to, seen.obstacle or "it was due when cleanerd started")

@@ -72,7 +72,7 @@ def address_towards(host: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a `Listener` listens, and the token that it asks for; travels with the task."""
+    """The address of a `Listener` and its token; sent along with each task."""
 
     host: str
     port: int
@@ -223,7 +223,7 @@ def _prove(connection: socket.socket, token: bytes) -> None:
     if answer is None:
         raise ConnectionResetError("the other end has hung up")
     if answer != _proof(token, b"driver", own):
-        raise ConnectionRefusedError("who listens there does not know the token")
+        raise ConnectionRefusedError("the process that listens there does not know the token")
     connection.settimeout(None)
 
 

@@ -28,7 +28,7 @@ _OF_THE_RUNTIME = ("classes.jsa", "classes_nocoops.jsa")
 
 @dataclass(frozen=True, slots=True)
 class ClassArchive:
-    """Where the archive of a runtime lies, and where a JVM that makes one writes it before."""
+    """Paths of a runtime's archive, and of the unfinished one that a JVM writes."""
 
     path: str
     unfinished: str
@@ -58,7 +58,7 @@ class ClassArchive:
         return not os.path.exists(self.path) and os.access(os.path.dirname(self.path), os.W_OK)
 
     def options(self, *, makes: bool) -> str:
-        """For the JVM: to write the archive if it `makes` one, else to use the one that is there, if any."""
+        """Options of the JVM: write an archive if it `makes` one, else use the existing one, if any."""
         self._forget_old_ones()
         if makes:
             return f"-XX:ArchiveClassesAtExit={self.unfinished}"

@@ -117,7 +117,7 @@ class Jvm:
 
     @property
     def _python(self) -> str:
-        """For Spark to start; the machines of a cluster have no more in common than the path of theirs."""
+        """The Python that Spark starts; on a cluster only its path is the same on all machines."""
         is_ours = (self.conf.get("spark.master") or "").startswith("local") and os.access(PYTHON, os.X_OK)
         return PYTHON if is_ours else sys.executable
 

@@ -73,7 +73,7 @@ ANSWER = struct.Struct(">q")
 
 
 def pack_message(message: Message) -> bytes:
-    """Its bytes on the wire."""
+    """The bytes of a message on the wire."""
     return _MESSAGE.pack(_KINDS.index(type(message)), *message, *[0] * (_FIELDS - len(message)))
 
 

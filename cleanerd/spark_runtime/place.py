@@ -32,7 +32,7 @@ class _Group:
             self.ends.append(self.ends[-1] + self.sizes.pop(len(self.ends) - 1))
 
     def start(self, number: int) -> ReportAnswer | None:
-        """Where a part begins: STOP when it never will, because one before it failed; None: not known yet."""
+        """First byte of a part; STOP if a part before it has failed, None if it is not known yet."""
         if number < len(self.ends):
             return self.ends[number]
         return STOP if any(other < number for other in self.missing) else None
@@ -97,5 +97,5 @@ class PlaceClient:
             self.reporter.ask(PartMissing(*self.place))
 
     def start(self) -> int:
-        """Where the part begins; waits for the sizes of those before it."""
+        """First byte of the part; waits until the sizes of the parts before it are known."""
         return self.reporter.ask(PartStart(*self.place))

@@ -290,7 +290,7 @@ class ResidentJob:
         return [(number, step.take(answer)) for number, answer in answers]
 
     def _raise_failure(self) -> None:
-        """Of the job, once it has ended; a lost JVM is none."""
+        """Raise the error of a job that has ended; a lost JVM is no error here."""
         with suppress(JvmLost):
             self.ended.result()
 

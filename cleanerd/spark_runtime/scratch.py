@@ -24,7 +24,7 @@ _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def scratch_roots(settings: Mapping[str, str], environment: Mapping[str, str]) -> list[str]:
-    """Where sessions with these properties of Spark have their directories."""
+    """Directories in which sessions with these Spark properties keep their scratch directories."""
     named = [root.strip() for root in settings.get(SETTING, "").split(",") if root.strip()]
     if named:
         return named
@@ -83,7 +83,7 @@ class Scratch:
                 os.close(lock)  # a sweep was quicker than our lock
 
     def jvm_options(self) -> str:
-        """So that a JVM has its temporary files here, too: sockets to its workers, native libraries that it unpacks."""
+        """Options that move a JVM's temporary files here, too: sockets to its workers, unpacked native libraries."""
         path = self.paths[0]
         is_usable = (
             path.isprintable() and not set(path) & set(" \"'\\") and len(os.fsencode(path)) <= _PATH_MAX

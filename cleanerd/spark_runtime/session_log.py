@@ -52,7 +52,7 @@ class SessionLog(logging.Handler):
         logging.getLogger().addFilter(_is_not_of_py4j)
 
     def fileno(self) -> int:
-        """For the JVM to write to."""
+        """The descriptor that the JVM writes to."""
         return self._file.fileno()
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -24,7 +24,7 @@ class SharedFile:
 
     @staticmethod
     def of(directory: str, value: Any) -> "SharedFile":
-        """In a new file. Raises OSError."""
+        """Write a value to a new file. Raises OSError."""
         arrays: list[pickle.PickleBuffer] = []
         pickled = pickle.dumps(value, protocol=5, buffer_callback=arrays.append)
         parts = [memoryview(pickled), *(array.raw() for array in arrays)]

@@ -24,11 +24,11 @@ def spark_master(config: CleanerdConfig) -> str:
 
 
 def spark_place(config: CleanerdConfig) -> SparkPlace:
-    """Where and how cleanings run."""
+    """The Spark master and settings for cleanings."""
     return SparkPlace(spark_master(config), config.spark_conf)
 
 
 def express_place(config: CleanerdConfig) -> SparkPlace:
-    """Where urgent small cleanings run: long tasks of others may hold all cores of the usual place."""
+    """The master for urgent small cleanings: long tasks of others may hold all cores of the usual one."""
     place = spark_place(config)
     return replace(place, master="local[1]") if place.master.startswith("local[") else place

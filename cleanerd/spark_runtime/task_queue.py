@@ -73,7 +73,7 @@ class TaskQueue:
 
 
 def turns(tasks: Sequence[Any], cores: int) -> list[float]:
-    """For each task of Spark, after how many bytes of tasks it ends; the last of each core goes on to the end."""
+    """Bytes of work after which each Spark task ends; the last task of each core goes on to the end."""
     size_bytes = sum(task.size_bytes for task in tasks)
     count = spark_tasks(len(tasks), size_bytes, cores, cores)
     turn_bytes = -(-size_bytes // count)

@@ -76,7 +76,7 @@ def _written_ms(files: Files, path: str) -> int | None:
 
 
 def read_offsets(files: Files, path: str) -> Mapping[TopicPartition, int]:
-    """One offset checkpoint (rule 0.12)."""
+    """Read an offset checkpoint (rule 0.12)."""
     try:
         with corruption_in(path):
             return _parsed(files.read(path))

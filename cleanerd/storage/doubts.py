@@ -134,7 +134,7 @@ class Tail:
         )
 
     def _applied_end(self, files: Files, log_dirs: Iterable[str]) -> int:
-        """Up to which offset the directories show that the broker has applied the log (rule 4)."""
+        """The offset up to which the directories prove that the broker has applied the log (rule 4)."""
         partitions: dict[str, list[str]] = {}
         for log_dir in log_dirs:
             listed = guarded(partial(files.list_names, log_dir), log_dir)

@@ -44,7 +44,7 @@ def read_txn_index(files: Files, path: str, base_offset: int, *, is_written: boo
 
 
 def max_timestamp_ms(head: bytes, magic: int) -> int:
-    """Of the batch that begins like this; -1 where it has none, or where `head` is too short."""
+    """Largest timestamp of the batch with this head; -1 if it has none, or `head` is too short."""
     at = MAX_TIMESTAMP_AT if magic == 2 else LEGACY_TIMESTAMP_AT
     if magic == 0 or len(head) < at + 8:
         return -1

@@ -49,7 +49,7 @@ _LET_COMMIT = (
 
 
 class Owner(Enum):
-    """Whose a log directory is now (architecture 2)."""
+    """The current owner of a log directory (architecture 2)."""
 
     NOBODY = "nobody"
     WRITER = "a writer"
@@ -164,7 +164,7 @@ class LogDir:
         )  # fmt: skip
 
     def checkpoints(self) -> Checkpoints:
-        """Its four offset checkpoints. Raises CorruptFile."""
+        """The four offset checkpoints of the directory. Raises CorruptFile."""
         return read_checkpoints(self.files, self.path)
 
     def first_dirty_offset(self, tp: TopicPartition) -> int | None:

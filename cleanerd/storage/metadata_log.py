@@ -470,7 +470,7 @@ def _quorum_state(files: Files, directory: str) -> QuorumState | None:
 
 
 def _owner(files: Files, log_dir: str) -> MetaProperties | None:
-    """Whose log directory it is, if it is a Kafka node's."""
+    """The Kafka node that owns a log directory; None if none does."""
     path = os.path.join(log_dir, names.META_PROPERTIES)
     try:
         if not files.exists(path):

@@ -48,7 +48,7 @@ class Mark:
             return file.read(len(self.header)) == self.header
 
     def read_on(self) -> tuple["Mark", list[Batch]]:
-        """What follows, and the mark behind it.
+        """The new mark, and the batches between the old one and the new one.
 
         Raises: `FormatError` for a record that cannot be read, or another batch where the last one was; OSError.
         """

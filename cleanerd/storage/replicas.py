@@ -158,7 +158,7 @@ def _changed(before: _Partition, change: PartitionChange, at_ms: int) -> _Partit
 
 
 class Replicas:
-    """Of one node, by the metadata log in `directory`; thread-safe."""
+    """In-sync replicas of the partitions of one node, by the metadata log in `directory`; thread-safe."""
 
     def __init__(self, files: Files, directory: str, node_id: int) -> None:
         self.node_id = node_id
@@ -278,7 +278,7 @@ class FollowedReplicas:
         self._nodes: dict[tuple[str, int], Replicas] = {}
 
     def of(self, directory: str, node_id: int) -> Replicas:
-        """Of a node, by the metadata log in `directory`."""
+        """The followed replicas of a node, by the metadata log in `directory`."""
         with self._mutex:
             key = (directory, node_id)
             if key not in self._nodes:

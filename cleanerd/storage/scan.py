@@ -207,7 +207,7 @@ def scan_partition(
 
 
 def high_watermark(checkpoints: Checkpoints, topic_partition: TopicPartition, start: int, end: int) -> int:
-    """Of a broker's log: never more than it checkpointed, never more than there is (rules A.1, 6.11)."""
+    """The high watermark of a broker's log: the checkpointed one, at most the log end (rules A.1, 6.11)."""
     return min(max(checkpoints.high_watermark.get(topic_partition, 0), start), end)
 
 
@@ -227,7 +227,7 @@ def _bases(kinds: Mapping[int, set[FileKind]], kind: FileKind, gone: Collection[
 
 @dataclass(frozen=True, slots=True)
 class LogBounds:
-    """Where a log starts and ends, and its generation, read before either."""
+    """Start and end of a log, and its generation, which is read before both."""
 
     start: int
     end: int
@@ -372,7 +372,7 @@ def _checked_end(segment: SegmentOnDisk, position: int, last_offset: int) -> int
 
 
 def _last_offset(data: bytes, position: int, magic: int) -> int:
-    """Of a whole batch; the offset field of a legacy one is its last."""
+    """The last offset of a whole batch; for a legacy one that is its offset field."""
     if magic < 2:
         return int.from_bytes(data[position : position + 8], "big", signed=True)
     base_offset, _, _, _, _, _, last_offset_delta, *_ = HEADER.unpack_from(data, position)

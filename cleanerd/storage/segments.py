@@ -33,7 +33,7 @@ LIST_PAUSE_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """One whole batch of any magic where it lies; `header` is None below magic 2."""
+    """A whole batch of any magic with its place in the file; `header` is None below magic 2."""
 
     path: str
     position: int

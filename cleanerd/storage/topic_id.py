@@ -41,7 +41,7 @@ class LiveIdentity:
 
 
 def read_topic_id(partition: PartitionDir) -> str | None:
-    """As Kafka writes it; None where there is no file: a broker of old message formats. Raises SourceChanged, OSError."""
+    """The topic id in Kafka's notation; None without a file, as in old formats. Raises SourceChanged, OSError."""
     try:
         content = partition.files.read(partition.path_of(PARTITION_METADATA))
         return render_uuid(parse_partition_metadata(content))

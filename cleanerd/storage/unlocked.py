@@ -91,7 +91,7 @@ def _is_log(name: str) -> bool:
 
 
 def _is_open_for_writing(path: str) -> bool | None:
-    """By another process; None where the kernel gives no leases, or this process itself writes to the file."""
+    """Whether another process has the file open for writing; None if unknown: no leases, or this process writes to it."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:

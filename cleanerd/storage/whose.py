@@ -91,7 +91,8 @@ def _why_missing(path: str, signs: list[str], node: str | None) -> str:
 
 
 class Onlooker:
-    """Whose the log directories are, as one process has seen them: a broker's is never nobody's again. Thread-safe.
+    """Owners of log directories over the life of a process: a broker's directory never counts as nobody's again.
+    Thread-safe.
 
     `node`: as `whose` takes it.
     """

@@ -96,7 +96,7 @@ def _shown(reply: Reply, options: argparse.Namespace, indent: int | None) -> str
 
 
 def _reply(options: argparse.Namespace) -> Reply:
-    """For verbs that look, --timeout is how long the daemon may take to answer."""
+    """Ask the daemon. For queries, --timeout limits the time for the answer."""
     client = Client(options.socket, options.timeout if options.run.is_look else None)
     return ask(options.run, client, options)
 

@@ -167,7 +167,7 @@ class ControlServer(HttpServer):
 
 
 def _as_words(verb: str, parameters: Mapping[str, Any], problem: str | None) -> str:
-    """One line: the verb, its parameters as words of a shell, then the message of the error."""
+    """A request in one line: verb, parameters as words of a shell, message of the error."""
     words = [verb]
     for name, value in parameters.items():
         if value is True:

@@ -141,7 +141,7 @@ def _remove_stale(path: str) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise SocketUnusable(f"control socket {path}: what lies there is not a socket; remove it")
+        raise SocketUnusable(f"control socket {path}: it exists and is not a socket; remove it")
     pid = _who_answers(path)
     if pid is not None:
         answers = f"process {pid} answers there; is cleanerd running already?"

@@ -60,7 +60,7 @@ class MetricsServer(HttpServer):
 
     @property
     def address(self) -> str:
-        """Where it listens, with the port that was chosen."""
+        """The address of the server, with the actual port."""
         host, port = self.socket.getsockname()[:2]
         return f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
 
@@ -82,7 +82,7 @@ class MetricsServer(HttpServer):
         return self.error(404, "not_found", "not found") if page is None else page(request)
 
     def error(self, status: int, code: str, message: str) -> Answer:  # noqa: ARG002
-        """In plain words."""
+        """An error as plain text."""
         return Answer(f"{message}\n".encode(), status, _TEXT)
 
 

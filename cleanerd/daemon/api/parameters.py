@@ -18,7 +18,7 @@ def _topic_partition(name: object) -> TopicPartition:
 
 
 def _whole(number: object) -> object:
-    """In JSON 5.0 is a whole number."""
+    """Turn floats without a fraction into integers: in JSON 5.0 is a whole number."""
     return int(number) if isinstance(number, float) and number.is_integer() else number
 
 

@@ -30,7 +30,7 @@ class NotFound(OperationError):
 
 
 class Conflict(OperationError):
-    """Not possible as things are, for example because a live broker owns the directory; possible later, perhaps."""
+    """The operation is impossible in the current state, for example because a live broker owns the directory."""
 
     status, code = 409, "conflict"
 

@@ -122,7 +122,7 @@ class Trouble:
 
 
 def _troubles(views: Iterable[LogView]) -> dict[str, list[Trouble]]:
-    """By state, the most logs first."""
+    """Logs that need attention, grouped by state and reason, the largest group first."""
     found: dict[tuple[str, str], list[LogView]] = {}
     for view in views:
         if view.state in _TROUBLED:

@@ -24,7 +24,7 @@ class Span:
     to_ms: int
 
     def x(self, time_ms: int) -> float:
-        """Where an instant lies."""
+        """The x coordinate of an instant."""
         share = (time_ms - self.from_ms) / max(self.to_ms - self.from_ms, 1)
         return round(_LEFT + min(max(share, 0.0), 1.0) * (_RIGHT - _LEFT), 1)
 
@@ -53,7 +53,7 @@ class Plot:
 
     @property
     def kinds(self) -> list[str]:
-        """For the legend."""
+        """The kinds of marks, for the legend."""
         return sorted({mark.kind for mark in self.marks})
 
 

@@ -22,7 +22,7 @@ class LogId:
         return f"{self.log_dir}/{self.topic_partition}"
 
     def fields(self) -> dict[str, Any]:
-        """As plain values, by the names that history and API use."""
+        """The log as plain values, under the names of history and API."""
         return {
             "log_dir": self.log_dir,
             "topic": self.topic_partition.topic,

@@ -42,7 +42,7 @@ from cleanerd.storage.log_dir import LogDir, Owner
 from cleanerd.storage.replicas import FollowedReplicas
 from cleanerd.storage.staged import StagedGroup
 
-UNREAD = "what is configured was rejected, or cannot be read now"
+UNREAD = "the configuration was rejected, or cannot be read now"
 """Nothing is committed or deleted meanwhile: it may have to stay."""
 
 _log = structlog.get_logger("cleanerd")

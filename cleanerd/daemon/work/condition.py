@@ -178,7 +178,7 @@ class Conditions:
         )
 
     def _until(self, found: DirtyEstimate) -> int | None:
-        """Until when a log is left to the cleaner of the broker that owns its directory; None: it is not.
+        """Time in ms until which a log is left to the cleaner of its live broker; None if it is not left to it.
 
         It is left if that cleaner takes it by its own ratio, but only for a while: it may have given up on the log.
         """

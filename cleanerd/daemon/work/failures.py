@@ -60,7 +60,7 @@ class Failures:
     def failed(
         self, log: LogId, result: LogResult, stamp: str, config: CleanerdConfig, now_ms: int
     ) -> Failure:
-        """One more failure."""
+        """Record a failure."""
         with self._mutex:
             before = self._failures.get(log)
             failures = before.failures + 1 if before is not None else 1

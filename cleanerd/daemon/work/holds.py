@@ -25,7 +25,7 @@ class Hold:
 
     @staticmethod
     def new(pattern: str, owner: str, reason: str, now_ms: int, ttl_ms: int | None) -> "Hold":
-        """One that begins now, for `ttl_ms` or until it is released."""
+        """A hold that begins now, for `ttl_ms` or until it is released."""
         return Hold(
             uuid4().hex[:12], pattern, owner, reason, now_ms, None if ttl_ms is None else now_ms + ttl_ms
         )

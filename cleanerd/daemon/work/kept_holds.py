@@ -97,7 +97,7 @@ def _holds_of(keeper: Keeper, log_dir: str) -> tuple[str, list[Hold]] | None:
 
 
 def _named_holds(keeper: Keeper, log_dir: str) -> list[Hold]:
-    """As the lock file has them. Raises DirOffline."""
+    """The holds in the lock file. Raises DirOffline."""
     try:
         return _HOLDS.validate_json(keeper.holds)
     except ValidationError as error:

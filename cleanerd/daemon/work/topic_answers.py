@@ -39,7 +39,7 @@ _CONFIGS, _TIMES = TypeAdapter(dict[str, dict[str, str]]), TypeAdapter(dict[str,
 
 
 class TopicAnswers:
-    """Of the broker of some log directories that have no metadata log; thread-safe."""
+    """Kept answers of the broker of log directories without a metadata log; thread-safe."""
 
     def __init__(self, store: Store, files: Files, clock: Clock, log_dirs: Sequence[str]) -> None:
         self._store = store

@@ -102,7 +102,7 @@ def _write_tables(found: "Inspection") -> None:
         closed_bytes = row["superseded_bytes"] - row["superseded_active_bytes"]
         if row["superseded_bytes"] and closed_bytes < row["superseded_active_bytes"]:
             output.write(
-                f"\n{log(row)}: most of what is superseded lies in the active segment, which `clean --roll` closes first\n"
+                f"\n{log(row)}: most superseded records lie in the active segment, which `clean --roll` closes first\n"
             )
 
 

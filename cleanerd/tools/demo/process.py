@@ -158,7 +158,9 @@ def read_and_compare(directory: str, truth: Truth) -> Reading:
         newest[record.key] = record
         records += 1
         if not truth.was_committed(record):
-            problems.append(f"offset {record.offset}: {record.key!r} is not what was committed there")
+            problems.append(
+                f"offset {record.offset}: {record.key!r} differs from the record that was committed there"
+            )
     problems += _differences(expected, newest)
     return Reading(newest, records, tuple(problems))
 

@@ -96,7 +96,7 @@ KINDS: Mapping[str, Kind] = {
         _W, "a checkpoint names a partition that is not in its directory", "nothing: the broker drops the entry"
     ),
     "checkpoint_beyond_end": Kind(
-        _W, "a checkpoint lies behind the end of the log", "find out what became of the end of the log"
+        _W, "a checkpoint lies behind the end of the log", "find out how the log lost its end"
     ),
     "log_start_beyond_end": Kind(
         _E, "the log starts behind its end: a broker deletes all segments", "remove the entry of the log"
@@ -130,7 +130,7 @@ KINDS: Mapping[str, Kind] = {
     "interrupted_cleaning": Kind(_W, "files of a cleaning that was interrupted", _AT_START),
     "waiting_swap": Kind(
         _E, "a segment waits to be swapped in, and those that it replaces may be gone",
-        "start the broker once, or `cleanerd clean` where there is none: it finishes the cleaning; then verify again",
+        "start the broker once, or run `cleanerd clean` if there is none: it finishes the cleaning; then verify again",
     ),
     "deleted_file": Kind(_I, "a file that is to be deleted", _LATER),
     "delete_directory": Kind(_I, "a partition that is to be deleted", _LATER),
@@ -142,7 +142,7 @@ KINDS: Mapping[str, Kind] = {
     "unreadable": Kind(_E, "a file or directory cannot be read", "check its owner, its mode and the disk"),
     "not_regular": Kind(_E, "something that is no file has the name of one", "remove it"),
     "link": Kind(
-        _W, "a symbolic link: a broker follows it, cleanerd does not clean the log", "move what it leads to into its place"
+        _W, "a symbolic link: a broker follows it, cleanerd does not clean the log", "replace the link by its target"
     ),
     "not_judged": Kind(_E, "a defect of cleanerd: this log was not checked to the end", "report it"),
     "changed": Kind(_I, "a segment changed again and again while it was read", "verify it again"),

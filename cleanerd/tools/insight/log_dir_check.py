@@ -58,7 +58,7 @@ class LogDir(Judged):
     def chosen(
         self, topics: Collection[str], partitions: Collection[int]
     ) -> Iterator[tuple[TopicPartition, str]]:
-        """Those of some topics or partitions; without any, all."""
+        """The partitions of the given topics and partition numbers; without any, all."""
         for tp, directory in self.partitions:
             if (not topics or tp.topic in topics) and (not partitions or tp.partition in partitions):
                 yield tp, directory

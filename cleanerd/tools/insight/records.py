@@ -215,7 +215,7 @@ def check_watermark(checkpoints: Checkpoints, log_dir: str, tp: TopicPartition) 
     """
     if tp not in checkpoints.high_watermark and tp.topic != CLUSTER_METADATA_TOPIC:
         path = os.path.join(log_dir, REPLICATION_CHECKPOINT)
-        raise SourceChanged(f"{path}: has no entry for {tp}, so what is committed is not known")
+        raise SourceChanged(f"{path}: has no entry for {tp}, so it is not known which records are committed")
 
 
 def _segments(snapshot: PartitionSnapshot) -> tuple[SegmentRange, ...]:

@@ -40,7 +40,7 @@ def read_around_bad_sectors(fd: int, position: int, size: int) -> Bytes:
 
 
 def read_small(path: str, max_bytes: int) -> bytes:
-    """Whole content. Raises `NotRegular`, and `OSError` (EFBIG) for a file of more than `max_bytes`."""
+    """Read a whole file. Raises `NotRegular`, and `OSError` (EFBIG) for a file of more than `max_bytes`."""
     with open_regular(path, follow_links=True) as fd:
         content = read_at(fd, 0, max_bytes + 1).tobytes()
     if len(content) > max_bytes:
@@ -52,7 +52,7 @@ class CarefulFiles(RealFiles):
     """The operating system's files, of which only regular ones of a moderate size are read."""
 
     def read(self, path: str, max_bytes: int = SMALL_BYTES) -> bytes:
-        """Whole content. Raises as `read_small`."""
+        """Read a whole file. Raises as `read_small`."""
         return read_small(path, max_bytes)
 
     def read_to_hole(self, path: str, max_bytes: int = READ_MAX_BYTES) -> tuple[bytes, int]:

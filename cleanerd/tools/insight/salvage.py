@@ -151,7 +151,7 @@ def _check_usage(source: str, output: str) -> None:
 
 
 class _Salvage:
-    """One copy on its way."""
+    """A copy in progress."""
 
     def __init__(
         self, source: str, output: str, interval_bytes: int, segment_bytes_max: int, files: Files

@@ -99,7 +99,7 @@ class Damage:
     at_end: bool = False
 
     def error(self, path: str) -> CorruptFile:
-        """The same as an error of the file at `path`."""
+        """The damage as an error of the file at `path`."""
         return CorruptFile(path, self.start, self.expected, self.found)
 
 
@@ -381,7 +381,7 @@ _WORDS = {
     ReadStatus.TORN: ("a whole batch", "the end of the log inside of one"),
     ReadStatus.BAD_SIZE: ("a batch size that a batch can have", "a smaller or negative one"),
     ReadStatus.BAD_MAGIC: ("magic 0, 1 or 2", "another magic byte"),
-    ReadStatus.OK: ("a batch", "bytes that are none"),
+    ReadStatus.OK: ("a batch", "bytes that are no batch"),
 }
 
 
