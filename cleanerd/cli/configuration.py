@@ -209,9 +209,11 @@ def diagnose(arguments: Namespace) -> tuple[Loaded, list[str]]:
         unusable.append(str(error))
     else:
         configuration, problems = examine(sources, metadata)
-    unusable += _damaged(log_dirs, configuration)
-    warnings = [*configuration.warnings, *no_log_dirs(log_dirs)]
-    if not unusable:
+    damaged = list(
+        _damaged(log_dirs, configuration)
+    )  # left alone, whatever is configured: the daemon starts without
+    warnings = [*configuration.warnings, *no_log_dirs(log_dirs), *damaged]
+    if not unusable and not damaged:
         warnings += _unknown_topics(files, log_dirs, configuration, None)
     return Loaded(configuration, log_dirs, tuple(warnings)), problems + unusable
 

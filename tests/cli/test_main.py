@@ -85,6 +85,16 @@ def test_config_check_names_all_problems_at_once(run: Run, tmp_path: Path) -> No
     assert "did you mean cleanerd.scan.interval.ms?" in starts[0]
 
 
+def test_a_directory_that_is_left_alone_makes_no_configuration_invalid(run: Run, tmp_path: Path) -> None:
+    """Of a broker, and not known of which: a warning. The daemon starts, and takes it for offline (architecture 2)."""
+    (tmp_path / "logs" / "t-0").mkdir(parents=True)
+    (tmp_path / "logs" / "t-0" / f"{0:020d}.log").touch()
+    (tmp_path / "c").write_text(f"log.dirs={tmp_path}/logs\nnode.id=3\n")
+    ran = run("config", "check", "--config", "c")
+    assert ran.code == 0
+    assert "meta.properties: expected the file, found none beside node.id (config file: c:2)" in ran.err
+
+
 def test_config_show_tells_what_topics_have_of_their_own(run: Run, tmp_path: Path) -> None:
     """Topic files and the metadata log of a real broker, each value with its origin."""
     golden = Path(__file__).parents[1] / "golden" / "logs"
