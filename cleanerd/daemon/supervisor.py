@@ -140,7 +140,7 @@ class Supervisor:
                 "reload", outcome.status.value, reason, trigger=outcome.trigger.value, changes=changes
             )
         if outcome.plan is not None:
-            self.scanner.judge(self.conditions.inventory.logs())
+            self.scanner.judge.rule_on(self.conditions.inventory.logs())
             self.bells.work.ring()
             self.pacer.bell.ring()
 

@@ -62,7 +62,7 @@ def scanner_of(world: World, files: Files) -> Scanner:
 def test_a_topic_id_that_is_written_while_it_is_looked_for_is_found_by_the_next_look(world: World) -> None:
     scanner, ignored = scanner_of(world, WrittenBehindUs()), world.parts.obstacles.ignored
     with capture_logs() as events:
-        scanner.judge(map(world.log, TOPICS))
+        scanner.judge.rule_on(map(world.log, TOPICS))
         assert set(ignored) == set(map(world.log, TOPICS))
         scanner.refresh()
     assert not ignored
@@ -73,7 +73,7 @@ def test_a_topic_id_that_comes_late_is_found_by_the_next_full_scan(world: World)
     """Although nothing else changes: the log has been told of, and grows no segment."""
     scanner, ignored = scanner_of(world, RealFiles()), world.parts.obstacles.ignored
     with capture_logs() as events:
-        scanner.judge(map(world.log, TOPICS))
+        scanner.judge.rule_on(map(world.log, TOPICS))
         world.clock.advance(60_000)
         scanner.refresh()
     assert {event["topic"] for event in events if event["event"] == "ignored"} == TOPICS

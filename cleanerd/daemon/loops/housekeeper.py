@@ -3,6 +3,7 @@ of killed sessions, history.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import structlog
 
@@ -22,57 +23,55 @@ _SWEEP_S = 60.0
 _log = structlog.get_logger("cleanerd")
 
 
+@dataclass
 class Housekeeper:
     """Once a second."""
 
-    def __init__(
-        self,
-        log_dirs: Sequence[str],
-        conditions: Conditions,
-        deletions: PendingDeletions,
-        leases: CleanerLeases,
-        mutes: Mutes,
-        store: Store,
-        events: EventLog,
-        engines: Sequence[Engine],
-        work_bell: Bell,
-    ) -> None:
-        self._log_dirs, self._conditions, self._deletions = log_dirs, conditions, deletions
-        self._leases, self._mutes, self._store, self._events = leases, mutes, store, events
-        self._engines, self._work_bell, self._clock = engines, work_bell, conditions.clock
+    log_dirs: Sequence[str]
+    conditions: Conditions
+    deletions: PendingDeletions
+    leases: CleanerLeases
+    mutes: Mutes
+    store: Store
+    events: EventLog
+    engines: Sequence[Engine]
+    work_bell: Bell
+
+    def __post_init__(self) -> None:
+        self._clock = self.conditions.clock
         self._pruned_s = self._clock.monotonic_s()
         self._swept_s = -_SWEEP_S
 
     def step(self) -> float:
         """One round."""
         now_ms = self._clock.now_ms()
-        self._conditions.ownership.observe(self._log_dirs)
+        self.conditions.ownership.observe(self.log_dirs)
         self._delete(now_ms)
-        self._leases.renew_if_due(self._mutes.topics())
+        self.leases.renew_if_due(self.mutes.topics())
         self._end_holds(now_ms)
         self._stop_idle_engines()
         self._sweep_scratch()
-        self._store.save()
+        self.store.save()
         self._prune_history(now_ms)
         return _PAUSE_S
 
     def _delete(self, now_ms: int) -> None:
-        is_coming = any(map(self._conditions.ownership.is_yielding, self._log_dirs))  # a broker
-        deleted = Deleted() if is_coming else self._deletions.run_due(now_ms)
+        is_coming = any(map(self.conditions.ownership.is_yielding, self.log_dirs))  # a broker
+        deleted = Deleted() if is_coming else self.deletions.run_due(now_ms)
         if deleted.files or deleted.failures:
             failures = {path: str(error) for path, error in deleted.failures.items()}
             _log.info("deleted_files", files=deleted.files, bytes=deleted.bytes, failures=failures or None)
 
     def _end_holds(self, now_ms: int) -> None:
-        for hold in self._conditions.states.expire(now_ms):
-            self._store.delete(HOLD, hold.id)
+        for hold in self.conditions.states.expire(now_ms):
+            self.store.delete(HOLD, hold.id)
             reason = f"hold {hold.id} of {hold.owner} on {hold.pattern} ({hold.reason}) was never released"
-            self._events.record("control", "expired", reason)
-            self._work_bell.ring()
+            self.events.record("control", "expired", reason)
+            self.work_bell.ring()
 
     def _stop_idle_engines(self) -> None:
-        idle_ms = self._conditions.configuration().broker.spark_idle_timeout_ms
-        for engine in self._engines:
+        idle_ms = self.conditions.configuration().broker.spark_idle_timeout_ms
+        for engine in self.engines:
             if engine.stop_if_idle(idle_ms):
                 _log.info("engine_stopped", reason="idle")
 
@@ -80,10 +79,10 @@ class Housekeeper:
         now_s = self._clock.monotonic_s()
         if now_s - self._swept_s >= _SWEEP_S:
             self._swept_s = now_s
-            sweep_those_of(dict(self._conditions.configuration().broker.spark_conf))
+            sweep_those_of(dict(self.conditions.configuration().broker.spark_conf))
 
     def _prune_history(self, now_ms: int) -> None:
         now_s = self._clock.monotonic_s()
         if now_s - self._pruned_s > _PRUNE_S:
             self._pruned_s = now_s
-            self._store.prune(now_ms, MAX_BYTES)
+            self.store.prune(now_ms, MAX_BYTES)

@@ -1,7 +1,8 @@
 """Keeps the inventory up to date: scans directories with watcher events at once, and all of them periodically."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import structlog
 
@@ -25,81 +26,75 @@ _REST_S = 50e-6
 _log = structlog.get_logger("cleanerd")
 
 
+@dataclass
 class Scanner:
     """Scans at once when asked to, and in a thread of its own every cleanerd.scan.interval.ms."""
 
-    def __init__(
-        self,
-        log_dirs: Sequence[str],
-        conditions: Conditions,
-        judge: Judge,
-        moves: Moves,
-        jobs: Jobs,
-        events: EventLog,
-        metrics: Metrics,
-        bells: Bells,
-    ) -> None:
-        self._log_dirs, self._conditions, self._judge, self._moves = log_dirs, conditions, judge, moves
-        self._jobs, self._events, self._metrics, self._bells = jobs, events, metrics, bells
-        self._inventory, self._ownership = conditions.inventory, conditions.ownership
-        self._states, self._obstacles = conditions.states, conditions.states.obstacles
+    log_dirs: Sequence[str]
+    conditions: Conditions
+    judge: Judge
+    moves: Moves
+    jobs: Jobs
+    events: EventLog
+    metrics: Metrics
+    bells: Bells
+
+    def __post_init__(self) -> None:
+        self._inventory, self._ownership = self.conditions.inventory, self.conditions.ownership
+        self._obstacles = self.conditions.states.obstacles
         self._scanned_s = -math.inf
         self._rested_s = -math.inf  # until then changes wait for one scan of all of them
         self._logged_offline: frozenset[str] = frozenset()
         self._logged_shares: dict[str, object] = {}  # by log directory
         self.bell = Bell()
-        self.watcher = LogDirWatcher(log_dirs, self._changed)
+        self.watcher = LogDirWatcher(self.log_dirs, self._changed)
 
     def scan(self) -> None:
         """Scan every log directory, and recover interrupted commits."""
-        self._scanned_s = self._conditions.clock.monotonic_s()
-        ownership, offline = self._ownership, self._ownership.take(self._log_dirs)
-        ownership.observe(self._log_dirs)
-        for log_dir in (one for one in self._log_dirs if one not in offline):
+        self._scanned_s = self.conditions.clock.monotonic_s()
+        ownership, offline = self._ownership, self._ownership.take(self.log_dirs)
+        ownership.observe(self.log_dirs)
+        for log_dir in (one for one in self.log_dirs if one not in offline):
             if ownership.owner_of(log_dir) is None and not ownership.is_yielding(log_dir):
                 ownership.recover(log_dir)  # it may have failed in the middle of a commit, and work again
         self._obstacles.offline = offline
         usable, were_offline = self._online(), self._logged_offline
-        with self._metrics.phase("scan"):
+        with self.metrics.phase("scan"):
             self._take_in(self._inventory.scan(usable))
         known = {entry.log for entry in self._inventory.entries()}
-        reported = self._events.logs() | {failure.log for failure in self._conditions.failures.all()}
+        reported = self.events.logs() | {failure.log for failure in self.conditions.failures.all()}
         for log in reported - known:  # it vanished before its work ended, or while no daemon ran
             if log.log_dir in usable:
                 self._forget(log)
-        self.judge([log for log in list(self._obstacles.ignored) if log.log_dir in usable])
-        self._moves.remember(were_offline)
-        self._metrics.scanned(self._log_dirs, self._obstacles.offline)
+        self.judge.rule_on([log for log in list(self._obstacles.ignored) if log.log_dir in usable])
+        self.moves.remember(were_offline)
+        self.metrics.scanned(self.log_dirs, self._obstacles.offline)
         self._log_shares()
         self.watcher.follow()
 
     def refresh(self) -> None:
         """Scan only directories with events."""
         self._take_in(self._inventory.scan_touched(self._online()))
-        self._moves.remember()
-
-    def judge(self, logs: Iterable[LogId]) -> None:
-        """Decide whether these logs belong to the cluster, and whether uncleanable ones may be tried again."""
-        self._judge.judge(logs)
+        self.moves.remember()
 
     def step(self) -> float:
         """One round."""
-        interval_s = self._conditions.configuration().broker.scan_interval_ms / 1000
-        now_s = self._conditions.clock.monotonic_s()
+        interval_s = self.conditions.configuration().broker.scan_interval_ms / 1000
+        now_s = self.conditions.clock.monotonic_s()
         if now_s - self._scanned_s < interval_s:
             if now_s < self._rested_s:
                 return self._rested_s - now_s
             self.refresh()
             self._rested_s = now_s + _REST_S * len(self._inventory.entries())
             return interval_s
-        for failure in self._conditions.failures.all():
+        for failure in self.conditions.failures.all():
             # A file that is repaired in place does not change its directory.
             self._inventory.touch_log(failure.log)
         self.scan()
         return interval_s
 
     def _online(self) -> list[str]:
-        return self._obstacles.online(self._log_dirs)
+        return self._obstacles.online(self.log_dirs)
 
     def _take_in(self, report: ScanReport) -> None:
         inventory = self._inventory
@@ -113,37 +108,37 @@ class Scanner:
         others = map(inventory.twins, (*report.appeared, *report.vanished, *back))
         twins = [twin for some in others for twin in some if inventory.facts(twin) is not None]
         changed = {*report.appeared, *report.changed, *back, *twins}
-        self.judge(sorted({*changed, *self._judge.new_logs(), *self._judge.changed_lives()}))
+        self.judge.rule_on(sorted({*changed, *self.judge.new_logs(), *self.judge.changed_lives()}))
         self._stop_unwanted()
         for log_dir in self._online():
             if self._ownership.owner(log_dir) not in (Owner.NOBODY, Owner.WRITER):
-                self._conditions.brokers_cleaner.look(log_dir, self._ownership.owner_of(log_dir))
-        self._obstacles.full = self._ownership.full_dirs(self._log_dirs)
-        with self._bells.progressed:
-            self._bells.progressed.notify_all()
+                self.conditions.brokers_cleaner.look(log_dir, self._ownership.owner_of(log_dir))
+        self._obstacles.full = self._ownership.full_dirs(self.log_dirs)
+        with self.bells.progressed:
+            self.bells.progressed.notify_all()
         if report.appeared or report.changed or report.back_online:
-            self._bells.work.ring()
+            self.bells.work.ring()
         if any(k is not None and k.contents.is_staged for k in map(inventory.facts, report.changed)):
-            self._bells.commit.ring()
+            self.bells.commit.ring()
 
     def _forget(self, log: LogId) -> None:
-        self._states.forget(log)
-        self._conditions.failures.forget(log)
-        self._judge.forget(log)
-        self._events.forget(log)
-        self._metrics.forget(log)
+        self.conditions.states.forget(log)
+        self.conditions.failures.forget(log)
+        self.judge.forget(log)
+        self.events.forget(log)
+        self.metrics.forget(log)
 
     def _stop_unwanted(self) -> None:
         """End cleanings whose result nobody would commit, before they stage it."""
-        for log in self._jobs.logs():
-            unwanted = self._conditions.why_unwanted(log)
+        for log in self.jobs.logs():
+            unwanted = self.conditions.why_unwanted(log)
             if unwanted is not None:
-                self._states.stop(log, unwanted)
+                self.conditions.states.stop(log, unwanted)
 
     def _log_shares(self) -> None:
         """Log once what is cleaned in each log directory and what is left to its broker, and again after a change."""
         for log_dir in self._online():
-            found = share(self._conditions, log_dir)
+            found = share(self.conditions, log_dir)
             if self._logged_shares.get(log_dir) != found.kind:
                 self._logged_shares[log_dir] = found.kind
                 _log.info(
@@ -160,7 +155,7 @@ class Scanner:
 
     def _changed(self, log_dir: str, name: str | None) -> None:
         if name == names.LOCK:  # whose it was does not matter
-            self._bells.commit.ring()
+            self.bells.commit.ring()
             return
         if name is not None:
             self._inventory.touch(log_dir, name)

@@ -46,7 +46,7 @@ class Judge:
         self._obstacles.stale.discard(log)
         self._new_since_s.pop(log, None)
 
-    def judge(self, logs: Iterable[LogId]) -> None:
+    def rule_on(self, logs: Iterable[LogId]) -> None:
         """Note in `Obstacles` which of these logs may not be changed, and why; try changed uncleanable logs again."""
         configuration, ignored = self._conditions.configuration(), self._obstacles.ignored
         judged = list(logs)
