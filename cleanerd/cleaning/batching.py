@@ -67,7 +67,7 @@ class Ending(Generic[_T]):
         return self._future
 
     def wait(self) -> None:
-        """Until it is over, however it ended."""
+        """Wait for the end, whether it succeeds or fails."""
         wait([self.begin()])
 
     def result(self) -> _T:

@@ -94,7 +94,7 @@ def _fine(chunk_bytes: int) -> int:
 
 
 def _marks(size_bytes: int, chunk_bytes: int, *, is_last: bool) -> _Marks:
-    """Where a segment is cut if batches allow it."""
+    """The positions at which a segment is to be cut, if batches begin there."""
     fine = _fine(chunk_bytes)
     tail = max(size_bytes // chunk_bytes + 1 - _TAIL_CHUNKS, 0) * chunk_bytes if is_last else size_bytes
     marks = [np.arange(chunk_bytes, tail, chunk_bytes), np.arange(tail or fine, size_bytes, fine)]

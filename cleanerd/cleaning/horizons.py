@@ -47,7 +47,7 @@ def read_horizons(segments: Sequence[SegmentOnDisk], now_ms: int, pace: Pace) ->
 
 
 def _look_into(fd: int, source: Source, now_ms: int, pace: Pace) -> int:
-    """The same of the records of a chunk."""
+    """As `read_horizons`, from the records of a chunk."""
     next_ms = _NEVER_MS
     for piece in pieces_of(fd, source):
         pace(len(piece.raw))

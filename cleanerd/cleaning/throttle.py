@@ -57,7 +57,7 @@ class Throttle:
         self._set(rates)
 
     def set_request_queue(self, rate: float) -> None:
-        """The same for the limit that follows the brokers, which no other change touches."""
+        """Set the limit that follows the brokers; `set_limits` leaves it alone."""
         self._set({RateLimit.REQUEST_QUEUE: rate})
 
     def _set(self, rates: dict[RateLimit, float]) -> None:

@@ -263,7 +263,7 @@ class Store:
         return self._connection
 
     def _load_read_only(self) -> None:
-        """Where nothing can be written, what was held before is held all the same."""
+        """Load the state from a file that cannot be written, so that its holds stay in force."""
         for key, text in read_state(self._path).items():
             self._take(key, text)
 

@@ -20,7 +20,7 @@ _log = structlog.get_logger("cleanerd")
 
 @dataclass(slots=True)
 class Life:
-    """Where the daemon is between its start and its stop."""
+    """The daemon's progress between start and stop."""
 
     started_s: float
     is_ready: bool = False

@@ -91,7 +91,7 @@ def within(ranges: Ranges, start: int, end: int) -> Ranges:
 
 
 def size_bytes(ranges: Ranges) -> int:
-    """Of all ranges together."""
+    """Bytes of all ranges together."""
     return sum(end - start for start, end in ranges)
 
 

@@ -74,7 +74,7 @@ def _walk(path: str) -> int:
 
 
 def _names(path: str) -> list[str]:
-    """Those of a path, the last one first."""
+    """The components of a path, the last one first."""
     return [name for name in reversed(path.split("/")) if name]
 
 

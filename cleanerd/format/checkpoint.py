@@ -28,7 +28,7 @@ _INT64 = 2**63
 
 
 class EpochEntry(NamedTuple):
-    """From `start_offset` on, records were written under leader `epoch`."""
+    """Leader `epoch` wrote the records from `start_offset` on."""
 
     epoch: int
     start_offset: int

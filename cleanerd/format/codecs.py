@@ -250,7 +250,7 @@ def _decompress_gzip(view: memoryview, expanded_bytes_max: int) -> bytes:
 
 
 def _after_gzip_header(view: memoryview, start: int) -> int | None:
-    """Where the deflated data of a member begin; None where no member does. Flags without a meaning are not looked at."""
+    """Position of the deflated data of a member; None if no member begins there. Flags without a meaning are ignored."""
     if view[start : start + len(_GZIP_MAGIC)] != _GZIP_MAGIC or len(view) - start < _GZIP_HEADER:
         return None
     flags, at = view[start + len(_GZIP_MAGIC)], start + _GZIP_HEADER
@@ -421,7 +421,7 @@ def _descriptor_checksum(descriptor: Data) -> bytes:
 
 
 def _lz4_blocks(frame: memoryview, expanded_bytes_max: int) -> tuple[int, int]:
-    """Where the blocks of a frame begin and end. Raises FormatError for blocks that are cut off, ExpandsBeyond before any of
+    """Positions of the blocks of a frame. Raises FormatError for blocks that are cut off, ExpandsBeyond before any of
     them is expanded.
 
     A block of nothing, which is one zero byte, ends the content too: the JVM's reader gives nothing then, and its callers

@@ -25,7 +25,7 @@ class FormatError(ValueError):
 
 
 class Padded(FormatError):
-    """From `position` on the file has only zeros: preallocated space that was never written."""
+    """The file has only zeros from `position` on: preallocated space that was never written."""
 
 
 @contextmanager

@@ -71,7 +71,7 @@ def new_set(keys: int) -> Fingerprints:
 def mark_superseded(
     fingerprints: Fingerprints, insert_from: int, table: Fingerprints
 ) -> npt.NDArray[np.bool_]:
-    """For fingerprints in offset order: True where a newer one of the same key exists at or after `insert_from`.
+    """Mark fingerprints, in offset order, that have a newer one of the same key at or after `insert_from`.
 
     The rows from `insert_from` on (the dirty section) are put into `table`; the rows before it (the clean section)
     are only looked up, as Kafka's map holds only keys of the dirty section (rules 3.9, 4.19). `table` may already hold

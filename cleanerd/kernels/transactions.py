@@ -123,7 +123,7 @@ def _track(events, dense, committed, observed, out):
 
 
 def empty_transactions(events: Table) -> npt.NDArray[np.bool_]:
-    """For the events of a whole log in offset order: True for every marker whose transaction has no batch left (4.20)."""
+    """Mark the markers whose transaction has no batch left (4.20), among the events of a whole log in offset order."""
     out = np.zeros(len(events), np.bool_)
     if len(events):
         ids, dense = np.unique(events["producer_id"], return_inverse=True)

@@ -78,7 +78,7 @@ class IndexTask:
 
     @property
     def size_bytes(self) -> int:
-        """Of log."""
+        """Bytes of log."""
         return self.work.source.size_bytes
 
     def run(self, contexts: list[LogContext], reporter: Reporter) -> Indexed:
@@ -94,7 +94,7 @@ class IndexTask:
     def look_up(
         self, contexts: list[LogContext], reporter: Reporter, keys: Mapping[int, KeySet]
     ) -> tuple[ChunkSummary, dict[int, PackedBits]] | CleanerdError:
-        """For a clean chunk: summary, and whether the dirty section (`keys`, by log) has a newer record of each key."""
+        """Look up a clean chunk: summary, and whether the dirty section (`keys`, by log) has a newer record of each key."""
         found = self.run(contexts, reporter)
         if isinstance(found, CleanerdError):
             return found
@@ -197,7 +197,7 @@ def resolve_bucket(blocks: Iterable[ShippedBlock], shared: Common) -> ResolvedBu
 
 
 def by_chunk(resolved: Sequence[ResolvedBucket], chunks: int) -> Iterator[dict[int, Bits]]:
-    """For each chunk of a log, in order: bucket -> one answer for each of its records.
+    """The answers of a log by chunk, in order: bucket -> one answer for each record of the chunk.
 
     Unpacked chunk by chunk: together they would take a byte a record.
     """
@@ -230,7 +230,7 @@ class RewriteTask:
 
     @property
     def size_bytes(self) -> int:
-        """Of log."""
+        """Bytes of log."""
         return self.work.source.size_bytes
 
     def run(

@@ -60,7 +60,7 @@ class Leftovers:
 
     @property
     def first_cleaned(self) -> int | None:
-        """From here on, swap files are not complete (rule 5.12)."""
+        """Base offset from which on swap files are incomplete (rule 5.12)."""
         return self.cleaned[0] if self.cleaned else None
 
     def is_valid(self, swap_base: int) -> bool:

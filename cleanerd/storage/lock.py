@@ -116,7 +116,7 @@ _stops = _Stops()
 
 
 def stop_between_holds() -> None:
-    """From now on Ctrl-Z stops this process only while it holds no `.lock`; nothing else of a terminal stops it.
+    """Let Ctrl-Z stop this process only while it holds no `.lock`, and ignore all other stop signals of a terminal.
 
     To be called in the main thread.
     """

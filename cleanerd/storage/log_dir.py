@@ -253,7 +253,7 @@ class LogDir:
         return Around(self.elsewhere(partitions), read_offsets(self.files, path) if is_left else {})
 
     def copies(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, str]:
-        """Those of these partitions, which lie here, that lie in another directory of the same broker as well, and in which.
+        """Partitions, of those given, that also lie in another directory of the same broker, with that directory.
 
         One that is going to be deleted, or is the target of a move, is no copy.
         """

@@ -201,7 +201,7 @@ class Vouched:
 
 
 def read_vouched(files: Files, metadata: ClusterMetadata, log_dirs: Iterable[str]) -> Vouched:
-    """Of the metadata log in `metadata.directory`, as it is now; `log_dirs`: all that is known of those of its node.
+    """How far the metadata log in `metadata.directory` vouches now; `log_dirs`: all known directories of its node.
 
     The last sign of life is the timestamp of the last batch: the active controller appends one twice a second
     (metadata.max.idle.interval.ms), and no copy changes it. But its clock may be ahead of the one here: it is not later than
@@ -411,7 +411,7 @@ def _holds_batch(tail: bytes) -> bool:
 
 
 def index_position(files: Files, log_path: str, offset: int = names.MAX_OFFSET) -> int:
-    """Where to start in a segment of the metadata log: 0 without a usable index, which is never trusted. Never raises.
+    """Position at which to start in a segment of the metadata log; 0 without a usable index. Never raises.
 
     A quiet controller writes 170 000 batches a day, and the segment that holds the end of the newest snapshot is up to a
     week old. Without the index each reading would walk over all of them.

@@ -36,7 +36,7 @@ class Mark:
 
     @classmethod
     def of(cls, path: str, start: int, data: bytes) -> "Mark":
-        """In what a segment holds from byte `start` on."""
+        """The mark at the last whole batch of `data`, which begins at byte `start` of the segment."""
         *_, (position, size_bytes) = [(0, 0), *_whole_batches(data)]
         header = data[position : position + min(size_bytes, HEADER_SIZE)]
         return cls(path, start + position, header, start + position + size_bytes)

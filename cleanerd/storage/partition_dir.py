@@ -96,7 +96,7 @@ class PartitionDir:
         self.files.rename(self.path_of(source), self.path_of(target))
 
     def rename_if_there(self, source: SegmentFileName, target: SegmentFileName) -> None:
-        """The same for a file that may not be there."""
+        """As `rename`, for a file that may be missing."""
         with contextlib.suppress(FileNotFoundError):
             self.rename(source, target)
 

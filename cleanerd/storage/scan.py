@@ -450,7 +450,7 @@ def _batches_from(segment: SegmentOnDisk, position: int, pace: Pace) -> "Iterato
 
 
 def _index_position(files: Files, segment: SegmentOnDisk, from_offset: int) -> int:
-    """Where to start; 0 where no sound batch at or below `from_offset` lies at the place that the index names."""
+    """Position at which to start; 0 if the index does not lead to a sound batch at or below `from_offset`."""
     index = read_offset_index(files, segment.sibling(FileKind.OFFSET_INDEX), segment.base_offset)
     position = index.lookup(from_offset)
     return 0 if not position or sound_batch(segment, position, from_offset) is None else position

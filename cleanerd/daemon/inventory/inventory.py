@@ -227,7 +227,7 @@ class Inventory:
             return next(found, None)
 
     def twins(self, log: LogId) -> list[LogId]:
-        """The same partition in other log directories that work; it may be another broker's there."""
+        """The logs of this partition in other working log directories; they may be another broker's."""
         with self._mutex:
             return [
                 place.entries[str(log.topic_partition)].log
@@ -432,7 +432,7 @@ def _in_order(log: LogId) -> tuple[str, str, int]:
 
 
 def _new_entry(log_dir: str, name: str) -> Entry | None:
-    """For the name of a directory that may be a log's (spec disk A5), else None."""
+    """An entry for a directory whose name may be a log's (spec disk A5), else None."""
     parsed = parse_partition_dir(name)
     if parsed is None or parsed[1] is not DirKind.CURRENT or parsed[0].topic == CLUSTER_METADATA_TOPIC:
         return None

@@ -116,7 +116,7 @@ class ListedLog:
     offsets: Offsets
 
     def facts(self, first_batches_ms: Mapping[int, int | None]) -> LogFacts:
-        """For policy, see the head of this module; the first batch timestamps by base offset, where they matter."""
+        """The facts for policy, see the head of this module; with first batch timestamps by base offset, if they matter."""
         active_base = self.contents.active_base_offset
         closed = (
             SegmentFacts(
@@ -288,7 +288,7 @@ def _closed_segment(
 
 
 def _last_timestamp_ms(path: str, size_bytes: int) -> int:
-    """Of the last entry of the time index of a closed segment, which is as long as its entries (spec disk B3)."""
+    """Timestamp of the last entry in the time index of a closed segment, which is as long as its entries (spec disk B3)."""
     with regular_file(path) as file:
         file.seek(max(size_bytes - TIME_INDEX_ENTRY.size, 0))
         entry = file.read(TIME_INDEX_ENTRY.size)

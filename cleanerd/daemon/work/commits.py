@@ -151,7 +151,7 @@ class Commits:
 
 @dataclass
 class JobHost(CommitHost):
-    """For logs that are in progress."""
+    """The host of commits for logs that a job has in progress."""
 
     log_dir: LogDir
     commits: Commits
@@ -160,7 +160,7 @@ class JobHost(CommitHost):
 
     @property
     def path(self) -> str:
-        """Of the log directory."""
+        """Path of the log directory."""
         return self.log_dir.path
 
     def goes_on(self) -> bool:
@@ -229,7 +229,7 @@ class _WaitingHost(JobHost):
         return self.may_go_on(self.path)
 
     def begin(self, logs: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
-        """Those that nobody else has."""
+        """Take the logs that are free, and return them."""
         wanted, states = [LogId(self.path, tp) for tp in logs], self.commits.states
         taken = states.try_start_all(wanted)
         refused = [log for log in wanted if log not in set(taken)]
@@ -257,12 +257,12 @@ class _WaitingHost(JobHost):
                 commits.states.done_cleaning(log)
 
     def pause(self, seconds: float) -> None:
-        """Until the daemon stops, at most."""
+        """Wait, at most until the daemon stops."""
         self.commits.pause(seconds)
 
 
 def to_commit(log: LogId, known: ListedLog | None) -> Commit:
-    """By what the last scan found. One that could not be read has no gain: its commit finds out what is wrong."""
+    """Logs with a staged result, from the last scan. An unreadable one has no gain: its commit reports the error."""
     staged = known.contents.staged if known is not None else None
     if staged is None:
         return Commit(log.topic_partition)

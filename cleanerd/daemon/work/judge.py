@@ -111,7 +111,7 @@ class Judge:
         return Knowledge(self._ownership.at(path), self._conditions.configuration()).why_stale()
 
     def _twice(self, logs: Iterable[LogId]) -> dict[LogId, str]:
-        """Those that lie in another log directory of their broker as well, with the reason for leaving them alone."""
+        """Logs that lie in two directories of their broker, with the reason for leaving them alone."""
         found = dict[LogId, str]()
         unseen = set(self._conditions.configuration().broker.log_dirs) - set(
             self._log_dirs

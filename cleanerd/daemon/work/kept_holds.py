@@ -83,7 +83,7 @@ def _is_absent(path: str) -> bool:
 
 
 def _holds_of(keeper: Keeper, log_dir: str) -> tuple[str, list[Hold]] | None:
-    """Those of the daemon that was in a log directory last, behind where they are; None in a copy elsewhere.
+    """The holds of the last daemon in a log directory, with the place where they are kept; None in a copy elsewhere.
 
     Raises DirOffline.
     """

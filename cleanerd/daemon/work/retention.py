@@ -127,7 +127,7 @@ class RetentionPasses:
         return outcomes
 
     def _undisturbed(self, logs: Iterable[LogId]) -> list[LogId]:
-        """Those in whose directory no broker is, or is expected."""
+        """Logs in directories where no broker runs or is expected."""
         owner = cache(self.ownership.owner)
         return [log for log in logs if owner(log.log_dir) not in _BROKERS]
 

@@ -89,12 +89,12 @@ class Truth:
         self._written: dict[int, int] = {}  # offset -> hash of key and value
 
     def announce(self, records: Sequence[Record]) -> None:
-        """From now on a reader may see these."""
+        """Note records that a reader may see from now on."""
         with self._mutex:
             self._written.update((record.offset, hash((record.key, record.value))) for record in records)
 
     def settle(self, records: Sequence[Record]) -> None:
-        """From now on a reader must see these, or newer ones of their keys."""
+        """Note records that a reader must see from now on, or newer ones of their keys."""
         with self._mutex:
             for record in records:
                 assert record.key is not None

@@ -124,7 +124,7 @@ class DigestTask:
 
     @property
     def size_bytes(self) -> int:
-        """Of log."""
+        """Bytes of log."""
         return self.part.size_bytes
 
     def run(self, terms: Terms) -> "_Rows":

@@ -86,7 +86,7 @@ class FindTask:
 
     @property
     def size_bytes(self) -> int:
-        """Of the file."""
+        """Bytes of the file."""
         return self.file.size_bytes
 
 

@@ -410,8 +410,8 @@ def _check_transactions(found: Partition, reports: Sequence[SegmentReport]) -> N
 
 
 def _beginnings(events: Table) -> dict[tuple[int, int], tuple[int, int]]:
-    """Where a transaction may begin, by producer and offset of its abort marker: after the marker before, and in or before
-    its first batch. `events` by producer, then offset; those before a log's first marker may be gone.
+    """Possible first offsets of transactions, by producer and offset of the abort marker: after the marker before, and in or
+    before its first batch. `events` by producer, then offset; those before a log's first marker may be gone.
     """
     found: dict[tuple[int, int], tuple[int, int]] = {}
     producer, after, first = -1, 0, -1

@@ -227,7 +227,7 @@ def _segments(snapshot: PartitionSnapshot) -> tuple[SegmentRange, ...]:
 
 
 def _narrowed(log: LogRange, start: int, end: int) -> LogRange:
-    """The same log from `start` to below `end`, without the bytes before the batch that the index names for `start`."""
+    """The log from `start` to below `end`, without bytes before the batch that the index names for `start`."""
     ranges = tuple(
         replace(part, start=_first_byte(part, start))
         for part in log.ranges
@@ -237,7 +237,7 @@ def _narrowed(log: LogRange, start: int, end: int) -> LogRange:
 
 
 def _first_byte(part: SegmentRange, offset: int) -> int:
-    """Where to start reading for `offset`, by the index; 0 if it does not lead to a sound batch, which only costs time."""
+    """Position at which to start reading for `offset`; 0, which only costs time, if the index leads to no sound batch."""
     position = _offset_index(part).lookup(offset) if offset > part.base_offset else 0
     if not position:
         return 0
@@ -296,7 +296,7 @@ def _last_offset_before(part: SegmentRange, timestamp_ms: int) -> int | None:
 
 
 def split(log: LogRange, max_bytes: int) -> list[LogRange]:
-    """The same log as parts of at most about `max_bytes`, in order: cut between segments and at offset index entries.
+    """Split the log into parts of about `max_bytes` at most, in order, between segments and at offset index entries.
 
     Each part has one range, and the offsets of it alone. Raises `OSError`.
     """

@@ -329,7 +329,7 @@ class _Salvage:
             segment.write_aborted()
 
     def _leader_epochs(self, end: int) -> bytes:
-        """Those of the original up to the end of the copy; where they cannot be read, those of the batches."""
+        """The leader epochs of the original up to the end of the copy; if they cannot be read, those of the batches."""
         path = os.path.join(self._source, names.LEADER_EPOCH_CHECKPOINT)
         entries = _parsed(path, parse_leader_epochs)
         return render_leader_epochs(

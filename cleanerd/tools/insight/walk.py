@@ -352,7 +352,7 @@ class _Walk:
         return Damage(code, start, end, *words, at_end=found is None)
 
     def _next_batch(self, start: int, before: int) -> int | None:
-        """Where the next batch with a right CRC and possible offsets, above `before`, begins."""
+        """Position of the next batch with a right CRC and possible offsets above `before`."""
         end = self._bounds.end
         while True:
             start = max(start, next_data(self._fd, start, end) - HEAD_BYTES)

@@ -94,7 +94,7 @@ _NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where to start or to end: a time for all partitions, times of some, offsets of some, of the others `otherwise`.
+    """A bound of the read: a time for all partitions, times or offsets of some; `otherwise` for the others.
 
     The first that is set counts.
     """
