@@ -20,7 +20,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Self, TypeVar
 
 _T = TypeVar("_T")
 
@@ -190,51 +190,74 @@ def in_words(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".removesuffix(": ").split())
 
 
-def guarded(step: Callable[[], _T], where: str) -> _T | CleanerdError:
-    """Result of `step`, or what went wrong as a value: the failure boundary of one log. `where` is the file it is about.
+def ours(error: Exception, where: str) -> CleanerdError:
+    """Which of our errors an exception is: itself, `from_os_error`, or for a defect InternalError. `where`: as there."""
+    if isinstance(error, CleanerdError):
+        return error
+    if isinstance(error, OSError):
+        return from_os_error(error, where)
+    line = traceback.extract_tb(error.__traceback__)[-1]
+    failure = InternalError(f"{where}: internal error at {line.name}:{line.lineno}: {in_words(error)}")
+    failure.__cause__ = error
+    return failure
 
-    KeyboardInterrupt and SystemExit pass.
+
+@contextmanager
+def raising_ours(where: str) -> Iterator[None]:
+    """What goes wrong in the block is raised as one of our errors; `where`: the file that it is about."""
+    try:
+        yield
+    except CleanerdError:
+        raise
+    except Exception as error:
+        raise ours(error, where) from error
+
+
+class each_log:  # noqa: N801 - reads as a statement
+    """The boundary of one log, or of one directory: what goes wrong in the block ends there, and the others go on.
+
+    `error` is what went wrong, None if nothing did; `where` the file that the block is about. The traceback of what no code
+    expected goes to `sys.excepthook`: standard error, or the log of the daemon. KeyboardInterrupt and SystemExit pass.
     """
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self.error: CleanerdError | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self.error = ours(error, self._where)
+        if isinstance(self.error, InternalError):
+            report_unexpected(self.error)
+        return True
+
+
+def guarded(step: Callable[[], _T], where: str) -> _T | CleanerdError:
+    """Result of `step`, or what went wrong as a value, whose host reports defects. `where` is the file it is about."""
     try:
         return step()
-    except CleanerdError as error:
-        return error
-    except OSError as error:
-        return from_os_error(error, where)
     except Exception as error:  # noqa: BLE001  # a defect, or a file that asks for all memory, parks one log
-        line = traceback.extract_tb(error.__traceback__)[-1]
-        failure = InternalError(f"{where}: internal error at {line.name}:{line.lineno}: {in_words(error)}")
-        failure.__cause__ = error
-        return failure
+        return ours(error, where)
 
 
 _KINDS = (Aborted, SourceChanged, NoSpace, Retryable, DirOffline, Fatal, LogUncleanable)
 """Those that are made of a text alone, nearest first."""
 
 
-def portable(value: _T) -> _T | CleanerdError:
-    """`value` for another process: an error that cannot be pickled, and read back, goes as its text, of the nearest kind."""
-    if not isinstance(value, CleanerdError):
-        return value
+def portable(error: CleanerdError) -> CleanerdError:
+    """An error for another process: what cannot be pickled, and read back, goes as its text, of the nearest kind."""
     try:
-        pickle.loads(pickle.dumps(value))  # noqa: S301 - our own
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
     except Exception:  # noqa: BLE001 - any of a foreign class
-        return next(kind for kind in (*_KINDS, CleanerdError) if isinstance(value, kind))(str(value))
-    return value
-
-
-def attempt(step: Callable[[], _T], where: str) -> _T | CleanerdError:
-    """As `guarded`, at the outermost boundary: the traceback of an unexpected exception goes to `sys.excepthook`.
-
-    That prints it to standard error, or to the log of the daemon.
-    """
-    found = guarded(step, where)
-    if isinstance(found, InternalError):
-        report_unexpected(found)
-    return found
+        return next(kind for kind in (*_KINDS, CleanerdError) if isinstance(error, kind))(str(error))
+    return error
 
 
 def report_unexpected(error: InternalError) -> None:
-    """Report the traceback of an unexpected exception that `guarded` has caught."""
+    """Report the traceback of an unexpected exception, at the outermost boundary."""
     if error.__cause__ is not None:
         sys.excepthook(type(error), error, error.__traceback__)  # with its cause

@@ -3,12 +3,13 @@
 Rules decide which bound holds (`policy.cleanable`, `policy.retention`); people need to know why it lies there.
 """
 
+import contextlib
 import os
 from dataclasses import dataclass
 
 from cleanerd.config.model import TopicConfig
 from cleanerd.env.files import Files
-from cleanerd.errors import CleanerdError, guarded
+from cleanerd.errors import CleanerdError
 from cleanerd.format import names
 from cleanerd.format.names import FileKind, TopicPartition, segment_path
 from cleanerd.policy.cleanable import (
@@ -171,12 +172,10 @@ class Held:
             return f"its time index is empty, and its file was written at {at}"
         directory = os.path.join(self.log_dir, str(self.topic_partition))
         path = segment_path(directory, segment.base_offset, FileKind.TIME_INDEX)
-        index = guarded(lambda: read_time_index(self.files, path, segment.base_offset), path)
-        if (
-            not isinstance(index, CleanerdError)
-            and index.largest_timestamp_ms == segment.largest_timestamp_ms
-        ):
-            return f"the batch at offset {index.offsets[-1]} bears timestamp {at}"
+        with contextlib.suppress(CleanerdError, OSError):
+            index = read_time_index(self.files, path, segment.base_offset)
+            if index.largest_timestamp_ms == segment.largest_timestamp_ms:
+                return f"the batch at offset {index.offsets[-1]} bears timestamp {at}"
         if segment.largest_timestamp_ms == segment.modified_ms:
             return f"its time index is damaged, and its file was written at {at}"
         return f"a record bears timestamp {at}"

@@ -7,13 +7,14 @@ from functools import partial
 
 from cleanerd.cleaning.causes import Cause, Held
 from cleanerd.cleaning.horizons import read_horizons
-from cleanerd.cleaning.result import Basis, CleaningOutcome, CleanRequest, LogResult
+from cleanerd.cleaning.outcomes import Basis, Outcome, Skipped
+from cleanerd.cleaning.result import CleanRequest, LogResult, Size
 from cleanerd.config.model import CleanerdConfig, TopicConfig
 from cleanerd.config.settings import DEFAULT
 from cleanerd.env.clock import booted_ms
 from cleanerd.env.files import Files
 from cleanerd.env.pace import Pace
-from cleanerd.errors import CleanerdError, CorruptFile, attempt
+from cleanerd.errors import CleanerdError, CorruptFile, each_log
 from cleanerd.format import names
 from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
 from cleanerd.policy.cleanable import (
@@ -68,17 +69,18 @@ class Candidate:
         """Where it lies."""
         return self.snapshot.log_dir
 
-    def result(self, outcome: CleaningOutcome, reason: str | None) -> LogResult:
+    def result(self, outcome: Outcome) -> LogResult:
         """The account of the log as it is, nothing done to it yet."""
-        snapshot, segments = self.snapshot, len(self.snapshot.segments)
-        return replace(
-            LogResult.of(snapshot.topic_partition, snapshot.log_dir, outcome, reason),
+        snapshot = self.snapshot
+        size = Size(snapshot.size_bytes, len(snapshot.segments))
+        return LogResult(
+            snapshot.topic_partition,
+            snapshot.log_dir,
+            outcome,
             first_dirty_offset=self.range.first_dirty_offset,
             end_offset=self.range.first_uncleanable_offset,
-            bytes_before=snapshot.size_bytes,
-            bytes_after=snapshot.size_bytes,
-            segments_before=segments,
-            segments_after=segments,
+            before=size,
+            after=size,
             tombstones_stay=None if self.stay is None else self.stay.reason,
         )
 
@@ -88,8 +90,8 @@ class Candidate:
         held = Held.of(files, self.snapshot, stability.last_stable_offset, stability.open_producer)
         return held.uncleanable(self.range, self.config, now_ms)
 
-    def skipped(self, files: Files, now_ms: int) -> LogResult:
-        """The account of a log that does not qualify, with what holds it back."""
+    def skipped(self, files: Files, now_ms: int) -> Skipped:
+        """Why the log does not qualify, and what holds it back."""
         found, config, cause = self.range, self.config, self.held_back(files, now_ms)
         remedy = None if cause is None else cause.remedy
         if not found.is_empty:
@@ -107,7 +109,7 @@ class Candidate:
             )
         else:
             reason = f"nothing to clean: held back from offset {found.first_dirty_offset} on: {cause.text}"
-        return replace(self.result("skipped", reason), remedy=remedy)
+        return Skipped(reason, remedy)
 
 
 def partitions(log_dir: LogDir, request: CleanRequest) -> list[TopicPartition]:
@@ -141,26 +143,32 @@ def examine(
         configuration = request.configuration
         origin = configuration and configuration.topic_settings(tp.topic)["cleanup.policy"].origin
         by = " by default" if origin == DEFAULT else ""
-        return LogResult.of(tp, log_dir.path, "skipped", f"cleanup.policy is {policy}{by}, without compact")
-    directory, files = log_dir.partition(tp).path, log_dir.files
-    look = partial(_examine, log_dir, tp, checkpoints, request, config, pace, staged)
-    found = attempt(look, directory)
-    if isinstance(found, CorruptFile):  # or files of before and after an exchange were read as one
-        before = stamps(files, found.path)
-        found = attempt(look, directory)
-        if isinstance(found, CorruptFile) and stamps(files, found.path) != before:
-            found = changed_while_read(found)
-    return failed_on_disk(log_dir, tp, found) if isinstance(found, CleanerdError) else found
+        return LogResult(tp, log_dir.path, Skipped(f"cleanup.policy is {policy}{by}, without compact"))
+    with each_log(log_dir.partition(tp).path) as log:
+        look = partial(_examine, log_dir, tp, checkpoints, request, config, pace, staged)
+        return _look_twice(look, log_dir.files)
+    assert log.error is not None
+    return failed_on_disk(log_dir, tp, log.error)
+
+
+def _look_twice(look: Callable[[], Candidate | LogResult], files: Files) -> Candidate | LogResult:
+    """A log that is corrupt is looked at again: files of before and after an exchange may have been read as one."""
+    try:
+        return look()
+    except CorruptFile as error:
+        before = stamps(files, error.path)
+    try:
+        return look()
+    except CorruptFile as error:
+        if stamps(files, error.path) != before:
+            raise changed_while_read(error) from error
+        raise
 
 
 def failed_on_disk(log_dir: LogDir, tp: TopicPartition, error: CleanerdError) -> LogResult:
     """The account of a log that could not be looked at, with the size that it has all the same."""
-    size_bytes, segments = log_size(log_dir.partition(tp))
-    result = LogResult.of(tp, log_dir.path).failed(error)
-    return replace(
-        result,
-        bytes_before=size_bytes, bytes_after=size_bytes, segments_before=segments, segments_after=segments,
-    )  # fmt: skip
+    size = Size(*log_size(log_dir.partition(tp)))
+    return replace(LogResult.of_error(tp, log_dir.path, error), before=size, after=size)
 
 
 def examine_all(
@@ -203,7 +211,7 @@ def _examine(
     with_timestamps = config.max_compaction_lag_ms < _NO_MAX_LAG
     snapshot = log_dir.scan(tp, checkpoints, first_batch_timestamps=with_timestamps, pace=pace, staged=staged)
     if snapshot is None:
-        return LogResult.of(tp, log_dir.path, "skipped", "the directory holds no segment")
+        return LogResult(tp, log_dir.path, Skipped("the directory holds no segment"))
     if snapshot.is_kafka and not snapshot.is_reported and log_dir.owner is Owner.STOPPED_BROKER:
         snapshot = as_flushed(snapshot, booted_ms())
         if names.REPLICATION_CHECKPOINT in snapshot.unlisted and request.is_only_replica(log_dir, tp):
@@ -225,9 +233,10 @@ def _examine(
         return candidate
     skipped = candidate.skipped(log_dir.files, now_ms)
     if not request.horizons or not found.clean_bytes:
-        return skipped
+        return candidate.result(skipped)
     visit = replace(candidate, range=clean_section_only(facts, found))
-    return _unless_expired(skipped, visit, now_ms, pace)
+    answer = _unless_expired(skipped, visit, now_ms, pace)
+    return answer if isinstance(answer, Candidate) else candidate.result(answer)
 
 
 def _why_stay(log_dir: LogDir, tp: TopicPartition, request: CleanRequest) -> Stay | None:
@@ -235,8 +244,8 @@ def _why_stay(log_dir: LogDir, tp: TopicPartition, request: CleanRequest) -> Sta
     return _IN_ANY_ORDER if request.rescues else request.why_tombstones_stay(log_dir, tp)
 
 
-def _unless_expired(skipped: LogResult, visit: Candidate, now_ms: int, pace: Pace) -> Candidate | LogResult:
-    """The visit for expired delete horizons alone, if it would find any; else the result."""
+def _unless_expired(skipped: Skipped, visit: Candidate, now_ms: int, pace: Pace) -> Candidate | Skipped:
+    """The visit for expired delete horizons alone, if it would find any; else why not, too."""
     again_ms = now_ms + max(visit.config.delete_retention_ms, _LOOK_AGAIN_MS)
     if not visit.range.clean_bytes:  # held back by what may move without a change of the clean section
         return replace(skipped, next_horizon_ms=again_ms)

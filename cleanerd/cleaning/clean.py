@@ -4,23 +4,23 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from secrets import randbits
 from typing import Any
 
 from cleanerd.cleaning import steps
 from cleanerd.cleaning.batching import Ending
 from cleanerd.cleaning.choose import Candidate, PaceOf
+from cleanerd.cleaning.outcomes import Outcome, Planned, Staged, Unchanged, of_error
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.plan import CleaningPlan, merge_neighbours, plan_cleaning
-from cleanerd.cleaning.result import CleaningOutcome, CleanRequest, LogResult, Progress
+from cleanerd.cleaning.result import CleanRequest, LogResult, Progress, Size, Statistics
 from cleanerd.cleaning.room import FILES_OF_GROUP, Reservations, Room, no_space
 from cleanerd.cleaning.stage import stage_log
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.env.space import SWAP_BYTES, floor_bytes, names_left, space_of
-from cleanerd.errors import Aborted, CleanerdError, CorruptFile, Fatal, JobFailed, NoSpace, attempt
+from cleanerd.errors import Aborted, CleanerdError, CorruptFile, Fatal, JobFailed, NoSpace, each_log
 from cleanerd.pipeline.job import Budget, Pipeline
 from cleanerd.pipeline.values import IndexedLog, LogWork, RewrittenLog
 from cleanerd.policy.verdicts import REMOVED_VERDICTS
@@ -110,15 +110,14 @@ class Cleaner:
         It may wait for its turn. `is_owned`: another process has `.lock` of all of these. Where that is a broker that cannot
         be asked to swap, the results will wait, and cleanerd.staged.min.free.ratio holds: else they take room for a moment.
         """
-        plan_one = partial(self._plan_one, is_owned=is_owned, drops_staged=drops_staged)
         job = CleaningJob(candidates, is_owned, Stopwatch(self._clock), [], [])
         with job.watch.phase("plan"):
             for candidate in candidates:
-                plan = attempt(partial(plan_one, candidate), candidate.snapshot.directory)
-                if isinstance(plan, CleanerdError):
-                    job.results.append(self._failed(candidate, plan, job.watch))
-                else:
+                with each_log(candidate.snapshot.directory) as log:
+                    plan = self._plan_one(candidate, is_owned=is_owned, drops_staged=drops_staged)
                     job.logs.append(_Log(replace(plan, work=replace(plan.work, number=len(job.logs)))))
+                if log.error is not None:
+                    job.results.append(self._failed(candidate, log.error, job.watch))
         job.watch.pause()
         return job
 
@@ -133,7 +132,7 @@ class Cleaner:
         Tasks report to `reporter`, with the place of their log among those passed to `Progress.planned`; without
         one they report to the progress of this object and obey the limits of the configuration.
         Where its result does not wait, a log that has no room as a whole is cleaned as far as there is room
-        (`LogResult.groups_left`).
+        (`Staged.groups_left`).
         `before` is the end of the job before this one: it begins once tasks run, when this process has time for it, and is
         waited for where there is no room, for it frees some.
 
@@ -154,9 +153,7 @@ class Cleaner:
         try:
             with job.watch.phase("stage"):
                 self._stage_all(job.logs)
-            return job.results + [
-                self._outcome(log, "staged" if log.staged else "unchanged", job.watch) for log in job.logs
-            ]
+            return job.results + [self._result(log, _made(log), job.watch) for log in job.logs]
         except BaseException:
             self.give_up(job.candidates)
             raise
@@ -177,7 +174,7 @@ class Cleaner:
         job = self.plan(candidates, is_owned=is_owned, drops_staged=False)
         job.watch.resume()
         self._run(job, None, None, write=False)
-        return job.results + [self._outcome(log, "planned", job.watch) for log in job.logs]
+        return job.results + [self._result(log, Planned(_partial(log)), job.watch) for log in job.logs]
 
     def _directory(self, candidate: Candidate) -> str:
         """Where its new files go."""
@@ -214,22 +211,19 @@ class Cleaner:
         logs = job.logs
         if not logs:
             return
-
-        def run() -> None:
+        where = logs[0].candidate.snapshot.directory if len(logs) == 1 else logs[0].candidate.log_dir
+        with each_log(where) as together:
             for log in logs:
                 snapshot = log.candidate.snapshot
                 self._progress.planned(snapshot.topic_partition, snapshot.log_dir, log.plan.work.size_bytes)
                 self._progress.step(steps.planned(log.plan))
             with self._own_reporter(logs) if reporter is None else contextlib.nullcontext(reporter) as used:
                 self._run_steps(job, used, before, write=write)
-
-        where = logs[0].candidate.snapshot.directory if len(logs) == 1 else logs[0].candidate.log_dir
-        error = attempt(run, where)
-        if isinstance(error, Fatal):
-            raise error
-        if error is not None and len(logs) > 1:
-            raise JobFailed(str(error)) from error
-        logs[0].error = logs[0].error or error
+        if isinstance(together.error, Fatal):
+            raise together.error
+        if together.error is not None and len(logs) > 1:
+            raise JobFailed(str(together.error)) from together.error
+        logs[0].error = logs[0].error or together.error
 
     @contextlib.contextmanager
     def _own_reporter(self, logs: list[_Log]) -> Iterator[Reporter]:
@@ -378,20 +372,18 @@ class Cleaner:
         """Stage one log. One that fails, or has failed before, leaves nothing behind."""
         rewritten = log.rewritten
         if log.error is None and rewritten is not None:
-            directory = log.candidate.snapshot.directory
-            commit_by_ms = self._clock.now_ms() + log.plan.commit_within_ms
-            stage = partial(stage_log, moves_checkpoint=not log.groups_left, commit_by_ms=commit_by_ms)
-            staged = attempt(lambda: stage(self._files, log.plan, rewritten), directory)
-            if isinstance(staged, CleanerdError):
-                log.error = staged
-            else:
-                log.staged = staged
-                self._progress.step(steps.staged(log.plan, rewritten, staged))
+            with each_log(log.candidate.snapshot.directory) as boundary:
+                log.staged = stage_log(
+                    self._files, log.plan, rewritten, moves_checkpoint=not log.groups_left,
+                    commit_by_ms=self._clock.now_ms() + log.plan.commit_within_ms,
+                )  # fmt: skip
+                self._progress.step(steps.staged(log.plan, rewritten, log.staged))
+            log.error = boundary.error
         if log.error is not None or rewritten is None:
             self._discard(log.candidate)
 
-    def _outcome(self, log: _Log, outcome: CleaningOutcome, watch: Stopwatch) -> LogResult:
-        """`outcome`, unless the log failed."""
+    def _result(self, log: _Log, outcome: Outcome, watch: Stopwatch) -> LogResult:
+        """With `outcome`, unless the log failed."""
         if log.error is not None or log.rewritten is None:
             return self._failed(log.candidate, log.error or Aborted("stopped"), watch)
         return _result(log, log.rewritten, outcome, watch)
@@ -399,11 +391,12 @@ class Cleaner:
     def _failed(self, candidate: Candidate, error: CleanerdError, watch: Stopwatch) -> LogResult:
         if isinstance(error, CorruptFile) and is_other_segment(self._files, candidate.snapshot, error.path):
             error = changed_while_read(error)
-        return candidate.result("failed", None).failed(error).measured(watch)
+        return replace(candidate.result(of_error(error)), statistics=Statistics().measured(watch))
 
     def _discard(self, candidate: Candidate) -> None:
         directory = self._directory(candidate)
-        attempt(lambda: discard_staged(PartitionDir(self._files, directory)), directory)
+        with each_log(directory):
+            discard_staged(PartitionDir(self._files, directory))
 
 
 def budget_of(request: CleanRequest) -> Budget:
@@ -412,32 +405,35 @@ def budget_of(request: CleanRequest) -> Budget:
     return Budget(int(config.dedupe_buffer_size_bytes * config.io_buffer_load_factor / request.jobs_at_once))
 
 
-def _result(log: _Log, rewritten: RewrittenLog, outcome: CleaningOutcome, watch: Stopwatch) -> LogResult:
+def _made(log: _Log) -> Outcome:
+    """Of a log that has not failed."""
+    if log.staged:
+        return Staged(_partial(log), log.groups_left)
+    return Unchanged(log.candidate.basis)
+
+
+def _result(log: _Log, rewritten: RewrittenLog, outcome: Outcome, watch: Stopwatch) -> LogResult:
     assert log.indexed is not None
     snapshot, plan = log.candidate.snapshot, log.plan
     changed = [plan.groups[number] for number in log.indexed.changed_groups]
     parts = [part for found in rewritten.parts.values() for part in found]
     replaced = sum(segment.size_bytes for group in changed for segment in group.sources)
     counts = {v.reason: sum(int(part.removed[v]) for part in parts) for v in REMOVED_VERDICTS}
-    records_read, room = log.indexed.records_read, Room.counted(plan, rewritten)
-    return replace(
-        log.candidate.result(outcome, None).measured(watch),
+    room, saved_bytes = Room.counted(plan, rewritten), sum(part.topic_codec_saves_bytes for part in parts)
+    statistics = Statistics(
         bytes_read=sum(summary.bytes for summary in log.indexed.summaries),
-        bytes_after=snapshot.size_bytes - replaced + sum(part.size_bytes for part in parts),
-        records_read=records_read,
-        records_kept=records_read - sum(counts.values()),
+        records_read=log.indexed.records_read,
         removed={reason: count for reason, count in counts.items() if count},
-        segments_after=len(snapshot.segments) - sum(len(group.sources) - 1 for group in changed),
-        reason=_partial(log),
         peak_extra_bytes=room.peak_bytes,
         least_extra_bytes=room.least_bytes,
-        groups_left=log.groups_left,
-        topic_codec_saves_bytes=sum(p.topic_codec_saves_bytes for p in parts)
-        if plan.work.topic_codec
-        else None,
+        topic_codec_saves_bytes=saved_bytes if plan.work.topic_codec else None,
         damaged_indexes=plan.damage_met(log.indexed),
-        basis=log.candidate.basis,
     )
+    after = Size(
+        snapshot.size_bytes - replaced + sum(part.size_bytes for part in parts),
+        len(snapshot.segments) - sum(len(group.sources) - 1 for group in changed),
+    )
+    return replace(log.candidate.result(outcome), after=after, statistics=statistics.measured(watch))
 
 
 def _partial(log: _Log) -> str | None:

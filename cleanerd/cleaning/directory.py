@@ -10,16 +10,18 @@ from functools import partial
 from typing import TypeVar
 
 from cleanerd.broker_agent.brokers import LiveBrokers
+from cleanerd.cleaning import outcomes
 from cleanerd.cleaning.batching import in_jobs, one_by_one
 from cleanerd.cleaning.choose import Candidate, examine_all, failed_on_disk
 from cleanerd.cleaning.clean import Cleaner
-from cleanerd.cleaning.commit.checks import Checks, Ready
+from cleanerd.cleaning.commit.checks import Checks
 from cleanerd.cleaning.commit.committer import Committer, in_rounds
 from cleanerd.cleaning.commit.host import Commit, CommitHost, Committed
 from cleanerd.cleaning.commit.slices import OF_A_JOB, SliceSize
 from cleanerd.cleaning.foreign import left_alone
 from cleanerd.cleaning.knowledge import Knowledge
-from cleanerd.cleaning.result import NO_LOG, CleaningOutcome, CleanRequest, LogResult, Progress
+from cleanerd.cleaning.outcomes import Failed, Held, Planned, Skipped, Unchanged, of_error
+from cleanerd.cleaning.result import NO_LOG, CleanRequest, LogResult, Progress, Size
 from cleanerd.cleaning.retain import Retained, retain_log
 from cleanerd.cleaning.roll import roll
 from cleanerd.cleaning.wanted import ConfiguredNow, check_expired, check_wanted
@@ -31,8 +33,7 @@ from cleanerd.errors import (
     LogUncleanable,
     NoSpace,
     PolicyChanged,
-    attempt,
-    guarded,
+    each_log,
 )
 from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.policy.cleanable import urgency
@@ -44,6 +45,7 @@ from cleanerd.storage.staged import StagedGroup, manifest_names
 _T = TypeVar("_T")
 _NAMED = 3
 _TO_SWAP = "have the broker swap results in, with --set cleanerd.commit.live=auto, or stop it"
+_WAITED = "staged by an earlier cleaning"
 
 
 @dataclass(slots=True)
@@ -58,7 +60,7 @@ class Run:
     progress: Progress
     brokers: LiveBrokers
     configured: ConfiguredNow
-    results: dict[tuple[str, int, str], LogResult]
+    results: dict[tuple[TopicPartition, str], LogResult]
 
     def add(self, result: LogResult) -> None:
         """A log is done."""
@@ -67,7 +69,7 @@ class Run:
 
     def replace(self, result: LogResult) -> None:
         """The newest result of a log, at its end of the account."""
-        key = (result.topic, result.partition, result.log_dir)
+        key = (result.topic_partition, result.log_dir)
         self.results.pop(key, None)
         self.results[key] = result
 
@@ -86,18 +88,17 @@ class Directory(CommitHost):
 
     def attempt(self, step: Callable[[], _T]) -> _T | None:
         """A step of it, or what went wrong with it as a whole: then nothing more is done to it."""
-        done = attempt(step, self.path)
-        if not isinstance(done, CleanerdError):
-            return done
-        self.fail(done)
+        with each_log(self.path) as directory:
+            return step()
+        assert directory.error is not None
+        self.fail(directory.error)
         return None
 
     def fail(self, error: CleanerdError) -> None:
         """The result of every log that has none yet, and the end of what is done here."""
         remedy = self._by_the_daemon() if isinstance(error, CleanedByAnother) else None
         for tp in [tp for tp in self._found if self._result_of(tp) is None] or [NO_LOG]:
-            result = LogResult.of(tp, self.path).failed(error)
-            self._add(result if remedy is None else replace(result, remedy=remedy))
+            self._add(LogResult(tp, self.path, of_error(error, remedy)))
         self._found = []
 
     def _by_the_daemon(self) -> str:
@@ -124,14 +125,16 @@ class Directory(CommitHost):
     def _leave_copies(self) -> None:
         """Leave out logs that lie elsewhere, behind a link, or of which another directory of the same broker has a copy."""
         for tp in list(self._found):
-            link = guarded(partial(check_no_link, self._log_dir.partition(tp).path), self.path)
-            if link is not None:
-                self._add_if_wanted(LogResult.of(tp, self.path).failed(link))
+            with each_log(self.path) as log:
+                check_no_link(self._log_dir.partition(tp).path)
+            if log.error is not None:
+                self._add_if_wanted(LogResult.of_error(tp, self.path, log.error))
                 self._found.remove(tp)
         twice = self._log_dir.copies(self._found)
         self._found = [tp for tp in self._found if tp not in twice]
         for tp, other in twice.items():
-            self._add_if_wanted(LogResult.of(tp, self.path).failed(LogUncleanable(why_two_copies(other))))
+            error = LogUncleanable(why_two_copies(other))
+            self._add_if_wanted(LogResult.of_error(tp, self.path, error))
 
     def _recover(self) -> None:
         """Finish or undo interrupted commits where no broker owns the directory; what cannot be is not looked at further.
@@ -141,11 +144,8 @@ class Directory(CommitHost):
         by_name = {str(tp): tp for tp in self._found}
         with contextlib.suppress(LockHeld):
             for one in self._log_dir.recover(by_name):
-                tp = by_name[one.name]
-                if isinstance(one.reason, CleanerdError):
-                    self._add(failed_on_disk(self._log_dir, tp, one.reason))
-                elif one.reason is not None:
-                    self._add(LogResult.of(tp, self.path, "failed", one.reason))
+                if one.error is not None:
+                    self._add(failed_on_disk(self._log_dir, by_name[one.name], one.error))
         self._found = [tp for tp in self._found if self._result_of(tp) is None]
 
     def _leave_held(self) -> None:
@@ -153,7 +153,7 @@ class Directory(CommitHost):
         why_held = self._request.holds_of(self.path)
         held = {tp: reason for tp in self._found if (reason := why_held(tp)) is not None}
         for tp, reason in held.items():
-            self._add_if_wanted(LogResult.of(tp, self.path, "held", reason))
+            self._add_if_wanted(LogResult(tp, self.path, Held(reason)))
         self._found = [tp for tp in self._found if tp not in held]
 
     def _leave_alone(self) -> None:
@@ -161,7 +161,7 @@ class Directory(CommitHost):
         request = self._request
         alone = left_alone(self._log_dir, self._found, request.configuration, request.topics, request.assumed)
         for tp, reason in alone.items():
-            self._add_if_wanted(LogResult.of(tp, self.path, "skipped", reason))
+            self._add_if_wanted(LogResult(tp, self.path, Skipped(reason)))
         self._found = [tp for tp in self._found if tp not in alone]
 
     def _commit_waiting(self) -> None:
@@ -170,27 +170,32 @@ class Directory(CommitHost):
         What no longer fits has been dropped then: its log is cleaned again, and its result reports that.
         """
         waiting = [tp for tp in self._found if self._has_result(tp)]
-        before = {tp: log_size(self._log_dir.partition(tp)) for tp in waiting}
+        before = {tp: self._size(tp) for tp in waiting}
         for tp, done in self.committer.commit(list(map(Commit, waiting))).items():
             if isinstance(done, Committed):
-                after = log_size(self._log_dir.partition(tp))
-                result = self._waited("committed", tp, done.end_offset, before[tp], after)
-                self._replace(replace(result, committed_by=done.by))
+                outcome, after = outcomes.Committed(done.by, _WAITED), self._size(tp)
+                self._replace(
+                    LogResult(
+                        tp, self.path, outcome, end_offset=done.end_offset, before=before[tp], after=after
+                    )
+                )
 
     def _has_result(self, tp: TopicPartition) -> bool:
         """Whether something waits to be committed; a log that cannot be looked at has nothing."""
-        partition = self._log_dir.partition(tp)
-        found = attempt(partial(manifest_names, partition), partition.path)
-        return not isinstance(found, CleanerdError) and bool(found)
+        with contextlib.suppress(CleanerdError, OSError):
+            return bool(manifest_names(self._log_dir.partition(tp)))
+        return False
 
     def check(self, tp: TopicPartition, round_end: int) -> None:
         """Whether a result is still wanted, by what is known now.
 
         Raises PolicyChanged; Aborted if that is not known, for it may wait; what else is wrong.
         """
-        configuration, request = guarded(self._run.configured.now, self.path), self._request
-        if isinstance(configuration, CleanerdError):
-            raise Aborted(str(configuration)) from configuration
+        request = self._request
+        try:
+            configuration = self._run.configured.now()
+        except CleanerdError as error:
+            raise Aborted(str(error)) from error
         now = LogDir.at(self._log_dir.files, self.path, self._log_dir.clock, self._log_dir.log_dirs)
         alone = left_alone(now, [tp], configuration, request.topics, request.assumed, has_begun=True)
         if alone and configuration is not None:
@@ -210,19 +215,18 @@ class Directory(CommitHost):
         checkpoints = self._log_dir.checkpoints()
         for tp in self._found:
             if self._request.topic_config(tp.topic).compact:  # the examination reports what is wrong
-                reset = partial(self._log_dir.reset_checkpoint, tp, checkpoints)
-                attempt(reset, self._log_dir.partition(tp).path)
+                with each_log(self._log_dir.partition(tp).path):
+                    self._log_dir.reset_checkpoint(tp, checkpoints)
 
     def _roll(self) -> None:
         """Close active segments, where that is asked for. A log that cannot be rolled has failed: it was asked for."""
         for tp in list(self._found) if self._request.roll else ():
             if not self._request.topic_config(tp.topic).compact:
                 continue
-            error = attempt(
-                partial(roll, self._log_dir, tp, self._run.brokers), self._log_dir.partition(tp).path
-            )
-            if error is not None:
-                self._add(failed_on_disk(self._log_dir, tp, error))
+            with each_log(self._log_dir.partition(tp).path) as log:
+                roll(self._log_dir, tp, self._run.brokers)
+            if log.error is not None:
+                self._add(failed_on_disk(self._log_dir, tp, log.error))
                 self._found.remove(tp)
 
     # -- cleaning -----------------------------------------------------------------------------------------------
@@ -230,7 +234,7 @@ class Directory(CommitHost):
     def is_owned(self) -> bool:
         """Whether another process holds `.lock`. What is out of reach has no owner, and its logs fail one by one."""
         owner = self._owner()
-        return isinstance(owner, Owner) and owner.has_lock
+        return owner is not None and owner.has_lock
 
     def take(self, settled: LogResult) -> None:
         """A log is done, unless there was no room for all of its groups."""
@@ -239,30 +243,31 @@ class Directory(CommitHost):
     def _clean_again(self, before: LogResult) -> LogResult:
         """A log of which only some groups could be cleaned, whatever its dirty ratio is now."""
         tp, forced = before.topic_partition, replace(self._request, force=True)
-        found = attempt(lambda: [*self._examined([tp], forced, {})], self.path)
-        if isinstance(found, CleanerdError):
-            return before.failed(found)
-        (answer,) = found
+        with each_log(self.path) as again:
+            (answer,) = self._examined([tp], forced, {})
+        if again.error is not None:
+            return before.failed(again.error)
         if isinstance(answer, LogResult):
             return answer
         return self.committer.settle(one_by_one(self._cleaner.stage, [answer], job_failed))[0]
 
     def failed_if_full(self, candidates: Sequence[Candidate]) -> list[LogResult]:
         """Their results if nothing more may be staged beside a live broker, none if something may."""
-
-        def why_full() -> NoSpace | None:
+        with each_log(self.path) as directory:
             owner = self._log_dir.owner
             if not owner.has_lock:
-                return None
+                return []
             why_not = self._run.brokers.why_not(self.path) if owner is Owner.LIVE_BROKER else None
-            if self._request.rescues:  # `Cleaner` leaves what a swap needs
+            if not self._request.rescues:
+                full = self._log_dir.why_full(self._request.config, waits=why_not is not None)
+                if full is not None:
+                    raise full
+            elif why_not is not None:  # `Cleaner` leaves what a swap needs
                 why = f"{self.path}: its broker runs, and what is cleaned would only take room until it stops: {why_not}"
-                return None if why_not is None else NoSpace(why, remedy=_TO_SWAP)
-            waits = why_not is not None
-            return self._log_dir.why_full(self._request.config, waits=waits)
-
-        error = attempt(why_full, self.path)
-        return [] if error is None else [one.result("failed", None).failed(error) for one in candidates]
+                raise NoSpace(why, remedy=_TO_SWAP)
+            return []
+        assert directory.error is not None
+        return [one.result(of_error(directory.error)) for one in candidates]
 
     def _candidates(self, waiting: Mapping[TopicPartition, Sequence[StagedGroup]]) -> list[Candidate]:
         """What to clean; all else is added. `waiting`: staged groups that count as committed."""
@@ -270,7 +275,7 @@ class Directory(CommitHost):
         for answer in self._examined(self._found, self._request, waiting):
             if isinstance(answer, Candidate):
                 candidates.append(answer)
-            elif answer.outcome == "failed":
+            elif isinstance(answer.outcome, Failed):
                 self._add(answer)
             else:
                 self._add_if_wanted(answer)
@@ -311,32 +316,22 @@ class Directory(CommitHost):
         waiting = {}
         checks = Checks(self._log_dir, self, self._found)
         for tp in self._found:
-            partition = self._log_dir.partition(tp)
-            ready = attempt(partial(checks.ready, Commit(tp)), partition.path)
-            if isinstance(ready, Ready):
+            ready = None
+            with each_log(self._log_dir.partition(tp).path):
+                ready = checks.ready(Commit(tp))
+            if ready is not None:
                 groups = waiting[tp] = ready.groups
-                before, segments = log_size(partition)
+                before, end = self._size(tp), ready.basis.round_end
                 replaced = sum(source.size_bytes for group in groups for source in group.sources)
-                after = before - replaced + sum(group.sizes[FileKind.LOG] for group in groups)
+                made = sum(group.sizes[FileKind.LOG] for group in groups)
                 merged = sum(len(group.sources) - 1 for group in groups)
-                end, now = ready.basis.round_end, (after, segments - merged)
-                self._replace(self._waited("planned", tp, end, (before, segments), now))
+                after = Size(before.bytes - replaced + made, before.segments - merged)
+                planned = Planned(_WAITED)
+                self._replace(LogResult(tp, self.path, planned, end_offset=end, before=before, after=after))
         return waiting
 
-    def _waited(
-        self,
-        outcome: CleaningOutcome,
-        tp: TopicPartition,
-        end: int,
-        before: tuple[int, int],
-        after: tuple[int, int],
-    ) -> LogResult:
-        """The account of a log whose staged result is, or would be, committed; `before`, `after`: bytes and segments."""
-        return replace(
-            LogResult.of(tp, self.path, outcome, "staged by an earlier cleaning"),
-            end_offset=end,
-            bytes_before=before[0], segments_before=before[1], bytes_after=after[0], segments_after=after[1],
-        )  # fmt: skip
+    def _size(self, tp: TopicPartition) -> Size:
+        return Size(*log_size(self._log_dir.partition(tp)))
 
     # -- retention and the account ------------------------------------------------------------------------------
 
@@ -356,20 +351,21 @@ class Directory(CommitHost):
         )
         checkpoints, dry_run = self._log_dir.checkpoints(), self._request.dry_run
         for tp in self._found:
-            result = self._result_of(tp) or LogResult.of(tp, self.path)
+            result = self._result_of(tp) or LogResult(tp, self.path, Skipped(""))
             config = topic_config(tp.topic)
-            if tp in alone or not config.compact or result.outcome in ("failed", "aborted"):
+            if tp in alone or not config.compact or isinstance(result.outcome, Failed | outcomes.Aborted):
                 continue
-            done = retain_log(self._log_dir, tp, checkpoints, config, dry_run=dry_run)
-            if isinstance(done, LockHeld):
+            with each_log(self._log_dir.partition(tp).path) as log:
+                done = retain_log(self._log_dir, tp, checkpoints, config, dry_run=dry_run)
+                if done is not None:
+                    self._replace(_with_retention(result, *done, dry_run=dry_run))
+            if isinstance(log.error, LockHeld):
                 return
-            if isinstance(done, CleanerdError):
-                self._replace(result.failed(done))
-            elif done is not None:
-                self._replace(_with_retention(result, *done, "planned" if dry_run else "committed"))
+            if log.error is not None:
+                self._replace(result.failed(log.error))
 
     def _result_of(self, tp: TopicPartition) -> LogResult | None:
-        return self._run.results.get((tp.topic, tp.partition, self.path))
+        return self._run.results.get((tp, self.path))
 
     def _replace(self, result: LogResult) -> None:
         self._run.replace(self._as_seen(result))
@@ -381,8 +377,10 @@ class Directory(CommitHost):
         """What a live broker changed meanwhile is no failure of ours."""
         return result.beside_broker() if self._owner() is Owner.LIVE_BROKER else result
 
-    def _owner(self) -> Owner | CleanerdError:
-        return guarded(lambda: self._log_dir.owner, self.path)
+    def _owner(self) -> Owner | None:
+        with contextlib.suppress(CleanerdError, OSError):
+            return self._log_dir.owner
+        return None
 
 
 def jobs_of(candidates: list[Candidate]) -> Iterator[list[Candidate]]:
@@ -393,20 +391,18 @@ def jobs_of(candidates: list[Candidate]) -> Iterator[list[Candidate]]:
 
 def job_failed(candidate: Candidate, error: JobFailed) -> LogResult:
     """Of the only log of a job."""
-    return candidate.result("failed", None).failed(error)
+    return candidate.result(of_error(error))
 
 
 def _with_retention(
-    result: LogResult, snapshot: PartitionSnapshot, retained: Retained, outcome: CleaningOutcome
+    result: LogResult, snapshot: PartitionSnapshot, retained: Retained, *, dry_run: bool
 ) -> LogResult:
     """The result of a log after retention took segments from it."""
-    skipped = result.outcome in ("skipped", "unchanged")
-    return replace(
-        result,
-        outcome=outcome if skipped else result.outcome,
-        reason=str(retained) if skipped or not result.reason else f"{result.reason}; {retained}",
-        bytes_before=result.bytes_before or snapshot.size_bytes,
-        bytes_after=snapshot.size_bytes - retained.bytes,
-        segments_before=result.segments_before or len(snapshot.segments),
-        segments_after=len(snapshot.segments) - retained.segments + retained.rolled,
-    )
+    outcome, found = result.outcome, Size(snapshot.size_bytes, len(snapshot.segments))
+    if isinstance(outcome, Skipped | Unchanged):
+        outcome = Planned(str(retained)) if dry_run else outcomes.Committed(reason=str(retained))
+    else:
+        outcome = replace(outcome, reason="; ".join(filter(None, (outcome.reason, str(retained)))))
+    after = Size(found.bytes - retained.bytes, found.segments - retained.segments + retained.rolled)
+    before = result.before if result.before.bytes else found
+    return replace(result, outcome=outcome, before=before, after=after)

@@ -24,7 +24,7 @@ from cleanerd.cleaning.result import NO_LOG, CleanRequest, LogResult, Progress
 from cleanerd.cleaning.wanted import ConfiguredNow
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files, RealFiles
-from cleanerd.errors import CleanerdError, DirOffline, attempt, guarded
+from cleanerd.errors import CleanerdError, DirOffline, each_log, guarded
 from cleanerd.format.names import TopicPartition
 from cleanerd.policy.tombstones import Stay
 from cleanerd.spark_runtime.lazy_spark import LazySpark
@@ -51,7 +51,7 @@ def clean_once(
     """
     files = files or RealFiles()
     cleaner = Cleaner(requests[0], progress, clock, files, session)
-    results = dict[tuple[str, int, str], LogResult]()
+    results = dict[tuple[TopicPartition, str], LogResult]()
     followed = FollowedReplicas(files)
     with contextlib.ExitStack() as stack:
 
@@ -102,9 +102,10 @@ def _directories(run: Run, files: Files, clock: Clock) -> Iterator[Directory]:
         return Directory(run, log_dir, partitions(log_dir, request))
 
     for path in request.log_dirs:
-        found = attempt(partial(look, path), path)
-        if isinstance(found, CleanerdError):
-            run.add(LogResult.of(NO_LOG, path).failed(found))
+        with each_log(path) as place:
+            found = look(path)
+        if place.error is not None:
+            run.add(LogResult.of_error(NO_LOG, path, place.error))
         elif found is not None:
             yield found
 
@@ -126,10 +127,11 @@ class _Jobs:
                 for candidate in directory.attempt(partial(directory.prepare, stack)) or ()
             ]
             concerned = self._by_directory(candidates)
-            error = attempt(partial(self._clean, candidates), ", ".join(self._directories))
-            if isinstance(error, CleanerdError):
+            with each_log(", ".join(self._directories)) as jobs:
+                self._clean(candidates)
+            if jobs.error is not None:
                 for directory, _ in concerned:
-                    directory.fail(error)
+                    directory.fail(jobs.error)
             for directory in self._directories.values():
                 directory.attempt(directory.retain)
 

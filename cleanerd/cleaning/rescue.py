@@ -39,14 +39,15 @@ from cleanerd.cleaning.clean import Cleaner
 from cleanerd.cleaning.foreign import left_alone
 from cleanerd.cleaning.knowledge import Knowledge
 from cleanerd.cleaning.one_shot import clean_once
-from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
+from cleanerd.cleaning.outcomes import Aborted, Committed, Failed, Held, Planned, Skipped, Staged, Unchanged
+from cleanerd.cleaning.result import NO_LOG, CleanRequest, LogResult, Progress
 from cleanerd.cleaning.retain import retain_log
 from cleanerd.cleaning.wanted import ConfiguredNow, check_wanted
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.env.space import floor_bytes, names_left, space_of, wait_for_deleted
 from cleanerd.env.trust import open_directory
-from cleanerd.errors import CleanerdError, LockHeld, NoSpace, PolicyChanged, SourceChanged, attempt, guarded
+from cleanerd.errors import CleanerdError, LockHeld, NoSpace, PolicyChanged, SourceChanged, each_log, guarded
 from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.leftovers import bytes_of, delete_leftovers, delete_offset_indexes, leftover_files
@@ -252,11 +253,10 @@ class Rescue:
                 continue
             with log_dir.lock() as lock:
                 lock.check()
-                done = attempt(partial(delete_leftovers, log_dir, name), log_dir.path)
-            if isinstance(done, CleanerdError):
-                yield Step("leftovers", name, 0, 0, "failed", str(done))
-            else:
-                freed += done
+                with each_log(log_dir.path) as deletion:
+                    freed += delete_leftovers(log_dir, name)
+            if deletion.error is not None:
+                yield Step("leftovers", name, 0, 0, "failed", str(deletion.error))
         if freed:
             yield Step("leftovers", "what a start of the broker would have deleted", 0, freed, "done")
 
@@ -277,9 +277,8 @@ class Rescue:
             if self._request.topic_config(tp.topic).compact:
                 with log_dir.lock() as lock:
                     lock.check()
-                    remove = partial(delete_offset_indexes, log_dir.partition(tp), suffices)
-                    done = attempt(remove, log_dir.partition(tp).path)
-                gone += 0 if isinstance(done, CleanerdError) else done
+                    with each_log(log_dir.partition(tp).path):
+                        gone += delete_offset_indexes(log_dir.partition(tp), suffices)
         if gone:
             freed = max(space_of(log_dir.path).free_bytes - before, 0)
             yield Step("indexes", f"{gone} offset indexes, which are made again", 0, freed, "done")
@@ -294,11 +293,12 @@ class Rescue:
         )
         with contextlib.nullcontext() if dry_run else log_dir.cleaned_by_us():
             for tp in ours:
-                done = retain_log(log_dir, tp, checkpoints, limits(tp.topic), dry_run=dry_run)
-                if isinstance(done, LockHeld):
-                    raise done
-                if isinstance(done, CleanerdError):
-                    yield Step("retention", str(tp), 0, 0, "failed", str(done))
+                with each_log(log_dir.partition(tp).path) as log:
+                    done = retain_log(log_dir, tp, checkpoints, limits(tp.topic), dry_run=dry_run)
+                if isinstance(log.error, LockHeld):
+                    raise log.error
+                if log.error is not None:
+                    yield Step("retention", str(tp), 0, 0, "failed", str(log.error))
                 elif done is not None:
                     outcome: Outcome = "planned" if dry_run else "done"
                     yield Step("retention", str(tp), 0, done[1].bytes, outcome, str(done[1]))
@@ -314,10 +314,10 @@ class Rescue:
             before, refused = space_of(log_dir.path).free_bytes, set[TopicPartition]()
             for job in in_jobs(left, lambda tp: log_size(log_dir.partition(tp))[0]):
                 for result in () if self._is_enough(found) else self._clean(log_dir.path, job, dry_run=False):
-                    if result.error == CleanedByAnother.__name__:
+                    if _error_of(result) == CleanedByAnother.__name__:
                         raise CleanedByAnother(result.reason or "")
                     steps[result.topic_partition] = _done(result, steps.get(result.topic_partition))
-                    if result.error == NoSpace.__name__ or result.groups_left:
+                    if _error_of(result) == NoSpace.__name__ or _groups_left(result):
                         refused.add(result.topic_partition)
             left = [tp for tp in left if tp in refused]
             if left and not self._has_more(log_dir, before) and not self._through_spare(log_dir, left, found):
@@ -330,12 +330,14 @@ class Rescue:
             return False
         for tp in logs:
             before_bytes = log_size(log_dir.partition(tp))[0]
-            result = attempt(partial(self._exchange, log_dir, tp), log_dir.partition(tp).path)
-            freed = before_bytes - log_size(log_dir.partition(tp))[0]
-            if not isinstance(result, CleanerdError) and result.outcome == "staged":
-                found.steps.append(Step("spare", str(tp), result.least_extra_bytes, max(freed, 0), "done"))
-                return True
-            reason = str(result) if isinstance(result, CleanerdError) else result.reason
+            with each_log(log_dir.partition(tp).path) as log:
+                result = self._exchange(log_dir, tp)
+                if isinstance(result.outcome, Staged):
+                    freed = max(before_bytes - log_size(log_dir.partition(tp))[0], 0)
+                    needed = result.statistics.least_extra_bytes
+                    found.steps.append(Step("spare", str(tp), needed, freed, "done"))
+                    return True
+            reason = result.reason if log.error is None else str(log.error)
             found.steps.append(Step("spare", str(tp), 0, 0, "failed", reason))
         return False
 
@@ -366,7 +368,7 @@ class Rescue:
             if isinstance(candidate, LogResult):
                 return candidate
             (result,) = cleaner.stage([candidate])
-            if result.outcome == "staged":
+            if isinstance(result.outcome, Staged):
                 with log_dir.lock() as lock:
                     lock.check()
                     self._check(log_dir, tp, request, candidate.range.first_uncleanable_offset)
@@ -398,9 +400,10 @@ class Rescue:
                 continue
             with log_dir.lock() as lock:
                 lock.check()
-                error = attempt(partial(resume, partition), partition.path)
-            outcome: Outcome = "done" if error is None else "failed"
-            yield Step("resumed", str(tp), 0, 0, outcome, None if error is None else str(error))
+                with each_log(partition.path) as log:
+                    resume(partition)
+            outcome: Outcome = "done" if log.error is None else "failed"
+            yield Step("resumed", str(tp), 0, 0, outcome, None if log.error is None else str(log.error))
 
     def _has_more(self, log_dir: LogDir, before_bytes: int) -> bool:
         """Whether what was done has freed anything. A live broker takes its time to delete what it has swapped out."""
@@ -415,28 +418,36 @@ class Rescue:
     def _clean(self, path: str, logs: Iterable[TopicPartition], *, dry_run: bool) -> list[LogResult]:
         request = replace(self._request, log_dirs=(path,), logs=frozenset(logs), dry_run=dry_run)
         results = clean_once([request], self._progress, self._clock, session=self._session, files=self._files)
-        return [one for one in results if one.topic] if request.logs else []
+        return [one for one in results if one.topic_partition != NO_LOG] if request.logs else []
+
+
+def _error_of(result: LogResult) -> str | None:
+    return result.outcome.error if isinstance(result.outcome, Failed) else None
+
+
+def _groups_left(result: LogResult) -> int:
+    return result.outcome.groups_left if isinstance(result.outcome, Committed | Staged) else 0
 
 
 def _foreseen(result: LogResult) -> Step:
-    name, freed = str(result.topic_partition), result.bytes_before - result.bytes_after
-    if result.outcome != "planned":
-        outcome: Outcome = "skipped" if result.outcome in ("skipped", "held") else "failed"
+    name, freed = str(result.topic_partition), result.before.bytes - result.after.bytes
+    if not isinstance(result.outcome, Planned):
+        outcome: Outcome = "skipped" if isinstance(result.outcome, Skipped | Held) else "failed"
         return Step("compaction", name, 0, 0, outcome, result.reason)
-    return Step("compaction", name, result.least_extra_bytes, max(freed, 0), "planned")
+    return Step("compaction", name, result.statistics.least_extra_bytes, max(freed, 0), "planned")
 
 
 def _done(result: LogResult, before: Step | None) -> Step:
     """`before`: what an earlier try has come to."""
     outcome: Outcome = "skipped"
-    if result.outcome in ("committed", "unchanged"):
+    if isinstance(result.outcome, Committed | Unchanged):
         outcome = "done"
-    elif result.error == NoSpace.__name__:
+    elif _error_of(result) == NoSpace.__name__:
         outcome = "no_room"
-    elif result.outcome in ("failed", "aborted"):
+    elif isinstance(result.outcome, Failed | Aborted):
         outcome = "failed"
-    freed = max(result.bytes_before - result.bytes_after, 0) + (0 if before is None else before.frees_bytes)
-    name, needs_bytes = str(result.topic_partition), result.least_extra_bytes
+    freed = max(result.before.bytes - result.after.bytes, 0) + (0 if before is None else before.frees_bytes)
+    name, needs_bytes = str(result.topic_partition), result.statistics.least_extra_bytes
     return Step("compaction", name, needs_bytes, freed, "done" if freed else outcome, result.reason)
 
 

@@ -1,189 +1,75 @@
-"""What a run of cleaning is asked for, and what it answers: the border between command line and work.
-
-====================  =================================================================================
-outcome               the log
-====================  =================================================================================
-committed             was cleaned, and the new segments are in place
-staged                was cleaned, but its directory is in use by a broker: the result waits to be committed
-unchanged             was looked through, and nothing had to go
-skipped               was not looked through, for the reason given
-held                  was left alone, for somebody has paused it (`cleanerctl pause`)
-planned               would be cleaned (dry run)
-superseded_by_broker  was changed by the live broker that owns its directory before we were done
-failed                could not be cleaned, or was changed by another process, for the reason given; it is as it was
-aborted               was left as it was because a stop was asked for
-====================  =================================================================================
-"""
+"""What a run of cleaning is asked for, and what it answers: the border between command line and work."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any
 
+from cleanerd.cleaning import outcomes
+from cleanerd.cleaning.outcomes import Outcome
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import CleanerdConfig, TopicConfig
-from cleanerd.errors import (
-    Aborted,
-    CleanerdError,
-    DirOffline,
-    NoSpace,
-    PolicyChanged,
-    Retryable,
-    SourceChanged,
-)
+from cleanerd.errors import CleanerdError, SourceChanged
 from cleanerd.format.names import TopicPartition
 from cleanerd.policy.tombstones import Stay
 from cleanerd.storage.log_dir import LogDir
-
-CleaningOutcome = Literal[
-    "committed",
-    "staged",
-    "unchanged",
-    "skipped",
-    "held",
-    "planned",
-    "failed",
-    "aborted",
-    "superseded_by_broker",
-]
-SUPERSEDED: CleaningOutcome = "superseded_by_broker"
-
 
 NO_LOG = TopicPartition("", -1)
 """Stands for a log directory as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
-class Basis:
-    """What a log was when it was examined: findings hold only as long as it still is so.
+class Size:
+    """Of a whole log."""
 
-    `round_end`: end of the cleaned range. `generation`: `storage.generation`. `checkpoint`: the first dirty offset.
-    `leader_epochs`: (epoch, start offset) below `round_end`. `topic_stamp` (`storage.topic_id`) is not needed where source
-    segments have to be the same files.
-    """
-
-    round_end: int
-    generation: str
-    checkpoint: int | None
-    leader_epochs: tuple[tuple[int, int], ...]
-    topic_stamp: str | None = None
+    bytes: int = 0
+    segments: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class LogResult:
-    """The result of one log. Offsets are None if the run did not get as far as knowing them.
+class Statistics:
+    """What a cleaning read of a log, and what it took.
 
-    `remedy`: what an operator can do about the reason. The cleaned range is [`first_dirty_offset`, `end_offset`). Bytes
-    and segments before and after are those of the whole log; `bytes_read` and records are those that the run went through.
-    `removed` counts records by reason. `error` is the class of what went wrong; with `is_retryable` the same work may
-    succeed later by itself. `next_horizon_ms`: of a log that was looked at for expired delete horizons, when it is worth
-    another look; None as long as no cleaning stamps new ones.
-    `peak_extra_bytes` is the disk space that new files need while the old ones are still there, `least_extra_bytes` what the
-    group needs that needs least of those that free any. `groups_left`: of groups that there was no room for beside those
-    that are staged. `basis` is what the
-    checkpoint needs to move. `damaged_indexes`: file, byte, what was expected and found; the log was read without them.
+    `removed` counts records by reason. `peak_extra_bytes` is the disk space that new files need while the old ones are still
+    there, `least_extra_bytes` what the group needs that needs least of those that free any. `damaged_indexes`: file, byte,
+    what was expected and found; the log was read without them.
     `phase_seconds` by the names in `phases`: part of `seconds`, but for `examine`.
     `topic_codec_saves_bytes`: about so much do rewritten batches save with the codec of compression.type, or would they with
     cleanerd.compression=topic; known of dry runs of topics that name a codec.
-    `tombstones_stay`: why those that have expired, and markers, were not removed.
-    `committed_by`: of a committed log, lock: with `.lock` held; swap: by the live broker.
     """
 
-    topic: str
-    partition: int
-    log_dir: str
-    outcome: CleaningOutcome
-    reason: str | None = None
-    remedy: str | None = None
-    first_dirty_offset: int | None = None
-    end_offset: int | None = None
     bytes_read: int = 0
-    bytes_before: int = 0
-    bytes_after: int = 0
     records_read: int = 0
-    records_kept: int = 0
     removed: Mapping[str, int] = field(default_factory=dict)
-    segments_before: int = 0
-    segments_after: int = 0
-    seconds: float = 0.0
-    phase_seconds: Mapping[str, float] = field(default_factory=dict)
     peak_extra_bytes: int = 0
     least_extra_bytes: int = 0
-    groups_left: int = 0
     topic_codec_saves_bytes: int | None = None
-    error: str | None = None
-    is_retryable: bool = False
-    next_horizon_ms: int | None = None
-    basis: Basis | None = None
-    committed_by: Literal["lock", "swap"] | None = None
     damaged_indexes: tuple[str, ...] = ()
-    tombstones_stay: str | None = None
+    seconds: float = 0.0
+    phase_seconds: Mapping[str, float] = field(default_factory=dict)
 
-    @classmethod
-    def of(
-        cls, tp: TopicPartition, log_dir: str, outcome: CleaningOutcome = "skipped", reason: str | None = None
-    ) -> "LogResult":
-        """The account of a log that was not looked through."""
-        return cls(tp.topic, tp.partition, log_dir, outcome, reason)
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        """The log."""
-        return TopicPartition(self.topic, self.partition)
-
-    def untouched(self) -> "LogResult":
-        """The result when what was made of the log was thrown away."""
-        return replace(
-            self,
-            bytes_after=self.bytes_before,
-            records_kept=self.records_read,
-            removed={},
-            segments_after=self.segments_before,
-        )
-
-    def failed(self, error: CleanerdError) -> "LogResult":
-        """The result once `error` has ended the work on the log."""
-        return replace(
-            self,
-            outcome="aborted" if isinstance(error, Aborted | PolicyChanged) else "failed",
-            reason=str(error),
-            remedy=error.remedy if isinstance(error, NoSpace) else self.remedy,
-            error=type(error).__name__,
-            is_retryable=isinstance(error, Retryable | DirOffline),
-        )
-
-    def beside_broker(self) -> "LogResult":
-        """The result in a directory that a live broker owns: a source that changed there has not failed."""
-        is_changed = self.outcome == "failed" and self.error == SourceChanged.__name__
-        return replace(self, outcome=SUPERSEDED) if is_changed else self
-
-    def measured(self, watch: Stopwatch) -> "LogResult":
-        """The result of work that `watch` has measured from its beginning."""
+    def measured(self, watch: Stopwatch) -> "Statistics":
+        """With the times of a watch that has run from the beginning of the work."""
         return replace(self, seconds=watch.seconds, phase_seconds=watch.phase_seconds)
 
-    def after(self, phase: str, seconds: float) -> "LogResult":
-        """The result once a last phase of so many seconds is over."""
+    def after(self, phase: str, seconds: float) -> "Statistics":
+        """With a last phase of so many seconds."""
         phase_seconds = {**self.phase_seconds, phase: seconds}
         return replace(self, seconds=self.seconds + seconds, phase_seconds=phase_seconds)
 
-    def then(self, later: "LogResult") -> "LogResult":
-        """This committed result and what a later cleaning made of the groups that were left, as one account."""
-        removed = Counter(self.removed)
-        removed.update(later.removed)
-        return replace(
-            later,
-            outcome="committed" if later.outcome in ("skipped", "unchanged") else later.outcome,
-            bytes_read=self.bytes_read + later.bytes_read,
-            bytes_before=self.bytes_before,
-            records_read=self.records_read,
-            records_kept=self.records_read - removed.total(),
-            removed=dict(removed),
-            segments_before=self.segments_before,
-            seconds=self.seconds + later.seconds,
-            peak_extra_bytes=max(self.peak_extra_bytes, later.peak_extra_bytes),
-            damaged_indexes=tuple(dict.fromkeys((*self.damaged_indexes, *later.damaged_indexes))),
-            phase_seconds=dict(Counter(self.phase_seconds) + Counter(later.phase_seconds)),
+    def then(self, later: "Statistics") -> "Statistics":
+        """With those of a later cleaning of the groups that this one left: it reads the same records again."""
+        return Statistics(
+            self.bytes_read + later.bytes_read,
+            self.records_read,
+            dict(Counter(self.removed) + Counter(later.removed)),
+            max(self.peak_extra_bytes, later.peak_extra_bytes),
+            later.least_extra_bytes,
+            later.topic_codec_saves_bytes,
+            tuple(dict.fromkeys((*self.damaged_indexes, *later.damaged_indexes))),
+            self.seconds + later.seconds,
+            dict(Counter(self.phase_seconds) + Counter(later.phase_seconds)),
         )
 
     @property
@@ -195,15 +81,99 @@ class LogResult:
         more = f", and {count - 1} more" if count > 1 else ""
         return f"damaged indexes, without which the log was read: {self.damaged_indexes[0]}{more}"
 
-    @property
-    def mb_per_s(self) -> float:
-        """Megabytes (10^6) read in a second."""
-        return self.bytes_read / 1e6 / self.seconds if self.seconds else 0.0
+    def per_s(self, count: float) -> float:
+        """So many of something, in each second of the cleaning."""
+        return count / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LogResult:
+    """The result of one log: what became of it, and what is known of it whatever became of it.
+
+    The cleaned range is [`first_dirty_offset`, `end_offset`), None if the run did not get as far as knowing them.
+    `after`: the size that the outcome leaves, or would leave. `tombstones_stay`: why those that have expired, and markers,
+    were not removed.
+    """
+
+    topic_partition: TopicPartition
+    log_dir: str
+    outcome: Outcome
+    first_dirty_offset: int | None = None
+    end_offset: int | None = None
+    before: Size = Size()
+    after: Size = Size()
+    statistics: Statistics = Statistics()
+    tombstones_stay: str | None = None
+
+    @classmethod
+    def of_error(cls, tp: TopicPartition, log_dir: str, error: CleanerdError) -> "LogResult":
+        """Of a log of which no more is known."""
+        return cls(tp, log_dir, outcomes.of_error(error))
 
     @property
-    def records_per_s(self) -> float:
-        """Records read in a second."""
-        return self.records_read / self.seconds if self.seconds else 0.0
+    def reason(self) -> str | None:
+        """Why it has that outcome."""
+        return self.outcome.reason
+
+    def failed(self, error: CleanerdError) -> "LogResult":
+        """The result once `error` has ended the work on the log."""
+        return replace(self, outcome=outcomes.of_error(error))
+
+    def waiting(self, reason: str) -> "LogResult":
+        """The result of a log that is staged or unchanged, and cannot be committed for that reason yet."""
+        assert isinstance(self.outcome, outcomes.Staged | outcomes.Unchanged)
+        return replace(self, outcome=replace(self.outcome, reason=reason))
+
+    def untouched(self) -> "LogResult":
+        """The result when what was made of the log was thrown away."""
+        return replace(self, after=self.before, statistics=replace(self.statistics, removed={}))
+
+    def beside_broker(self) -> "LogResult":
+        """The result in a directory that a live broker owns: a source that changed there has not failed."""
+        found = self.outcome
+        is_changed = isinstance(found, outcomes.Failed) and found.error == SourceChanged.__name__
+        return replace(self, outcome=outcomes.Superseded(found.reason or "")) if is_changed else self
+
+    def then(self, later: "LogResult") -> "LogResult":
+        """This committed result and what a later cleaning made of the groups that were left, as one account."""
+        assert isinstance(self.outcome, outcomes.Committed)
+        is_done = isinstance(later.outcome, outcomes.Skipped | outcomes.Unchanged)
+        return replace(
+            later,
+            outcome=outcomes.Committed(self.outcome.by, later.reason) if is_done else later.outcome,
+            before=self.before,
+            statistics=self.statistics.then(later.statistics),
+        )
+
+    def fields(self) -> dict[str, Any]:
+        """All that others script against, by its names: in the document of `clean`, history and log of the daemon."""
+        outcome, found = self.outcome, self.statistics
+        return {
+            "topic": self.topic_partition.topic,
+            "partition": self.topic_partition.partition,
+            "log_dir": self.log_dir,
+            "outcome": outcome.word,
+            "reason": outcome.reason,
+            "remedy": outcome.remedy if isinstance(outcome, outcomes.Failed | outcomes.Skipped) else None,
+            "committed_by": outcome.by if isinstance(outcome, outcomes.Committed) else None,
+            "first_dirty_offset": self.first_dirty_offset,
+            "end_offset": self.end_offset,
+            "bytes_read": found.bytes_read,
+            "bytes_before": self.before.bytes,
+            "bytes_after": self.after.bytes,
+            "records_read": found.records_read,
+            "records_kept": found.records_read - sum(found.removed.values()),
+            "removed": dict(found.removed),
+            "segments_before": self.before.segments,
+            "segments_after": self.after.segments,
+            "seconds": round(found.seconds, 3),
+            "mb_per_s": round(found.per_s(found.bytes_read / 1e6), 3),
+            "records_per_s": round(found.per_s(found.records_read), 3),
+            "phase_seconds": {name: round(seconds, 3) for name, seconds in found.phase_seconds.items()},
+            "tombstones_stay": self.tombstones_stay,
+            "peak_extra_bytes": found.peak_extra_bytes,
+            "topic_codec_saves_bytes": found.topic_codec_saves_bytes,
+        }
 
 
 def no_holds(_log_dir: str) -> Callable[[TopicPartition], str | None]:

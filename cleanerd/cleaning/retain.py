@@ -32,7 +32,7 @@ from cleanerd.cleaning.causes import Cause, Held
 from cleanerd.cleaning.roll import is_closed_by_broker
 from cleanerd.config.model import TopicConfig
 from cleanerd.env.files import Files, check_unchanged
-from cleanerd.errors import CleanerdError, LockHeld, LogUncleanable, SourceChanged, attempt
+from cleanerd.errors import LockHeld, LogUncleanable, SourceChanged
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
 from cleanerd.format.producer_snapshot import ProducerEntry
@@ -131,23 +131,19 @@ def retain_log(
     dry_run: bool,
     dispose: Dispose | None = None,
     directory: str | None = None,
-) -> tuple[PartitionSnapshot, Retained] | CleanerdError | None:
-    """One log of a retention pass: what it was and what went, None when nothing did, else what went wrong with it.
+) -> tuple[PartitionSnapshot, Retained] | None:
+    """One log of a retention pass: what it was and what went, None when nothing did. Raises as `retain`.
 
     LockHeld ends the pass for the whole log directory: a broker lives, and its own retention works. A log that is not
     looked at has nothing that could go. `directory`: as `scan_partition` takes it.
     """
     if not _settings(config).delete and not checkpoints.log_start.get(tp, 0):
         return None
-
-    def step() -> tuple[PartitionSnapshot, Retained] | None:
-        snapshot = log_dir.scan(tp, checkpoints, directory=directory)
-        if snapshot is None:
-            return None
-        retained = retain(log_dir, snapshot, config, dry_run=dry_run, dispose=dispose)
-        return (snapshot, retained) if retained is not None else None
-
-    return attempt(step, directory or log_dir.partition(tp).path)
+    snapshot = log_dir.scan(tp, checkpoints, directory=directory)
+    if snapshot is None:
+        return None
+    retained = retain(log_dir, snapshot, config, dry_run=dry_run, dispose=dispose)
+    return (snapshot, retained) if retained is not None else None
 
 
 def retain(

@@ -10,7 +10,7 @@ from cleanerd.cleaning.result import CleanRequest
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import TopicConfig
 from cleanerd.env.files import Files
-from cleanerd.errors import CleanerdError, PolicyChanged, SourceChanged, guarded
+from cleanerd.errors import PolicyChanged, SourceChanged, raising_ours
 from cleanerd.format.names import TopicPartition
 from cleanerd.policy.cleanable import first_dirty_offset, first_young, non_active_from
 from cleanerd.policy.tombstones import Stay
@@ -24,7 +24,7 @@ class ConfiguredNow:
 
     def __init__(self, request: CleanRequest, files: Files) -> None:
         self._request, self._files = request, files
-        self._found: Configuration | CleanerdError | None = request.configuration
+        self._found = request.configuration
         metadata = request.configuration and request.configuration.metadata
         self._tail = MetadataTail(files, [metadata.directory]) if metadata and metadata.is_whole else None
         self._is_read = False  # what could not be read is read again, news or not
@@ -32,10 +32,10 @@ class ConfiguredNow:
     def now(self) -> Configuration | None:
         """With the changes since the last call; None where the host has asked. Raises CleanerdError if not known."""
         if self._tail is not None and (self._tail.has_changed() or not self._is_read):
-            self._found = guarded(self._read, self._request.config.metadata_log_dir)
-            self._is_read = isinstance(self._found, Configuration)
-        if isinstance(self._found, CleanerdError):
-            raise self._found
+            self._is_read = False
+            with raising_ours(self._request.config.metadata_log_dir):
+                self._found = self._read()
+            self._is_read = True
         return self._found
 
     def _read(self) -> Configuration:

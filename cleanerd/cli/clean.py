@@ -13,6 +13,7 @@ from functools import partial
 
 from cleanerd.cleaning.assumed import NOW, SETTINGS
 from cleanerd.cleaning.knowledge import Knowledge
+from cleanerd.cleaning.outcomes import Aborted, Failed, Planned
 from cleanerd.cleaning.result import NO_LOG, CleanRequest, LogResult, Progress
 from cleanerd.cli import output
 from cleanerd.cli.configuration import Loaded, load_each, no_log_dirs
@@ -23,7 +24,7 @@ from cleanerd.config.load import Configuration
 from cleanerd.config.settings import DEFAULT
 from cleanerd.env.clock import Clock, FixedNow, SystemClock
 from cleanerd.env.files import RealFiles
-from cleanerd.errors import BadUsage, attempt
+from cleanerd.errors import BadUsage, CleanerdError
 from cleanerd.format.names import TopicPartition, parse_partition_dir
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.spark_master import spark_place
@@ -31,7 +32,7 @@ from cleanerd.storage.lock import stop_between_holds
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.units import instant, reasons, size
 
-NOT_DONE = ("failed", "aborted")
+NOT_DONE = Failed | Aborted
 _DAY_MS = 86_400_000
 
 
@@ -54,7 +55,7 @@ def run(arguments: Namespace, clean_once: CleanOnce | None = None) -> int:
     is_nothing = is_nothing_there(arguments, log_dirs, [result.topic_partition for result in results])
     if not results and not is_nothing:
         output.print_message("no log was found whose cleanup.policy contains compact")
-    return 1 if is_nothing or any(result.outcome in NOT_DONE for result in results) else 0
+    return 1 if is_nothing or any(isinstance(result.outcome, NOT_DONE) for result in results) else 0
 
 
 def _clean_once(requests: Sequence[CleanRequest], progress: Progress, clock: Clock) -> list[LogResult]:
@@ -83,7 +84,7 @@ def requests_from(arguments: Namespace) -> tuple[list[CleanRequest], list[LogRes
             warnings |= dict.fromkeys(found.warnings)
         else:
             log_dirs, error = found
-            failed += [LogResult.of(NO_LOG, log_dir).failed(error) for log_dir in log_dirs]
+            failed += [LogResult.of_error(NO_LOG, log_dir, error) for log_dir in log_dirs]
     for warning in warnings:
         output.print_message(warning)
     return requests, failed
@@ -145,20 +146,25 @@ def _holds_of(configuration: Configuration, log_dir: str) -> Callable[[TopicPart
 def _report(results: list[LogResult], arguments: Namespace) -> None:
     is_table = output.is_table(arguments.output)
     if not is_table:
-        rows = [output.result_fields(result) for result in results]
+        rows = [result.fields() for result in results]
         if arguments.assume:
             rows = [{**row, "assumed": sorted(arguments.assume)} for row in rows]
         output.write_document(arguments.output, results=rows)
     elif results:
         _write_table(results)
-    failed = [result for result in results if result.outcome in NOT_DONE]
-    for remedy in dict.fromkeys(result.remedy for result in failed if result.remedy):
+    failed = [result.outcome for result in results if isinstance(result.outcome, Failed)]
+    for remedy in dict.fromkeys(outcome.remedy for outcome in failed if outcome.remedy):
         output.print_message(f"what to do: {remedy}")
     for result in results:
-        if result.outcome in NOT_DONE and not is_table:  # the table has the reason
-            output.print_message(f"{log_name(result)} in {result.log_dir}: {result.outcome}: {result.reason}")
-        if result.index_damage is not None:
-            output.print_message(f"{log_name(result)} in {result.log_dir}: {result.index_damage}")
+        name, outcome, damage = (
+            f"{log_name(result)} in {result.log_dir}",
+            result.outcome,
+            result.statistics.index_damage,
+        )
+        if isinstance(outcome, NOT_DONE) and not is_table:  # the table has the reason
+            output.print_message(f"{name}: {outcome.word}: {outcome.reason}")
+        if damage is not None:
+            output.print_message(f"{name}: {damage}")
 
 
 def _report_assumed(request: CleanRequest) -> None:
@@ -166,11 +172,12 @@ def _report_assumed(request: CleanRequest) -> None:
     if request.assumed:
         output.print_message(f"assumed, as --assume says: {', '.join(sorted(request.assumed))}")
     for path in request.log_dirs if SETTINGS in request.assumed else ():
-        until_ms = attempt(partial(_vouched_until_ms, request, path), path)
-        if isinstance(until_ms, int):
-            output.print_message(
-                f"{path}: the settings as of {instant(until_ms)}, the last sign of life of its broker"
-            )
+        with contextlib.suppress(CleanerdError, OSError):
+            until_ms = _vouched_until_ms(request, path)
+            if until_ms is not None:
+                output.print_message(
+                    f"{path}: the settings as of {instant(until_ms)}, the last sign of life of its broker"
+                )
 
 
 def _vouched_until_ms(request: CleanRequest, path: str) -> int | None:
@@ -180,29 +187,28 @@ def _vouched_until_ms(request: CleanRequest, path: str) -> int | None:
 
 
 def _write_table(results: Sequence[LogResult]) -> None:
-    is_plan = any(result.outcome == "planned" for result in results)
+    found = [result.statistics for result in results]
+    is_plan = any(isinstance(result.outcome, Planned) for result in results)
     is_one_dir = len({result.log_dir for result in results}) == 1
     write_table(
         {
             "LOG": [log_name(result) for result in results],
             "LOG DIR": ["" if is_one_dir else result.log_dir for result in results],
-            "OUTCOME": [result.outcome for result in results],
-            "BEFORE": [size(result.bytes_before) for result in results],
-            "AFTER": [size(result.bytes_after) for result in results],
-            "PEAK EXTRA": [size(result.peak_extra_bytes) if is_plan else "" for result in results],
-            "TOPIC'S CODEC SAVES": [
-                _about(result.topic_codec_saves_bytes) if is_plan else "" for result in results
-            ],
-            "REMOVED": [reasons(result.removed) for result in results],
-            "SECONDS": [f"{result.seconds:.2f}" for result in results],
-            "MB/S": [f"{result.mb_per_s:.1f}" if result.bytes_read else "" for result in results],
+            "OUTCOME": [result.outcome.word for result in results],
+            "BEFORE": [size(result.before.bytes) for result in results],
+            "AFTER": [size(result.after.bytes) for result in results],
+            "PEAK EXTRA": [size(one.peak_extra_bytes) if is_plan else "" for one in found],
+            "TOPIC'S CODEC SAVES": [_about(one.topic_codec_saves_bytes) if is_plan else "" for one in found],
+            "REMOVED": [reasons(one.removed) for one in found],
+            "SECONDS": [f"{one.seconds:.2f}" for one in found],
+            "MB/S": [f"{one.per_s(one.bytes_read / 1e6):.1f}" if one.bytes_read else "" for one in found],
             "REASON": [_reason(result) for result in results],
         }
     )
 
 
 def _reason(result: LogResult) -> str:
-    stay = result.tombstones_stay if result.bytes_read else None
+    stay = result.tombstones_stay if result.statistics.bytes_read else None
     return "; ".join(filter(None, (result.reason, stay and f"tombstones stay: {stay}")))
 
 
@@ -212,4 +218,4 @@ def _about(saved_bytes: int | None) -> str:
 
 def log_name(result: LogResult) -> str:
     """The log that a result is about; some are about a whole log directory."""
-    return f"{result.topic}-{result.partition}" if result.topic else "(all)"
+    return "(all)" if result.topic_partition == NO_LOG else str(result.topic_partition)

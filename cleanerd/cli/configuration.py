@@ -9,7 +9,6 @@ import os
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.cleaning.foreign import left_alone
@@ -23,12 +22,12 @@ from cleanerd.config.sources import read_sources
 from cleanerd.daemon.configuration.answers import ask_brokers
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import Files, RealFiles
-from cleanerd.errors import BadConfiguration, BadUsage, CleanerdError, guarded
+from cleanerd.errors import BadConfiguration, BadUsage, CleanerdError, ours
 from cleanerd.format.names import DirKind, parse_partition_dir
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.metadata_log import by_node, find_metadata, why_other_node
 from cleanerd.storage.no_log_dir import why_no_log_dir
-from cleanerd.storage.whose import Whose, whose
+from cleanerd.storage.whose import whose
 
 _NO_METADATA = "no metadata log found: the cluster's overrides for topics and brokers are not known"
 _SHOWN = 5
@@ -68,9 +67,12 @@ def load_each(
     become_owner(static.log_dirs)
     nodes = by_node(RealFiles(), static.log_dirs)
     for log_dirs in nodes:
-        load_one = partial(_with_cluster, static, log_dirs, named)
-        found = load_one() if len(nodes) == 1 else guarded(load_one, ", ".join(log_dirs))
-        yield (log_dirs, found) if isinstance(found, CleanerdError) else found
+        try:
+            yield _with_cluster(static, log_dirs, named)
+        except Exception as error:
+            if len(nodes) == 1:
+                raise
+            yield log_dirs, ours(error, ", ".join(log_dirs))
 
 
 def _static(arguments: Namespace) -> Loaded:
@@ -149,17 +151,15 @@ def _unknown_topics(
     if configuration.has_metadata_log:
         return
 
-    def unknown(path: str) -> set[str] | None:
-        log_dir = LogDir.at(files, path, SystemClock())
-        if not log_dir.is_kafka:
-            return None
-        parsed = [parse_partition_dir(name) for name in files.list_names(path)]
-        current = [one[0] for one in parsed if one is not None and one[1] is DirKind.CURRENT]
-        asked = [tp for tp in current if not named or tp.topic in named]
-        return {tp.topic for tp in left_alone(log_dir, asked, configuration, named)}
-
-    found = [guarded(partial(unknown, path), path) for path in log_dirs]
-    brokers = [topics for topics in found if isinstance(topics, set)]
+    brokers = list[set[str]]()
+    for path in log_dirs:
+        with contextlib.suppress(CleanerdError, OSError):
+            log_dir = LogDir.at(files, path, SystemClock())
+            parsed = [parse_partition_dir(name) for name in files.list_names(path)]
+            current = [one[0] for one in parsed if one is not None and one[1] is DirKind.CURRENT]
+            asked = [tp for tp in current if not named or tp.topic in named]
+            if log_dir.is_kafka:
+                brokers.append({tp.topic for tp in left_alone(log_dir, asked, configuration, named)})
     topics = sorted(set().union(*brokers))
     more = f" and {len(topics) - _SHOWN} more" if len(topics) > _SHOWN else ""
     left = f"; until their cleanup.policy is set, these are left alone: {', '.join(topics[:_SHOWN])}{more}"
@@ -170,18 +170,20 @@ def _unknown_topics(
 def no_log_dirs(log_dirs: Iterable[str]) -> Iterator[str]:
     """Why some of these are no log directories; one that cannot be read is passed over."""
     for path in log_dirs:
-        reason = guarded(partial(why_no_log_dir, RealFiles(), path), path)
-        if isinstance(reason, str):
-            yield reason
+        with contextlib.suppress(CleanerdError, OSError):
+            reason = why_no_log_dir(RealFiles(), path)
+            if reason is not None:
+                yield reason
 
 
 def _damaged(log_dirs: Iterable[str], configuration: Configuration) -> Iterator[str]:
     """Those of the directories whose owner is unknown; unreadable ones are skipped."""
     node = node_setting(configuration)
     for path in log_dirs:
-        found = guarded(partial(whose, RealFiles(), path, node, thorough=True), path)
-        if isinstance(found, Whose) and found.damage is not None:
-            yield found.damage
+        with contextlib.suppress(CleanerdError, OSError):
+            damage = whose(RealFiles(), path, node, thorough=True).damage
+            if damage is not None:
+                yield damage
 
 
 def diagnose(arguments: Namespace) -> tuple[Loaded, list[str]]:

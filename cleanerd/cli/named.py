@@ -3,14 +3,11 @@
 import os
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
-from functools import partial
 
 from cleanerd.cli import output
+from cleanerd.cli.configuration import no_log_dirs
 from cleanerd.cli.parser import did_you_mean
-from cleanerd.env.files import RealFiles
-from cleanerd.errors import guarded
 from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
-from cleanerd.storage.no_log_dir import why_no_log_dir
 
 
 def is_nothing_there(
@@ -20,8 +17,12 @@ def is_nothing_there(
 
     `known`: logs found in another way. A directory that cannot be listed counts as one that may have the logs.
     """
-    listed = [guarded(partial(os.listdir, path), path) for path in log_dirs]
-    names = [name for one in listed if isinstance(one, list) for name in one]
+    names, is_all_listed = list[str](), True
+    for path in log_dirs:
+        try:
+            names += os.listdir(path)
+        except OSError:
+            is_all_listed = False
     parsed = [found for found in map(parse_partition_dir, names) if found is not None]
     logs = {tp for tp, kind in parsed if kind is DirKind.CURRENT} | set(known)
     topics, partitions = dict.fromkeys(arguments.topic), frozenset(arguments.partition)
@@ -35,9 +36,8 @@ def is_nothing_there(
         (not topics or tp.topic in topics) and (not partitions or tp.partition in partitions) for tp in logs
     )
     if topics or partitions:
-        return not is_named and all(isinstance(one, list) for one in listed)
-    why_none = [guarded(partial(why_no_log_dir, RealFiles(), path), path) for path in log_dirs]
-    return bool(arguments.log_dir) and not logs and all(isinstance(reason, str) for reason in why_none)
+        return not is_named and is_all_listed
+    return bool(arguments.log_dir) and not logs and len(list(no_log_dirs(log_dirs))) == len(log_dirs)
 
 
 def _missing_topics(

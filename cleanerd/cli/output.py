@@ -1,8 +1,7 @@
 """Where output goes: documents for programs and tables for people to stdout, all else to stderr.
 
-The JSON document of `clean` is `{"apiVersion": "cleanerd/v1", "results": [...]}` with `RESULT_FIELDS` for
-each log, `assumed` if `--assume` was given, and `peak_extra_bytes` and `topic_codec_saves_bytes` for logs of a dry run. A
-value that is unknown or does not apply is null.
+The JSON document of `clean` is `{"apiVersion": "cleanerd/v1", "results": [...]}` with `LogResult.fields` of each log, and
+`assumed` where something was (`--assume`). What is not known or does not apply is null.
 """
 
 import codecs
@@ -11,23 +10,13 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from cleanerd import API_VERSION
 from cleanerd.errors import CleanerdError
 
-if TYPE_CHECKING:  # cleanerctl writes documents too, and has to start quickly
-    from cleanerd.cleaning.result import LogResult
-
 _PLAIN = {"─": "-", "━": "-", "╸": "-", "╺": "-", "±": "+-", "≥": ">=", "…": "...", "•": "*"}
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as of a shell."""
-RESULT_FIELDS = (
-    "topic", "partition", "log_dir", "outcome", "reason", "remedy", "committed_by", "first_dirty_offset",
-    "end_offset", "bytes_read", "bytes_before", "bytes_after", "records_read", "records_kept", "removed",
-    "segments_before", "segments_after", "seconds", "mb_per_s", "records_per_s", "phase_seconds",
-    "tombstones_stay",
-)  # fmt: skip
 
 
 def is_table(form: str) -> bool:
@@ -49,19 +38,6 @@ def rendered(document: Mapping[str, object], form: str, *, indent: int | None = 
         rows = lists[0] if len(lists) == 1 else [document]
         return "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
     return json.dumps(document, indent=indent, allow_nan=False) + "\n"
-
-
-def result_fields(result: "LogResult") -> dict[str, object]:
-    """The fields of a log in the document of `clean`, `RESULT_FIELDS`."""
-    values = {name: getattr(result, name) for name in RESULT_FIELDS}
-    values["removed"] = dict(result.removed)
-    values["phase_seconds"] = {name: round(seconds, 3) for name, seconds in result.phase_seconds.items()}
-    for name in ("seconds", "mb_per_s", "records_per_s"):
-        values[name] = round(getattr(result, name), 3)
-    if result.outcome == "planned":
-        values["peak_extra_bytes"] = result.peak_extra_bytes
-        values["topic_codec_saves_bytes"] = result.topic_codec_saves_bytes
-    return values
 
 
 def prepare_streams() -> None:

@@ -10,13 +10,12 @@ import os
 import pwd
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 
 import cleanerd
 from cleanerd.cli.output import print_message
 from cleanerd.env.files import RealFiles
 from cleanerd.env.trust import open_directory, why_open
-from cleanerd.errors import BadUsage, Fatal, guarded
+from cleanerd.errors import BadUsage, CleanerdError, DirOffline, Fatal
 from cleanerd.storage.lock import probe
 from cleanerd.storage.no_log_dir import why_no_log_dir
 
@@ -54,12 +53,13 @@ def _owners(log_dirs: Sequence[str]) -> Mapping[str, os.stat_result]:
             continue  # whoever uses it says so
         except OSError as error:
             raise BadUsage(f"{path}: {error.strerror}") from error
-    real = {
-        path: one
-        for path, one in found.items()
-        if guarded(partial(why_no_log_dir, RealFiles(), path), path) is None
-    }
-    return real or found
+    return {path: one for path, one in found.items() if _is_log_dir(path)} or found
+
+
+def _is_log_dir(path: str) -> bool:
+    with contextlib.suppress(CleanerdError, OSError):
+        return why_no_log_dir(RealFiles(), path) is None
+    return False
 
 
 def _make(directory: str, uid: int, gid: int) -> None:
@@ -121,12 +121,11 @@ def _become(uid: int, gid: int, log_dirs: Sequence[str], made_for_him: Iterable[
 def _brokers_group(log_dirs: Sequence[str], uid: int) -> int | None:
     """The group of the user's broker that runs there, None for none: its JVM lets in nobody of another one."""
     for path in log_dirs:
-        pid = guarded(partial(probe, path), path)
-        if isinstance(pid, int) and pid > 0:
-            with contextlib.suppress(OSError):
-                found = os.stat(f"/proc/{pid}")
-                if found.st_uid == uid:
-                    return found.st_gid
+        with contextlib.suppress(DirOffline, OSError):
+            pid = probe(path)
+            found = os.stat(f"/proc/{pid}") if pid else None  # 0: one that the kernel does not name
+            if found is not None and found.st_uid == uid:
+                return found.st_gid
     return None
 
 

@@ -9,7 +9,6 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import partial
 
 from cleanerd.cleaning.rescue import Rescue, Rescued
 from cleanerd.cleaning.result import CleanRequest
@@ -20,7 +19,7 @@ from cleanerd.cli.progress import progress_on
 from cleanerd.cli.tables import write_table
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
-from cleanerd.errors import CleanerdError, attempt
+from cleanerd.errors import each_log
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.spark_master import spark_place
 from cleanerd.storage.lock import stop_between_holds
@@ -45,12 +44,11 @@ def run(arguments: Namespace, session: LazySpark | None = None) -> int:
             rescue = Rescue(request, progress, SystemClock(), used, RealFiles(), until, arguments.spare)
             act: Callable[[str], Rescued] = rescue.carry_out if arguments.yes else rescue.plan
             for path in request.log_dirs:
-                done = attempt(partial(act, path), path)
-                if isinstance(done, CleanerdError):
-                    is_busy = is_busy or isinstance(done, CleanedByAnother)
-                    errors.append(str(done))
-                else:
-                    found.append(done)
+                with each_log(path) as directory:
+                    found.append(act(path))
+                if directory.error is not None:
+                    is_busy = is_busy or isinstance(directory.error, CleanedByAnother)
+                    errors.append(str(directory.error))
     _report(found, arguments)
     for error in errors:
         output.print_message(error)

@@ -214,11 +214,7 @@ class Pipeline:
         # The dirty section first: nothing in the clean one supersedes, so its keys alone decide there.
         dirty = _index_tasks(indexed, dirty=True)
         for task, (summary, found) in self._run(dirty, contexts, index_together, take=loaded):
-            summaries[task.log, task.chunk] = summary
-            if isinstance(summary, CleanerdError):
-                bits[task.log, task.chunk] = {}
-            else:
-                blocks[task.log, task.chunk] = found
+            summaries[task.log, task.chunk], blocks[task.log, task.chunk] = summary, found
         clean = _index_tasks(indexed, dirty=False)
         with ThreadPoolExecutor(self._executor.cores, "cleanerd-resolve") as threads:
             dirty_keys = _resolve_here(indexed, blocks, bits, threads, {task.log for task in clean})
@@ -237,8 +233,7 @@ class Pipeline:
 
         def look_up(tasks: list[IndexTask]) -> None:
             for task, found in self._run(tasks, contexts, each(IndexTask.look_up), dirty_keys):
-                place = task.log, task.chunk
-                summaries[place], packed[place] = (found, {}) if isinstance(found, CleanerdError) else found
+                summaries[task.log, task.chunk], packed[task.log, task.chunk] = found
 
         look_up([task for task in clean if (task.log, task.chunk) not in chosen])
         # Clean chunks that have been read now may show the same of their log: then none of it is left for one pass.
@@ -369,7 +364,7 @@ def _is_changed(summary: ChunkSummary | CleanerdError, bits: Mapping[int, Bits])
 
 def _is_of_whole_log(summary: ChunkSummary | CleanerdError) -> bool:
     """Whether such a chunk makes it necessary to read the whole log before anything is decided."""
-    return isinstance(summary, CleanerdError) or len(summary.events) > 0
+    return not isinstance(summary, ChunkSummary) or len(summary.events) > 0
 
 
 def _of_log(

@@ -13,12 +13,11 @@ import contextlib
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 
 import numpy as np
 
-from cleanerd.errors import Aborted, guarded
+from cleanerd.errors import Aborted
 from cleanerd.format.head import CONTROL, TRANSACTIONAL
 from cleanerd.kernels.fingerprint import fingerprint_records, spread
 from cleanerd.kernels.judge import mark_aborted
@@ -119,10 +118,12 @@ def _is_seen_to_change(work: ChunkWork, log: LogContext, keys: KeySet, advance: 
 
     Other damage is found when the whole chunk is read.
     """
-    found = guarded(partial(_look_at_first_piece, work, log, keys, advance), work.source.path)
-    if isinstance(found, Aborted):
-        raise found
-    return found is True
+    try:
+        return _look_at_first_piece(work, log, keys, advance)
+    except Aborted:
+        raise
+    except Exception:  # noqa: BLE001 - is met again, and reported, when all of it is read
+        return False
 
 
 def _look_at_first_piece(work: ChunkWork, log: LogContext, keys: KeySet, advance: Advance) -> bool:

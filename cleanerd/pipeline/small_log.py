@@ -3,12 +3,10 @@
 Where Spark repeats it on another machine, or at the same time, each writes a file of its own.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
-from cleanerd.errors import CleanerdError, guarded
+from cleanerd.errors import CleanerdError, raising_ours
 from cleanerd.format.names import FileKind, Suffix, segment_path
 from cleanerd.policy.winner import KEY_BYTES
 from cleanerd.spark_runtime.channel import Advance, Reporter
@@ -18,11 +16,10 @@ from .index import index_chunk, log_context, resolve_all
 from .part_file import PartFile, gone_if_it_fails, path_of_attempt
 from .rewrite import rewrite_chunk
 from .tasks import in_task
-from .values import ChunkWork, IndexedLog, LogWork, Part, RewrittenLog
+from .values import IndexedLog, LogWork, Part, RewrittenLog
 from .whole_log import join_chunks
 
 SMALL_LOG_BYTES = 16 << 20
-_T = TypeVar("_T")
 
 
 def is_small(work: LogWork, budget_bytes: int) -> bool:
@@ -79,7 +76,10 @@ class SmallLogTask:
 def _index(indexed: IndexedLog, advance: Advance) -> None:
     """Fill in the results that need all chunks. Raises the error of a chunk."""
     work, context = indexed.work, log_context(indexed, ())
-    found = [_of(chunk, partial(index_chunk, chunk, context, advance)) for chunk in work.chunks]
+    found = []
+    for chunk in work.chunks:
+        with raising_ours(chunk.source.path):
+            found.append(index_chunk(chunk, context, advance))
     bits, _ = resolve_all([blocks for _, blocks in found])
     join_chunks(indexed, [summary for summary, _ in found], bits)
 
@@ -92,15 +92,8 @@ def _rewrite(indexed: IndexedLog, path: str, advance: Advance, verified: Advance
     for chunk, verdicts in zip(work.chunks, indexed.verdicts, strict=True):
         assert verdicts is not None
         out = PartFile(path, chunk.source.path, work.least_free_bytes, position)
-        part = _of(chunk, partial(rewrite_chunk, chunk, context, verdicts, out, advance, verified))
+        with raising_ours(chunk.source.path):
+            part = rewrite_chunk(chunk, context, verdicts, out, advance, verified)
         parts.append(part)
         position += part.size_bytes
     return parts
-
-
-def _of(chunk: ChunkWork, step: Callable[[], _T]) -> _T:
-    """Apply `step` to a chunk. Raises CleanerdError, which names its file."""
-    found = guarded(step, chunk.source.path)
-    if isinstance(found, CleanerdError):
-        raise found
-    return found

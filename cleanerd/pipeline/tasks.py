@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from cleanerd.errors import CleanerdError, guarded, portable
+from cleanerd.errors import CleanerdError, ours, portable
 from cleanerd.kernels.native import make_ready  # noqa: F401 - the runtime calls it, through `TASKS`
 from cleanerd.kernels.newest import look_up
 from cleanerd.kernels.tables import KeySet
@@ -35,8 +35,8 @@ _WORTH_COMBINING = 0.25
 _COMBINED_RECORDS = 1 << 22  # 64 MiB of fingerprints that one task holds before it ships the remaining ones
 
 
-Indexed = tuple[ChunkSummary, Blocks] | CleanerdError
-"""An indexed chunk: its summary and its blocks."""
+Indexed = tuple[ChunkSummary | CleanerdError, Blocks]
+"""An indexed chunk: its summary and its blocks. One with an error has none."""
 
 
 class ShippedBlock(NamedTuple):
@@ -89,16 +89,14 @@ class IndexTask:
             with reporter.advance(context.number, Phase.INDEX) as advance:
                 return index_chunk(self.work, context, advance)
 
-        return in_task(index, self.work.source.path)
+        found = in_task(index, self.work.source.path)
+        return (found, {}) if isinstance(found, CleanerdError) else found
 
     def look_up(
         self, contexts: list[LogContext], reporter: Reporter, keys: Mapping[int, KeySet]
-    ) -> tuple[ChunkSummary, dict[int, PackedBits]] | CleanerdError:
+    ) -> tuple[ChunkSummary | CleanerdError, dict[int, PackedBits]]:
         """Look up a clean chunk: summary, and whether the dirty section (`keys`, by log) has a newer record of each key."""
-        found = self.run(contexts, reporter)
-        if isinstance(found, CleanerdError):
-            return found
-        summary, blocks = found
+        summary, blocks = self.run(contexts, reporter)
         bits: dict[int, PackedBits] = {}
         for bucket, block in blocks.items():
             assert block.clean == len(block.fingerprints), "a clean chunk has no dirty record"
@@ -117,11 +115,7 @@ def index_together(tasks: Iterable[IndexTask], shared: Common, put: Put) -> Iter
     """The chunks of one process, in order; duplicates between them are resolved here."""
     for chunks in _held(tasks, *shared):
         _combine([(task.log, found) for task, found in chunks])
-        for task, found in chunks:
-            if isinstance(found, CleanerdError):
-                yield found, {}
-                continue
-            summary, blocks = found
+        for task, (summary, blocks) in chunks:
             yield summary, {task.first_bucket + b: _ship(task, b, block, put) for b, block in blocks.items()}
 
 
@@ -145,7 +139,7 @@ def _held(
     for task in tasks:
         found = task.run(contexts, reporter)
         held.append((task, found))
-        competing += 0 if isinstance(found, CleanerdError) else found[0].competing
+        competing += sum(block.records for block in found[1].values())
         if competing >= _COMBINED_RECORDS:
             yield held
             held, competing = [], 0
@@ -158,9 +152,8 @@ def _combine(held: list[tuple[int, Indexed]]) -> None:
     The fullest buckets of a log come first, so one that a hot key fills is always looked at.
     """
     logs: dict[int, list[Blocks]] = defaultdict(list)
-    for log, found in held:
-        if not isinstance(found, CleanerdError):
-            logs[log].append(found[1])
+    for log, (_, blocks) in held:
+        logs[log].append(blocks)
     for chunks in logs.values():
         buckets = holders_of_buckets(chunks)
         sizes = {
@@ -267,6 +260,9 @@ class RewriteTask:
 
 
 def in_task(step: Callable[[], _T], where: str) -> _T | CleanerdError:
-    """`errors.guarded`, inside a Spark task; the answer can be sent."""
+    """Result of `step` inside a Spark task, or what went wrong: an answer that can be sent."""
     gc.freeze()  # a Spark worker collects garbage after every task: spare it the modules, 30 ms a task
-    return portable(guarded(step, where))
+    try:
+        return step()
+    except Exception as error:  # noqa: BLE001 - a defect, or a file that asks for all memory, ends one log
+        return portable(ours(error, where))

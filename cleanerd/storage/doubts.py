@@ -14,15 +14,14 @@ only if one of these holds:
    by the same batch or metadata transaction. A broker applies what is committed, and whole batches and transactions only.
 """
 
+import contextlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from uuid import UUID
 
 from cleanerd.config.keys import TOPIC_KEYS
 from cleanerd.env.files import Files
-from cleanerd.errors import CleanerdError, guarded
 from cleanerd.format.errors import FormatError
 from cleanerd.format.metadata_records import RESOURCE_BROKER, RESOURCE_TOPIC, ConfigRecord
 from cleanerd.format.names import PARTITION_METADATA, parse_partition_dir
@@ -137,10 +136,10 @@ class Tail:
         """The offset up to which the directories prove that the broker has applied the log (rule 4)."""
         partitions: dict[str, list[str]] = {}
         for log_dir in log_dirs:
-            listed = guarded(partial(files.list_names, log_dir), log_dir)
-            for name in [] if isinstance(listed, CleanerdError) else listed:
-                if (parsed := parse_partition_dir(name)) is not None:
-                    partitions.setdefault(parsed[0].topic, []).append(os.path.join(log_dir, name))
+            with contextlib.suppress(OSError):
+                for name in files.list_names(log_dir):
+                    if (parsed := parse_partition_dir(name)) is not None:
+                        partitions.setdefault(parsed[0].topic, []).append(os.path.join(log_dir, name))
         created = (one for one in reversed(self._changes) if one.topic_id is not None)
         for one in created:
             if any(_has_id(files, path, one.topic_id) for path in partitions.get(one.topic or "", ())):

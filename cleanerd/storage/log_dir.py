@@ -16,14 +16,13 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 
 from cleanerd.config.model import CleanerdConfig
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.env.pace import Pace, unpaced
 from cleanerd.env.space import floor_bytes, space_for
-from cleanerd.errors import MAKE_ROOM, CleanerdError, DirOffline, LockHeld, NoSpace, attempt, guarded
+from cleanerd.errors import MAKE_ROOM, CleanerdError, DirOffline, LockHeld, LogUncleanable, NoSpace, each_log
 from cleanerd.format import names
 from cleanerd.format.errors import FormatError, corruption_in
 from cleanerd.format.meta_properties import parse_meta_properties
@@ -72,14 +71,15 @@ class Owner(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What `recover` made of a partition directory: why its log must be skipped, None if it need not be, and what was done.
+    """What `recover` made of a partition directory: why its log must be left alone, None if it need not be, and what was
+    done.
 
     `actions`: roll_forward or roll_back for each commit that was completed or undone, and delete_leftover.
     """
 
     name: str
-    reason: str | CleanerdError | None
-    actions: tuple[str, ...]
+    error: CleanerdError | None
+    actions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,14 +205,16 @@ class LogDir:
         broker, inode = self._broker(), self.files.stat(self.path).inode
 
         def is_sibling(other: LogDir) -> bool:
-            is_other = self.files.exists(other.path) and self.files.stat(other.path).inode != inode
-            if not is_other or other._broker() == broker:
-                return is_other
-            return or_damaged and whose(self.files, other.path, thorough=True).damage is not None
+            with contextlib.suppress(CleanerdError, OSError):  # what cannot be looked at is none
+                is_other = self.files.exists(other.path) and self.files.stat(other.path).inode != inode
+                if not is_other or other._broker() == broker:
+                    return is_other
+                return or_damaged and whose(self.files, other.path, thorough=True).damage is not None
+            return False
 
         for path in self.log_dirs:
             other = LogDir(self.files, path, self.clock, is_kafka=True, log_dirs=self.log_dirs)
-            if path != self.path and guarded(partial(is_sibling, other), path) is True:
+            if path != self.path and is_sibling(other):
                 yield other
 
     def node_id(self) -> int | None:
@@ -260,16 +262,17 @@ class LogDir:
         found: dict[TopicPartition, str] = {}
         for other, listed in self._listed_siblings():
             for tp in partitions:
-                path = other.partition(tp).path
-                if str(tp) in listed and guarded(partial(_is_no_file, self.files, path), path) is True:
+                if str(tp) in listed and _is_directory(self.files, other.partition(tp).path):
                     found.setdefault(tp, other.path)
         return found
 
     def _listed_siblings(self) -> Iterator[tuple["LogDir", frozenset[str]]]:
         for other in self.siblings(or_damaged=True) if len(self.log_dirs) > 1 else ():
-            listed = guarded(partial(self.files.list_names, other.path), other.path)
-            if not isinstance(listed, CleanerdError):
-                yield other, frozenset(listed)
+            try:
+                listed = frozenset(self.files.list_names(other.path))
+            except OSError:
+                continue
+            yield other, listed
 
     # -- its first dirty offsets --------------------------------------------------------------------------------
 
@@ -287,8 +290,9 @@ class LogDir:
         """
         self._cleaner_offsets()
         kept: set[TopicPartition] = set()
-        found = guarded(partial(other_holder, self.path), self.path)
-        broker = None if isinstance(found, CleanerdError) else found  # what fails has none
+        broker = None
+        with contextlib.suppress(DirOffline):  # what fails has none
+            broker = other_holder(self.path)
         for other in self.siblings():
             stale = other._entries() & ends.keys()
             if stale and not other._forget(stale, broker):
@@ -299,8 +303,10 @@ class LogDir:
 
     def _entries(self) -> set[TopicPartition]:
         """Partitions with an entry. A checkpoint that cannot be read has none: a broker takes its directory offline."""
-        found = guarded(self._cleaner_offsets, self.path)
-        return set() if isinstance(found, CleanerdError) else set(found)
+        try:
+            return set(self._cleaner_offsets())
+        except (CleanerdError, OSError):
+            return set()
 
     def _forget(self, stale: set[TopicPartition], broker: int | None) -> bool:
         """`broker`: pid of the live one without a cleaner, which writes this file in none of its directories."""
@@ -369,19 +375,18 @@ class LogDir:
             threading.Event().wait(pause_s)
 
     def recover_log(self, tp: TopicPartition) -> Recovered:
-        """Finish a commit that went wrong or take it back; `reason` is what keeps us from it: then the next start will."""
-
-        def under_the_lock() -> Recovered:
-            with self.lock():
-                return self._recovered(str(tp))
-
-        found = attempt(under_the_lock, self.partition(tp).path)
-        return Recovered(str(tp), found, ()) if isinstance(found, CleanerdError) else found
+        """Finish a commit that went wrong or take it back; `error` is what keeps us from it: then the next start will."""
+        with each_log(self.partition(tp).path) as log, self.lock():
+            return self._recovered(str(tp))
+        return Recovered(str(tp), log.error)
 
     def _recovered(self, name: str) -> Recovered:
         partition, actions = PartitionDir(self.files, os.path.join(self.path, name)), list[str]()
-        step = partial(recover, partition, is_kafka=self.is_kafka, acted=actions.append)
-        return Recovered(name, attempt(step, partition.path), tuple(actions))
+        with each_log(partition.path) as log:
+            reason = recover(partition, is_kafka=self.is_kafka, acted=actions.append)
+            if reason is not None:
+                raise LogUncleanable(reason)
+        return Recovered(name, log.error, tuple(actions))
 
     # -- the other cleanerd -------------------------------------------------------------------------------------
 
@@ -407,8 +412,10 @@ def why_two_copies(other: str) -> str:
     return f"it lies in {other} as well, and no broker starts with both: keep one, remove the other"
 
 
-def _is_no_file(files: Files, path: str) -> bool:
-    return not files.stat(path).is_regular
+def _is_directory(files: Files, path: str) -> bool:
+    with contextlib.suppress(OSError):
+        return not files.stat(path).is_regular
+    return False
 
 
 def futures(listed: Iterable[str]) -> Iterator[TopicPartition]:

@@ -14,6 +14,7 @@ below the start of the reading do not count.
 The high watermark of this log is not on disk (F4): its last records may still be undone by the quorum (`read_vouched`).
 """
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +24,7 @@ from uuid import UUID
 
 from cleanerd.config.model import CleanerdConfig, ClusterMetadata
 from cleanerd.env.files import Files
-from cleanerd.errors import BadUsage, CleanerdError, CorruptFile, DirOffline, SourceChanged, guarded
+from cleanerd.errors import BadUsage, CleanerdError, CorruptFile, DirOffline, SourceChanged
 from cleanerd.format import names
 from cleanerd.format.batch import BatchHeader, Record, decode_batch, iterate_batches, parse_header
 from cleanerd.format.control import ControlType, parse_control_key
@@ -96,12 +97,10 @@ def why_other_node(files: Files, log_dir: str, config: CleanerdConfig) -> str | 
     None for a directory that is not in its log.dirs, names no node, or cannot be read.
     """
     ours = {os.path.realpath(path) for path in config.log_dirs}
-    owner = guarded(partial(_owner, files, log_dir), log_dir)
-    if (
-        config.own_id is None
-        or os.path.realpath(log_dir) not in ours
-        or not isinstance(owner, MetaProperties)
-    ):
+    owner = None
+    with contextlib.suppress(CleanerdError, OSError):
+        owner = _owner(files, log_dir)
+    if owner is None or config.own_id is None or os.path.realpath(log_dir) not in ours:
         return None
     if owner.node_id in (None, config.own_id):
         return None

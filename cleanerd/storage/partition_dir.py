@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cleanerd.env.files import Files, FileStat
-from cleanerd.errors import CleanerdError, CorruptFile, LogUncleanable, guarded
+from cleanerd.errors import CleanerdError, CorruptFile, LogUncleanable
 from cleanerd.format.names import (
     RESCUE,
     FileKind,
@@ -117,15 +117,13 @@ class PartitionDir:
 
 def log_size(partition: PartitionDir) -> tuple[int, int]:
     """Bytes and number of the segments, as far as they can be read. Never raises."""
-
-    def measured() -> tuple[int, int]:
+    try:
         logs = [
             name for name in partition.names() if name.kind is FileKind.LOG and name.suffix is Suffix.LIVE
         ]
         return sum(partition.stat(name).size_bytes for name in logs), len(logs)
-
-    size = guarded(measured, partition.path)
-    return (0, 0) if isinstance(size, CleanerdError) else size
+    except (CleanerdError, OSError):
+        return 0, 0
 
 
 def check_no_link(path: str) -> None:

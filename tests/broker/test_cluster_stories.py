@@ -16,7 +16,7 @@ import pytest
 from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.cleaning.clean import Cleaner
 from cleanerd.cleaning.commit.committer import Committer
-from cleanerd.cleaning.result import SUPERSEDED
+from cleanerd.cleaning.outcomes import Superseded
 from cleanerd.env.space import space_of
 from tests.broker.cluster import NODES, KafkaCluster
 from tests.broker.live import PATIENCE_S, Journal, elect, frozen, leader_and_isr, records
@@ -130,7 +130,7 @@ class Story:
     """What happens, and the outcome that the cleaning must have then."""
 
     happens: Callable[[Replicas, int, str], None]
-    outcome: str = SUPERSEDED
+    outcome: str = Superseded.word
     config: Mapping[str, str] = field(default_factory=lambda: QUICK)
 
 
@@ -166,7 +166,7 @@ def test_what_happens_to_a_log_in_the_middle_of_its_cleaning(
     assert outcomes <= {story.outcome, *DONE}
     assert not list(world.home(node, topic).glob("*.cleanerd"))
     if topic == "no-longer-compacted":
-        assert world.clean(node, topic)[0] == {SUPERSEDED}, (
+        assert world.clean(node, topic)[0] == {Superseded.word}, (
             "cleanerd is told another policy than the broker has"
         )
     set_policy(world, node, topic, policy=story.config["cleanup.policy"])
@@ -196,7 +196,7 @@ def test_a_log_that_an_unclean_election_has_cut(world: Replicas) -> None:
 
     with meanwhile("swapped", cut):
         outcomes, rows = world.clean(1, topic)
-    assert outcomes == {SUPERSEDED}, rows
+    assert outcomes == {Superseded.word}, rows
     world.clean_all(topic)
 
 

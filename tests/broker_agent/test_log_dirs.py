@@ -55,7 +55,7 @@ def test_a_directory_that_fails_is_given_up_alone(broker: KafkaBroker) -> None:
         wait_until(lambda: outcome(alive) == "swapped", 60)
 
     (found,) = LogDir.at(FILES, str(second), SystemClock()).recover([f"{failing}-0"])
-    assert "start the broker once: it finishes or undoes that" in str(found.reason)
+    assert "start the broker once: it finishes or undoes that" in str(found.error)
     broker.stop()
     broker.start()
     assert [line for line in broker.troubles() if "ERROR" in line] == []

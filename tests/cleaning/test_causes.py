@@ -7,6 +7,7 @@ import pytest
 
 from cleanerd.cleaning.causes import Cause, dated
 from cleanerd.cleaning.choose import examine_all
+from cleanerd.cleaning.outcomes import Skipped
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.retain import preview
 from cleanerd.env.clock import FixedNow
@@ -56,7 +57,7 @@ def skipped(log_dir: Path, **settings: object) -> LogResult:
     place = LogDir.at(RealFiles(), str(log_dir), FixedNow(NOW_MS))
     (result,) = examine_all(place, [TP], request_of(log_dir, TP.topic, settings), lambda _: unpaced)
     assert isinstance(result, LogResult)
-    assert result.outcome == "skipped"
+    assert isinstance(result.outcome, Skipped)
     return result
 
 
@@ -73,15 +74,15 @@ def test_a_record_in_the_future_is_named_by_segment_offset_and_time(tmp_path: Pa
         "held back from offset 10 on: segment 10 is younger than min.compaction.lag.ms (3600000): "
         f"the batch at offset 14 bears timestamp {LATER_MS} (2035-11-22 16:00:00 UTC), in the future"
     )
-    assert "`cleanerctl clean held-0 --force`" in str(result.remedy)
-    assert "set min.compaction.lag.ms of the topic to 0" in str(result.remedy)
+    assert "`cleanerctl clean held-0 --force`" in str(result.outcome.remedy)
+    assert "set min.compaction.lag.ms of the topic to 0" in str(result.outcome.remedy)
 
 
 def test_a_record_that_is_only_young_says_until_when(tmp_path: Path) -> None:
     write(tmp_path, NOW_MS - HOUR_MS)
     result = skipped(tmp_path, min_compaction_lag_ms=2 * HOUR_MS, min_cleanable_dirty_ratio=1)
     assert "in the future" not in str(result.reason)
-    assert "wait until 2025-11-24 17:00:00 UTC, or lower min.compaction.lag.ms" in str(result.remedy)
+    assert "wait until 2025-11-24 17:00:00 UTC, or lower min.compaction.lag.ms" in str(result.outcome.remedy)
 
 
 @pytest.mark.parametrize(("padding", "what"), [(0, "empty"), (1200, "damaged")])
@@ -114,7 +115,10 @@ def test_a_missing_entry_after_a_restore_is_named_with_its_file(
     text = f"{path} {lacks}, so its {what} counts as 0"
     remedy = f"start its broker once, which writes {path.name}; or restore that file with the logs"
     result = skipped(tmp_path)
-    assert (result.reason, result.remedy) == (f"nothing to clean: held back from offset 0 on: {text}", remedy)
+    assert (result.reason, result.outcome.remedy) == (
+        f"nothing to clean: held back from offset 0 on: {text}",
+        remedy,
+    )
     assert kept(tmp_path, cleanup_policy="delete", retention_ms=1) == Cause(text, remedy)
     as_broker(tmp_path, **{missing: 5})
     assert f"{path} has 5 as its {what}" in str(skipped(tmp_path).reason)
@@ -124,7 +128,7 @@ def test_a_recovery_point_says_when_its_broker_writes_it(tmp_path: Path) -> None
     """A broker that has just started has not yet: before Kafka 3.8 no setting makes it do so in its first 30 seconds."""
     write(tmp_path)
     as_broker(tmp_path, **{"replication": 20, "recovery-point": 0})
-    remedy = str(skipped(tmp_path).remedy)
+    remedy = str(skipped(tmp_path).outcome.remedy)
     assert "each log.flush.offset.checkpoint.interval.ms (a minute), first 30 s after its start" in remedy
 
 
@@ -132,14 +136,14 @@ def test_an_open_transaction_is_named_by_producer_and_offset(tmp_path: Path) -> 
     write(tmp_path, producer_id=7)
     result = skipped(tmp_path)
     assert str(result.reason).endswith("a transaction of producer 7 is open from offset 3 on")
-    assert "kafka-transactions.sh" in str(result.remedy)
+    assert "kafka-transactions.sh" in str(result.outcome.remedy)
 
 
 def test_a_clean_log_has_nothing_to_do(tmp_path: Path) -> None:
     write(tmp_path)
     (tmp_path / names.CLEANER_OFFSET_CHECKPOINT).write_text("0\n1\nheld 0 20\n")
     result = skipped(tmp_path)
-    assert (result.reason, result.remedy) == (
+    assert (result.reason, result.outcome.remedy) == (
         "nothing to clean: all closed segments are clean, up to offset 20", None,
     )  # fmt: skip
 

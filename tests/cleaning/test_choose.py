@@ -59,13 +59,13 @@ def test_c144_max_lag_cleans_what_the_ratio_would_not(tmp_path: Path, spark: Laz
         min_compaction_lag_ms=HOUR_MS,
         max_compaction_lag_ms=6 * HOUR_MS,
     )
-    assert clean(T0_MS + 3 * HOUR_MS).outcome == "skipped"
+    assert clean(T0_MS + 3 * HOUR_MS).outcome.word == "skipped"
     assert records(tmp_path) == 3 * KEYS
     later = T0_MS + 6 * HOUR_MS + 1
     append_block(tmp_path, later, 1)
-    assert clean(later).outcome == "committed"
+    assert clean(later).outcome.word == "committed"
     assert records(tmp_path) == KEYS + 3 * KEYS, "the first block has one record a key, the second all"
-    assert clean(later + 6 * HOUR_MS + 1).outcome == "committed"
+    assert clean(later + 6 * HOUR_MS + 1).outcome.word == "committed"
     assert newest(tmp_path / "lagging-0") == {b"key %d" % key: b"block 1 turn 2" for key in range(KEYS)}
     assert records(tmp_path) == KEYS
 
@@ -74,10 +74,10 @@ def test_c145_min_lag_protects_what_is_younger(tmp_path: Path, spark: LazySpark)
     """Nothing after 30 minutes; after 1 h + 1 ms the part that was closed at T0, and no newest value is touched."""
     append_block(tmp_path, T0_MS, 0)
     clean = cleaner(tmp_path, spark, min_cleanable_dirty_ratio=0.0, min_compaction_lag_ms=HOUR_MS)
-    assert clean(T0_MS + HOUR_MS // 2).outcome == "skipped"
+    assert clean(T0_MS + HOUR_MS // 2).outcome.word == "skipped"
     append_block(tmp_path, T0_MS + HOUR_MS // 2, 1)
     expected = newest(tmp_path / "lagging-0")
-    assert clean(T0_MS + HOUR_MS + 1).outcome == "committed"
+    assert clean(T0_MS + HOUR_MS + 1).outcome.word == "committed"
     assert newest(tmp_path / "lagging-0") == expected
     assert records(tmp_path) == KEYS + 3 * KEYS
 

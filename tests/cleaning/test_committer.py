@@ -10,14 +10,14 @@ import shutil
 import subprocess
 import threading
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cleanerd.cleaning.commit.committer import Committer
 from cleanerd.cleaning.commit.host import CommitHost
-from cleanerd.cleaning.result import LogResult
+from cleanerd.cleaning.outcomes import Staged
+from cleanerd.cleaning.result import LogResult, Size, Statistics
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import SourceChanged
@@ -205,20 +205,13 @@ def test_a_log_that_another_broker_moves_is_not_meant(staged: Cleaning, moved: t
 
 def test_the_account_of_one_that_is_dropped_is_that_of_a_log_as_it_was(staged: Cleaning) -> None:
     (Path(staged.directory) / names.LEADER_EPOCH_CHECKPOINT).write_bytes(render_leader_epochs([(4, 0)]))
-    result = replace(
-        LogResult.of(TP, staged.log_dir, "staged"),
-        bytes_before=9_000,
-        bytes_after=1_000,
-        records_read=90,
-        records_kept=10,
-        removed={"superseded": 80},
-        segments_before=9,
-        segments_after=1,
+    statistics = Statistics(records_read=90, removed={"superseded": 80})
+    result = LogResult(
+        TP, staged.log_dir, Staged(), before=Size(9_000, 9), after=Size(1_000, 1), statistics=statistics
     )
     (settled,) = Committer(at(staged, ())).settle([result])
-    assert settled.outcome == "failed"
-    assert (settled.bytes_after, settled.records_kept, settled.segments_after) == (9_000, 90, 9)
-    assert settled.removed == {}
+    assert (settled.outcome.word, settled.after) == ("failed", result.before)
+    assert (settled.fields()["records_kept"], settled.statistics.removed) == (90, {})
 
 
 def check_dropped(staged: Cleaning, reason: str, log_dirs: tuple[str, ...] = ()) -> None:

@@ -77,16 +77,16 @@ def test_tombstones_go_in_the_first_run_after_their_horizon_though_nothing_is_di
     tmp_path: Path, spark: LazySpark, codec: Codec, *, force: bool
 ) -> None:
     write(tmp_path, values, deletions, codec=codec)
-    assert clean(tmp_path, spark, T0_MS).outcome == "committed"
+    assert clean(tmp_path, spark, T0_MS).outcome.word == "committed"
     before = clean(tmp_path, spark, HORIZON_MS - 1, force=force)
-    assert (before.outcome, before.next_horizon_ms) == ("skipped", HORIZON_MS)
+    assert (before.outcome.word, before.outcome.next_horizon_ms) == ("skipped", HORIZON_MS)
     assert before.reason.endswith("the next one passes at 2023-11-15 22:13:20 UTC")
     assert len(rows(tmp_path)) == 6
     after = clean(tmp_path, spark, HORIZON_MS, force=force)
-    assert (after.outcome, after.removed) == ("committed", {"tombstone": 5})
+    assert (after.outcome.word, after.statistics.removed) == ("committed", {"tombstone": 5})
     assert rows(tmp_path) == {b"last": b"1"}
     again = clean(tmp_path, spark, HORIZON_MS + DAY_MS, force=force)
-    assert (again.outcome, again.next_horizon_ms) == ("skipped", None)
+    assert (again.outcome.word, again.outcome.next_horizon_ms) == ("skipped", None)
 
 
 def test_4_21_markers_go_by_their_horizon_too(tmp_path: Path, spark: LazySpark) -> None:
@@ -98,14 +98,14 @@ def test_4_21_markers_go_by_their_horizon_too(tmp_path: Path, spark: LazySpark) 
         producer.abort(T0_MS - 2 * DAY_MS)
 
     write(tmp_path, aborted, producer_id=7)
-    assert clean(tmp_path, spark, T0_MS, force=True).removed == {"aborted": 1}
-    assert clean(tmp_path, spark, T0_MS + 9 * DAY_MS, force=True).outcome == "skipped", "no horizon yet"
+    assert clean(tmp_path, spark, T0_MS, force=True).statistics.removed == {"aborted": 1}
+    assert clean(tmp_path, spark, T0_MS + 9 * DAY_MS, force=True).outcome.word == "skipped", "no horizon yet"
     write(tmp_path, values)
-    assert clean(tmp_path, spark, T0_MS, force=True).outcome == "committed"
+    assert clean(tmp_path, spark, T0_MS, force=True).outcome.word == "committed"
     before = clean(tmp_path, spark, HORIZON_MS - 1)
-    assert (before.outcome, before.next_horizon_ms) == ("skipped", HORIZON_MS)
-    assert clean(tmp_path, spark, HORIZON_MS).removed == {"control": 1}
-    assert clean(tmp_path, spark, HORIZON_MS).outcome == "skipped"
+    assert (before.outcome.word, before.outcome.next_horizon_ms) == ("skipped", HORIZON_MS)
+    assert clean(tmp_path, spark, HORIZON_MS).statistics.removed == {"control": 1}
+    assert clean(tmp_path, spark, HORIZON_MS).outcome.word == "skipped"
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
@@ -119,11 +119,11 @@ def test_4_28_a_batch_that_keeps_its_horizon_without_a_tombstone_is_no_reason_to
 
     write(tmp_path, both, codec=codec)
     clean(tmp_path, spark, T0_MS)
-    assert clean(tmp_path, spark, HORIZON_MS).removed == {"tombstone": 1}
+    assert clean(tmp_path, spark, HORIZON_MS).statistics.removed == {"tombstone": 1}
     headers = [batch.header for batch in log_batches(str(tmp_path / str(TP)), 0)]
     assert [header and header.delete_horizon_ms for header in headers] == [HORIZON_MS, None]
     result = clean(tmp_path, spark, HORIZON_MS + DAY_MS, force=True)
-    assert (result.outcome, result.next_horizon_ms) == ("skipped", None)
+    assert (result.outcome.word, result.outcome.next_horizon_ms) == ("skipped", None)
     assert rows(tmp_path) == {b"a": b"1", b"last": b"1"}
 
 
@@ -147,9 +147,13 @@ def test_what_is_dirty_waits_for_its_ratio(tmp_path: Path, spark: LazySpark) -> 
     clean(tmp_path, spark, T0_MS)
     write(tmp_path, values)
     result = clean(tmp_path, spark, HORIZON_MS, ratio=0.99)
-    assert (result.outcome, result.end_offset, result.removed) == ("committed", 10, {"tombstone": 5})
+    assert (result.outcome.word, result.end_offset, result.statistics.removed) == (
+        "committed",
+        10,
+        {"tombstone": 5},
+    )
     assert len(rows(tmp_path)) == 6
-    assert clean(tmp_path, spark, HORIZON_MS, ratio=0.99).outcome == "skipped"
+    assert clean(tmp_path, spark, HORIZON_MS, ratio=0.99).outcome.word == "skipped"
     assert clean(tmp_path, spark, HORIZON_MS, ratio=0.99, force=True).first_dirty_offset == 10
 
 
@@ -162,9 +166,9 @@ def test_1_9_a_checkpoint_lifts_no_other_bound(tmp_path: Path, spark: LazySpark,
     entries = (tmp_path / missing).read_text()
     (tmp_path / missing).unlink()
     held = clean(tmp_path, spark, HORIZON_MS, force=True)
-    assert (held.outcome, held.next_horizon_ms) == ("skipped", HORIZON_MS + DAY_MS)
+    assert (held.outcome.word, held.outcome.next_horizon_ms) == ("skipped", HORIZON_MS + DAY_MS)
     (tmp_path / missing).write_text(entries)
-    assert clean(tmp_path, spark, HORIZON_MS).removed == {"tombstone": 5}
+    assert clean(tmp_path, spark, HORIZON_MS).statistics.removed == {"tombstone": 5}
 
 
 def test_damage_is_reported_where_a_batch_has_to_be_looked_into(tmp_path: Path, spark: LazySpark) -> None:

@@ -47,7 +47,10 @@ def stage(cleaner: Cleaner, log_dir: Path, channel: Channel) -> dict[str, str]:
     found = [*examine_all(place, partitions, cleaner._request, cleaner.pace_of)]
     candidates = [one for one in found if isinstance(one, Candidate)]
     assert len(candidates) == len(TOPICS)
-    return {result.topic: result.outcome for result in cleaner.stage(candidates, channel.reporter)}
+    return {
+        result.topic_partition.topic: result.outcome.word
+        for result in cleaner.stage(candidates, channel.reporter)
+    }
 
 
 @pytest.mark.parametrize("phase", [Phase.INDEX, Phase.REWRITE])

@@ -27,7 +27,7 @@ def broker(tmp_path: Path, spark: LazySpark) -> Broker:
 
 def stamped(broker: Broker) -> Broker:
     broker.write(values, deletions)
-    assert broker.clean(T0_MS, force=True).removed == {"superseded": 5}
+    assert broker.clean(T0_MS, force=True).statistics.removed == {"superseded": 5}
     return broker
 
 
@@ -36,7 +36,7 @@ def test_a_quiet_log_keeps_them_while_a_replica_is_away(broker: Broker) -> None:
     broker.hear(HORIZON_MS)
     for force in (False, True):
         result = broker.clean(HORIZON_MS, force=force)
-        assert (result.outcome, result.next_horizon_ms) == ("skipped", HORIZON_MS + DAY_MS)
+        assert (result.outcome.word, result.outcome.next_horizon_ms) == ("skipped", HORIZON_MS + DAY_MS)
         assert result.tombstones_stay == f"replica 3 is not in sync since {utc(T0_MS + HOUR_MS)}"
         assert result.reason is not None
         assert result.reason.endswith(f"; tombstones stay: {result.tombstones_stay}")
@@ -48,10 +48,10 @@ def test_a_dirty_log_keeps_them_and_loses_what_is_superseded(broker: Broker) -> 
     broker.write(values, aborted, producer_id=7)
     broker.hear(HORIZON_MS, change(SAMPLE_ID, 0, isr=[NODE]))
     result = broker.clean(HORIZON_MS, force=True)
-    assert (result.outcome, result.removed) == ("committed", {"superseded": 5, "aborted": 1})
+    assert (result.outcome.word, result.statistics.removed) == ("committed", {"superseded": 5, "aborted": 1})
     broker.write(deletions)
     broker.hear(HORIZON_MS + 3 * DAY_MS)
-    assert broker.clean(HORIZON_MS + 3 * DAY_MS, force=True).removed == {"superseded": 6}
+    assert broker.clean(HORIZON_MS + 3 * DAY_MS, force=True).statistics.removed == {"superseded": 6}
     assert len(broker.keys() - {None}) == 6
 
 
@@ -60,17 +60,17 @@ def test_they_go_when_it_has_been_back_for_delete_retention_ms(broker: Broker) -
     back_ms = HORIZON_MS + 5 * HOUR_MS
     broker.hear(back_ms, change(SAMPLE_ID, 0, isr=[NODE, OTHER]))
     held = broker.clean(back_ms + 1)
-    assert (held.outcome, held.next_horizon_ms) == ("skipped", back_ms + DAY_MS)
+    assert (held.outcome.word, held.outcome.next_horizon_ms) == ("skipped", back_ms + DAY_MS)
     broker.hear(back_ms + DAY_MS)
-    assert broker.clean(back_ms + DAY_MS - 1).outcome == "skipped"
-    assert broker.clean(back_ms + DAY_MS).removed == {"tombstone": 5}
+    assert broker.clean(back_ms + DAY_MS - 1).outcome.word == "skipped"
+    assert broker.clean(back_ms + DAY_MS).statistics.removed == {"tombstone": 5}
 
 
 def test_they_go_at_their_horizon_where_all_were_in_sync(broker: Broker) -> None:
     """Also when this node itself is not: its log has what is cleaned there."""
     broker.hear(HORIZON_MS, change(SAMPLE_ID, 0, isr=[OTHER]))
-    assert broker.clean(HORIZON_MS - 1).outcome == "skipped"
-    assert broker.clean(HORIZON_MS).removed == {"tombstone": 5}
+    assert broker.clean(HORIZON_MS - 1).outcome.word == "skipped"
+    assert broker.clean(HORIZON_MS).statistics.removed == {"tombstone": 5}
 
 
 @pytest.mark.parametrize("isr", [[NODE], []])
@@ -78,20 +78,20 @@ def test_a_single_replica_waits_for_nobody(tmp_path: Path, spark: LazySpark, isr
     """Whatever the age of what is known; a clean stop takes it from the in-sync replicas (ELR)."""
     broker = stamped(Broker(tmp_path / "logs", spark, NODE))
     broker.hear(T0_MS, change(SAMPLE_ID, 0, isr=isr))
-    assert broker.clean(HORIZON_MS).removed == {"tombstone": 5}
+    assert broker.clean(HORIZON_MS).statistics.removed == {"tombstone": 5}
 
 
 def test_markers_stay_too(tmp_path: Path, spark: LazySpark) -> None:
     broker = Broker(tmp_path / "logs", spark, NODE, OTHER)
     broker.write(aborted, values, producer_id=7)
-    assert broker.clean(T0_MS, force=True).removed == {"aborted": 1}
+    assert broker.clean(T0_MS, force=True).statistics.removed == {"aborted": 1}
     broker.write(deletions)
-    assert broker.clean(T0_MS, force=True).outcome == "committed"
+    assert broker.clean(T0_MS, force=True).outcome.word == "committed"
     broker.hear(HORIZON_MS, change(SAMPLE_ID, 0, isr=[NODE]))
-    assert broker.clean(HORIZON_MS).outcome == "skipped"
+    assert broker.clean(HORIZON_MS).outcome.word == "skipped"
     broker.hear(HORIZON_MS, change(SAMPLE_ID, 0, isr=[NODE, OTHER]))
     broker.hear(HORIZON_MS + DAY_MS)
-    assert broker.clean(HORIZON_MS + DAY_MS).removed == {"control": 1, "tombstone": 5}
+    assert broker.clean(HORIZON_MS + DAY_MS).statistics.removed == {"control": 1, "tombstone": 5}
 
 
 def test_they_stay_where_what_is_known_is_old(broker: Broker) -> None:
@@ -99,14 +99,14 @@ def test_they_stay_where_what_is_known_is_old(broker: Broker) -> None:
     broker.hear(HORIZON_MS)
     result = broker.clean(HORIZON_MS + KNOWN_FOR_MS + 1)
     assert result.tombstones_stay == f"which replicas are in sync is known up to {utc(HORIZON_MS)} only"
-    assert broker.clean(HORIZON_MS + KNOWN_FOR_MS).removed == {"tombstone": 5}
+    assert broker.clean(HORIZON_MS + KNOWN_FOR_MS).statistics.removed == {"tombstone": 5}
 
 
 def test_they_stay_where_no_metadata_log_names_the_replicas(tmp_path: Path, spark: LazySpark) -> None:
     broker = stamped(Broker(tmp_path / "logs", spark))
     (broker.log_dir / f"{names.CLUSTER_METADATA_TOPIC}-0").rename(tmp_path / "elsewhere")
     result = broker.clean(HORIZON_MS)
-    assert result.outcome == "skipped"
+    assert result.outcome.word == "skipped"
     assert (
         result.tombstones_stay == "which replicas it has is not known without the metadata log of its cluster"
     )
@@ -124,15 +124,15 @@ def test_they_go_where_the_command_line_alone_says_anything_of_the_log(
     broker = stamped(Broker(tmp_path / "logs", spark))
     (broker.log_dir / f"{names.CLUSTER_METADATA_TOPIC}-0").rename(tmp_path / "elsewhere")
     ids = broker.log_dir / str(TP) / names.PARTITION_METADATA
-    assert broker.clean(HORIZON_MS).outcome == "skipped"
+    assert broker.clean(HORIZON_MS).outcome.word == "skipped"
     ids.unlink()
-    assert broker.clean(HORIZON_MS).removed == {"tombstone": 5}
+    assert broker.clean(HORIZON_MS).statistics.removed == {"tombstone": 5}
 
 
 def test_they_go_at_the_word_of_the_operator(broker: Broker) -> None:
     broker.hear(HORIZON_MS, change(SAMPLE_ID, 0, isr=[NODE]))
-    assert broker.clean(HORIZON_MS, assumed=frozenset({SETTINGS, NOW})).outcome == "skipped"
-    assert broker.clean(HORIZON_MS, assumed=frozenset({REPLICAS})).removed == {"tombstone": 5}
+    assert broker.clean(HORIZON_MS, assumed=frozenset({SETTINGS, NOW})).outcome.word == "skipped"
+    assert broker.clean(HORIZON_MS, assumed=frozenset({REPLICAS})).statistics.removed == {"tombstone": 5}
 
 
 def test_they_go_where_no_broker_ever_was(broker: Broker) -> None:
@@ -142,7 +142,7 @@ def test_they_go_where_no_broker_ever_was(broker: Broker) -> None:
     for name in (names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT):
         (broker.log_dir / name).unlink()
     (broker.log_dir / str(TP) / names.PARTITION_METADATA).unlink()
-    assert broker.clean(HORIZON_MS).removed == {"tombstone": 5}
+    assert broker.clean(HORIZON_MS).statistics.removed == {"tombstone": 5}
 
 
 def test_a_result_without_them_is_dropped_if_a_replica_has_gone_since(broker: Broker) -> None:
@@ -151,10 +151,10 @@ def test_a_result_without_them_is_dropped_if_a_replica_has_gone_since(broker: Br
     broker.hear(HORIZON_MS)
     with lock_of_another(broker.log_dir / names.LOCK):
         staged = broker.clean(HORIZON_MS, force=True)
-    assert (staged.outcome, staged.removed) == ("staged", {"tombstone": 5})
+    assert (staged.outcome.word, staged.statistics.removed) == ("staged", {"tombstone": 5})
     broker.hear(HORIZON_MS, change(SAMPLE_ID, 0, isr=[NODE]))
     result = broker.clean(HORIZON_MS, force=True)
-    assert (result.outcome, result.removed) == ("unchanged", {})
+    assert (result.outcome.word, result.statistics.removed) == ("unchanged", {})
     assert len(broker.keys()) == 11
 
 
@@ -163,10 +163,10 @@ def test_a_result_without_them_is_committed_if_a_replica_was_away_meanwhile(brok
     broker.write(others)
     broker.hear(HORIZON_MS)
     with lock_of_another(broker.log_dir / names.LOCK):
-        assert broker.clean(HORIZON_MS, force=True).outcome == "staged"
+        assert broker.clean(HORIZON_MS, force=True).outcome.word == "staged"
     broker.hear(HORIZON_MS, change(SAMPLE_ID, 0, isr=[NODE]))
     broker.hear(HORIZON_MS, change(SAMPLE_ID, 0, isr=[NODE, OTHER]))
-    assert broker.clean(HORIZON_MS, force=True).outcome == "committed"
+    assert broker.clean(HORIZON_MS, force=True).outcome.word == "committed"
     assert len(broker.keys()) == 6
 
 
@@ -174,6 +174,6 @@ def test_a_result_that_has_lost_no_tombstone_is_committed_whoever_has_gone(broke
     broker.write(values)
     broker.hear(HORIZON_MS)
     with lock_of_another(broker.log_dir / names.LOCK):
-        assert broker.clean(HORIZON_MS, force=True).removed == {"superseded": 5}
+        assert broker.clean(HORIZON_MS, force=True).statistics.removed == {"superseded": 5}
     broker.hear(HORIZON_MS, change(SAMPLE_ID, 0, isr=[NODE]))
-    assert broker.clean(HORIZON_MS, force=True).outcome == "committed"
+    assert broker.clean(HORIZON_MS, force=True).outcome.word == "committed"

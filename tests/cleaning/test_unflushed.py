@@ -46,7 +46,7 @@ def test_a_broker_that_died_before_its_first_checkpoint_is_cleaned_once_its_segm
     monkeypatch.setattr(RealFiles, "fsync", syncing)
     monkeypatch.setattr(RealFiles, "rename", renaming)
     result = cleaned(broker)
-    assert (result.outcome, result.removed) == ("committed", {"superseded": 5})
+    assert (result.outcome.word, result.statistics.removed) == ("committed", {"superseded": 5})
     declared = next(at for at, name in enumerate(calls) if name.endswith(".manifest.cleanerd"))
     assert set(logs) <= set(calls[:declared]), "the active one, too: the ends of transactions may lie in it"
     assert len(broker.keys()) == 11
@@ -58,7 +58,7 @@ def test_what_was_written_before_the_machine_booted_stays_unflushed(tmp_path: Pa
     for path in (tmp_path / str(TP)).glob("*.log"):
         os.utime(path, ns=(0, 1_000_000_000))
     result = cleaned(broker)
-    assert result.outcome == "skipped"
+    assert result.outcome.word == "skipped"
     assert "so its recovery point counts as 0" in str(result.reason)
 
 
@@ -69,5 +69,5 @@ def test_the_high_watermark_holds_as_ever(
     """Where there are other replicas, only what the broker wrote down is known to have reached them."""
     broker = died(tmp_path, spark, NODE, OTHER, without=without)
     result = cleaned(broker)
-    assert result.outcome == outcome
+    assert result.outcome.word == outcome
     assert outcome == "committed" or "so its high watermark counts as 0" in str(result.reason)

@@ -16,7 +16,6 @@ import cleanerd
 from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
 from cleanerd.cli.main import main
 from cleanerd.env.clock import Clock
-from cleanerd.format.names import TopicPartition
 from tests.ctl import ctl
 from tests.daemon.served import Served
 
@@ -36,9 +35,9 @@ class FakeCleaning:
         if self.error:
             raise self.error
         for result in self.results:
-            tp = TopicPartition(result.topic, result.partition)
-            progress.planned(tp, result.log_dir, 2 * result.bytes_read)
-            progress.advanced(tp, result.log_dir, "index", result.bytes_read, result.records_read)
+            tp, found = result.topic_partition, result.statistics
+            progress.planned(tp, result.log_dir, 2 * found.bytes_read)
+            progress.advanced(tp, result.log_dir, "index", found.bytes_read, found.records_read)
             progress.finished(result)
         return self.results
 

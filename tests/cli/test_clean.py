@@ -9,11 +9,13 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from cleanerd.cleaning.one_shot import clean_once
-from cleanerd.cleaning.result import LogResult
+from cleanerd.cleaning.outcomes import Aborted, Committed, Failed, Outcome, Planned, Skipped, Unchanged
+from cleanerd.cleaning.result import LogResult, Size, Statistics
 from cleanerd.cli.main import main
 from cleanerd.cli.progress import Bars
 from cleanerd.env.clock import SystemClock
@@ -25,27 +27,27 @@ from tests.cleaning.test_knowledge import Stopped
 from tests.cli.conftest import ENVIRONMENT, FakeCleaning, Run, make_log_dir, read_all
 
 COMMITTED = LogResult(
-    topic="orders",
-    partition=3,
-    log_dir="/data",
-    outcome="committed",
-    reason=None,
+    TopicPartition("orders", 3),
+    "/data",
+    Committed(),
     first_dirty_offset=0,
     end_offset=1000,
-    bytes_read=5_000_000,
-    bytes_before=6_000_000,
-    bytes_after=1_234_567,
-    records_read=1000,
-    records_kept=400,
-    removed={"tombstone": 100, "superseded": 500, "no_key": 0},
-    segments_before=4,
-    segments_after=2,
-    seconds=2.50049,
-    phase_seconds={"plan": 0.0004, "index": 1.25049},
-    peak_extra_bytes=1_000_000,
+    before=Size(6_000_000, 4),
+    after=Size(1_234_567, 2),
+    statistics=Statistics(
+        bytes_read=5_000_000,
+        records_read=1000,
+        removed={"tombstone": 100, "superseded": 500, "no_key": 0},
+        seconds=2.50049,
+        phase_seconds={"plan": 0.0004, "index": 1.25049},
+        peak_extra_bytes=1_000_000,
+    ),
 )
 DAY_MS = 86_400_000
-FAILED = LogResult("bad", 0, "/data", "failed", "/data/bad-0/0.log: at byte 3: expected [x], found y")
+FAILED = LogResult(
+    TopicPartition("bad", 0), "/data", Failed("/data/bad-0/0.log: at byte 3: expected [x], found y")
+)
+T = TopicPartition("t", 0)
 
 
 def test_json_document_is_exactly_the_published_shape(run: Run, cleaning: FakeCleaning) -> None:
@@ -75,6 +77,8 @@ def test_json_document_is_exactly_the_published_shape(run: Run, cleaning: FakeCl
         "records_per_s": 399.922,
         "phase_seconds": {"plan": 0.0, "index": 1.25},
         "tombstones_stay": None,
+        "peak_extra_bytes": 1_000_000,
+        "topic_codec_saves_bytes": None,
     }
     failed = {
         **dict.fromkeys(committed, 0),
@@ -83,6 +87,7 @@ def test_json_document_is_exactly_the_published_shape(run: Run, cleaning: FakeCl
         "outcome": "failed",
         "reason": FAILED.reason,
         **dict.fromkeys(("remedy", "committed_by", "first_dirty_offset", "end_offset", "tombstones_stay")),
+        "topic_codec_saves_bytes": None,
         "removed": {},
         "phase_seconds": {},
     }
@@ -172,7 +177,7 @@ def test_table_shows_before_after_reasons_and_seconds(run: Run, cleaning: FakeCl
 
 def test_table_tells_log_dirs_apart_and_does_not_read_markup(run: Run, cleaning: FakeCleaning) -> None:
     """Two directories make a column; brackets in a reason are text."""
-    cleaning.results = [COMMITTED, FAILED, LogResult("t", 0, "/other", "skipped", "dirty ratio [0.1]")]
+    cleaning.results = [COMMITTED, FAILED, LogResult(T, "/other", Skipped("dirty ratio [0.1]"))]
     ran = run("clean", "--log-dir", ".")
     assert "LOG DIR" in ran.out
     assert "expected [x], found y" in ran.out
@@ -181,7 +186,8 @@ def test_table_tells_log_dirs_apart_and_does_not_read_markup(run: Run, cleaning:
 
 def test_dry_run_shows_the_peak_of_extra_space(run: Run, cleaning: FakeCleaning) -> None:
     """As a column, and as one key more in the document."""
-    planned = LogResult("t", 0, "/data", "planned", removed={"superseded": 5}, peak_extra_bytes=1_500_000)
+    found = Statistics(removed={"superseded": 5}, peak_extra_bytes=1_500_000)
+    planned = LogResult(T, "/data", Planned(), statistics=found)
     cleaning.results = [planned]
     table = run("clean", "--log-dir", ".", "--dry-run")
     assert "PEAK EXTRA" in table.out
@@ -193,22 +199,12 @@ def test_dry_run_shows_the_peak_of_extra_space(run: Run, cleaning: FakeCleaning)
     assert cleaning.request.dry_run
 
 
-OUTCOMES = {
-    "committed": 0,
-    "staged": 0,
-    "unchanged": 0,
-    "skipped": 0,
-    "planned": 0,
-    "failed": 1,
-    "aborted": 1,
-}
-
-
-@pytest.mark.parametrize("outcome", OUTCOMES)
-def test_exit_code_of_outcomes(run: Run, cleaning: FakeCleaning, outcome: str) -> None:
+@pytest.mark.parametrize("outcome", get_args(Outcome))
+def test_exit_code_of_outcomes(run: Run, cleaning: FakeCleaning, outcome: type) -> None:
     """0 all done, 1 some partition is not, whatever became of the others."""
-    cleaning.results = [COMMITTED, LogResult("t", 0, "/data", outcome, "why")]
-    assert run("clean", "--log-dir", ".", "-o", "json").code == OUTCOMES[outcome]
+    basis = ["basis"] if outcome is Unchanged else []
+    cleaning.results = [COMMITTED, LogResult(T, "/data", outcome(*basis, reason="why"))]
+    assert run("clean", "--log-dir", ".", "-o", "json").code == (outcome in (Failed, Aborted))
 
 
 def test_a_failure_is_named_once_with_its_reason(run: Run, cleaning: FakeCleaning) -> None:
@@ -340,18 +336,16 @@ def test_missing_metadata_log_of_a_kafka_directory_is_said(run: Run, tmp_path: P
 
 SCRIPT = """
 import sys
-from cleanerd.cleaning.one_shot import clean_once
-from cleanerd.cleaning.result import LogResult
-from cleanerd.cli.main import main
+from cleanerd.cleaning.outcomes import Committed
+from cleanerd.cleaning.result import LogResult, Size
 from cleanerd.cli.main import main
 from cleanerd.format.names import TopicPartition
-from cleanerd.spark_runtime.lazy_spark import LazySpark
 
 def clean_once(requests, progress, clock):
     tp = TopicPartition("orders", 3)
     progress.planned(tp, "/data", 100)
     progress.advanced(tp, "/data", "rewrite", 50, 10)
-    result = LogResult("orders", 3, "/data", "committed", bytes_before=2, bytes_after=1)
+    result = LogResult(tp, "/data", Committed(), before=Size(2), after=Size(1))
     progress.finished(result)
     return [result]
 
@@ -378,9 +372,9 @@ def test_logs_of_one_name_in_two_directories_have_a_bar_each() -> None:
     with Bars(io.StringIO()) as bars:
         bars.planned(tp, "/a", 100)
         bars.planned(tp, "/b", 100)
-        bars.finished(LogResult.of(tp, "/a", "committed"))
+        bars.finished(LogResult(tp, "/a", Committed()))
         bars.advanced(tp, "/b", "rewrite", 50, 10)
-        bars.finished(LogResult.of(tp, "/b", "committed"))
+        bars.finished(LogResult(tp, "/b", Committed()))
 
 
 def test_terminal_gets_colour_and_a_bar(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from cleanerd.cleaning.outcomes import Skipped
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cli import main as cleanerd_main
 from cleanerd.cli.ctl import main as ctl_main
@@ -17,6 +18,7 @@ from cleanerd.cli.ctl.parser import make_parser as ctl_parser
 from cleanerd.cli.options import FORMATS
 from cleanerd.cli.output import prepare_streams, write
 from cleanerd.daemon.api.verbs import pause
+from cleanerd.format.names import TopicPartition
 from tests.cli.conftest import Daemon, FakeCleaning, verbs
 from tests.tools.insight.logdirs import GOLDEN
 
@@ -67,7 +69,7 @@ def test_cleanerd(command: str, form: str, plain: Streams, tmp_path: Path) -> No
     arguments = [*command.split(), *COMMANDS[command], "-o", form]
     if command == "salvage":
         arguments += ["--output", str(tmp_path / "saved")]
-    cleaning = FakeCleaning([LogResult("t", 0, "/data/\udcff", "skipped", "1 \u2265 2 \u4e2d")])
+    cleaning = FakeCleaning([LogResult(TopicPartition("t", 0), "/data/\udcff", Skipped("1 \u2265 2 \u4e2d"))])
     with plain:
         code = cleanerd_main.main(arguments, clean_once=cleaning)
     assert code == 0, plain.text()

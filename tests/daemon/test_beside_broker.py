@@ -3,7 +3,6 @@
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
@@ -13,7 +12,8 @@ from structlog.testing import capture_logs
 
 from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.broker_agent.swap import Swapped
-from cleanerd.cleaning.result import SUPERSEDED, CleaningOutcome, LogResult
+from cleanerd.cleaning.outcomes import Basis, Outcome, Planned, Superseded, Unchanged
+from cleanerd.cleaning.result import LogResult
 from cleanerd.daemon.api.verbs import clean
 from cleanerd.daemon.engine.calls import ExamineCall
 from cleanerd.daemon.engine.client import Engine
@@ -69,7 +69,7 @@ def test_a_broker_that_hangs_does_not_keep_an_explanation(
 
     def examine(_: Engine, task: ExamineCall) -> LogResult:
         examined.append(task)
-        return LogResult.of(task.partitions[0], task.log_dir, "planned")
+        return LogResult(task.partitions[0], task.log_dir, Planned())
 
     def facts() -> dict[str, str]:
         return {fact.name: fact.value for fact in world.control.explainer.of(log, exact=True).facts}
@@ -144,18 +144,16 @@ def test_what_the_brokers_cleaner_will_not_take_is_cleaned(world: World, setting
     assert world.parts.schedule.next().job is not None
 
 
-def clean_what_is_due(
-    world: World, outcome: CleaningOutcome, reason: str, error: str | None = None
-) -> list[LogId]:
+def clean_what_is_due(world: World, outcome: Outcome) -> list[LogId]:
     """A job, whose logs all come to this; those logs."""
     job = world.parts.schedule.next().job
     if job is None:
         return []
     for log in job.logs:
-        found = replace(LogResult.of(log.topic_partition, log.log_dir, outcome, reason), error=error)
+        found = LogResult(log.topic_partition, log.log_dir, outcome)
         world.daemon.cleaners.cleanings.cleaned(job, log, found)
         world.parts.states.done_cleaning(log)
-    world.parts.jobs.end(job, [outcome], None)
+    world.parts.jobs.end(job, [outcome.word], None)
     return list(job.logs)
 
 
@@ -163,7 +161,7 @@ def test_being_second_is_no_failure(world: World) -> None:
     """No strike, no error metric, however often; the log is looked at again when it is another one, else after a pause."""
     bring_closed_segments(world, "one-0")
     scan(world)
-    clean_due = partial(clean_what_is_due, world, SUPERSEDED, "is gone", error="SourceChanged")
+    clean_due = partial(clean_what_is_due, world, Superseded("is gone"))
     for _ in range(2 * world.parts.configuration().broker.retry_max):
         assert clean_due()
         assert clean_due() == [], "not in a circle"
@@ -180,7 +178,8 @@ def test_a_checkpoint_that_a_broker_keeps_is_worth_no_second_cleaning(world: Wor
     """All of a log was read, and nothing in it had to go: until the broker stops, nothing would come of reading it again."""
     bring_closed_segments(world, "one-0")
     scan(world)
-    clean_due = partial(clean_what_is_due, world, "unchanged", "checkpoint not written: .lock is held")
+    unrecorded = Unchanged(Basis(1, "", None, ()), "checkpoint not written: .lock is held")
+    clean_due = partial(clean_what_is_due, world, unrecorded)
     logs = clean_due()
     assert world.log("one") in logs
     assert clean_due() == [], "not in a circle"

@@ -10,7 +10,7 @@ from shutil import copytree, rmtree
 import pytest
 from structlog.testing import capture_logs
 
-from cleanerd.cleaning.result import LogResult
+from cleanerd.cleaning.outcomes import Failed
 from cleanerd.daemon.api.refusals import Conflict
 from cleanerd.daemon.api.verbs import clean, explain, status
 from cleanerd.daemon.parts import Parts
@@ -36,10 +36,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def fail(world: World, log: LogId, *, is_retryable: bool = False) -> None:
-    tp = log.topic_partition
-    bad = LogResult(
-        tp.topic, tp.partition, log.log_dir, "failed", "why", error="CorruptFile", is_retryable=is_retryable
-    )
+    bad = Failed("why", "CorruptFile", is_retryable)
     config, now_ms = world.parts.configuration().broker, world.clock.now_ms()
     world.parts.failures.failed(log, bad, world.parts.conditions.stamp(log), config, now_ms)
 

@@ -20,6 +20,7 @@ import pytest
 
 from cleanerd.cleaning.clean import budget_of
 from cleanerd.cleaning.knowledge import Knowledge
+from cleanerd.cleaning.outcomes import Failed, Skipped
 from cleanerd.cleaning.result import CleanRequest, LogResult
 from cleanerd.cleaning.throttle import RateLimit
 from cleanerd.config.keys import BROKER_KEYS
@@ -44,7 +45,7 @@ from tests.cleaning.logs import leave_to_nobody, lock_of_another, write_logs
 from tests.daemon.test_deletions import next_due_ms
 
 DAY_MS = 86_400_000
-BAD = LogResult("t", 0, "/d", "failed", "garbage", error="CorruptFile")
+BAD = Failed("garbage", "CorruptFile")
 
 
 class Running:
@@ -256,7 +257,7 @@ def budget(running: Running) -> int:
     class Recorder:
         def clean(self, call: CleanCall, *_: object) -> list[LogResult]:
             calls.append(call)
-            return [LogResult.of(tp, call.log_dir) for tp in call.partitions]
+            return [LogResult(tp, call.log_dir, Skipped("clean")) for tp in call.partitions]
 
     running.cleaned(running.fresh(), Recorder())
     (call,) = calls

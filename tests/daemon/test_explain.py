@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.cleaning.result import LogResult
-from cleanerd.errors import JobFailed
+from cleanerd.cleaning.outcomes import Failed
 from cleanerd.format import names
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
@@ -233,9 +232,7 @@ def test_what_has_failed_is_no_promise(tmp_path: Path) -> None:
             world.control.explainer.of(log, exact=False).decision
             == "will be cleaned as soon as a worker is free"
         )
-        failed = LogResult.of(log.topic_partition, log.log_dir).failed(
-            JobFailed("no place for scratch files")
-        )
+        failed = Failed("no place for scratch files", "JobFailed", is_retryable=True)
         for _ in range(2):
             parts.failures.failed(log, failed, parts.conditions.stamp(log), parts.configuration().broker, 0)
         assert (

@@ -2,7 +2,8 @@
 
 import pytest
 
-from cleanerd.cleaning.result import LogResult
+from cleanerd.cleaning.outcomes import Committed
+from cleanerd.cleaning.result import LogResult, Size
 from cleanerd.daemon.api.refusals import NotFound
 from cleanerd.daemon.api.verbs import forecast as verb
 from cleanerd.daemon.api.verbs import pause, throttle
@@ -90,11 +91,11 @@ def test_a_log_becomes_due_as_it_grows(world: World) -> None:
     assert estimate is not None
     size_bytes = estimate.known.contents.size_bytes
     result = LogResult(
-        "one", 0, log.log_dir, "committed", bytes_before=size_bytes, bytes_after=size_bytes - 1000
+        log.topic_partition, log.log_dir, Committed(), before=Size(size_bytes), after=Size(size_bytes - 1000)
     )
     job = parts.jobs.start("schedule", [log])
     parts.events.cleaned(job, log, result)
-    parts.jobs.end(job, [result.outcome], None)
+    parts.jobs.end(job, [result.outcome.word], None)
     world.clock.advance(100_000)  # 10 bytes a second
     missing_s = estimate.range.clean_bytes / 10  # as much dirty as clean: a ratio of a half
     due_ms, why = due()

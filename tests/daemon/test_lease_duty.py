@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from cleanerd.cleaning.result import LogResult
+from cleanerd.cleaning.outcomes import Failed
 from cleanerd.daemon.api.verbs import status
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.holds import Hold
@@ -38,7 +38,7 @@ def kept(world: World) -> list[LogId]:
 
 def failed(world: World, error: str, times: int, *, is_retryable: bool) -> None:
     log, parts = world.log("one"), world.parts
-    bad = LogResult("one", 0, log.log_dir, "failed", f"{error}: why", error=error, is_retryable=is_retryable)
+    bad = Failed(f"{error}: why", error, is_retryable)
     for _ in range(times):
         config, now_ms = parts.configuration().broker, world.clock.now_ms()
         parts.failures.failed(log, bad, parts.conditions.stamp(log), config, now_ms)

@@ -11,7 +11,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from cleanerd.cleaning.result import LogResult
+from cleanerd.cleaning.outcomes import Committed, Failed
+from cleanerd.cleaning.result import LogResult, Size, Statistics
 from cleanerd.daemon.api.status_page import StatusPage, landing_page
 from cleanerd.daemon.page.html import headers
 from cleanerd.daemon.values.log_id import LogId
@@ -48,7 +49,7 @@ def empty(world: World) -> None:
 def cleaned(world: World, log: LogId, result: LogResult) -> None:
     job = world.parts.jobs.start("schedule", [log])
     world.parts.events.cleaned(job, log, result)
-    world.parts.jobs.end(job, [result.outcome], result.reason)
+    world.parts.jobs.end(job, [result.outcome.word], result.reason)
 
 
 def busy(world: World) -> None:
@@ -59,8 +60,8 @@ def busy(world: World) -> None:
     for number in range(12):
         log = world.log(f"topic-{number}")
         result = LogResult(
-            log.topic_partition.topic, 0, log.log_dir, "committed", seconds=0.3 * 1.9**number, bytes_before=9 << 20,
-            bytes_after=2 << 20, removed={"superseded": 1000 * number},
+            log.topic_partition, log.log_dir, Committed("lock"), before=Size(9 << 20), after=Size(2 << 20),
+            statistics=Statistics(seconds=0.3 * 1.9**number, removed={"superseded": 1000 * number}),
         )  # fmt: skip
         cleaned(world, log, result)
         end = int(segment(Path(log.directory), -1).stem)
@@ -79,10 +80,10 @@ def broken(world: World) -> None:
     """A log that was given up, a directory that has gone, a configuration that was refused."""
     parts, log = world.parts, world.log("one")
     reason = f"{log.directory}/0.log: at byte 61: <b>bad CRC</b>"
-    result = LogResult("one", 0, str(world.a), "failed", reason=reason)
+    result = LogResult(log.topic_partition, log.log_dir, Failed(reason))
     for _ in range(3):
         stamp, now_ms = parts.conditions.stamp(log), parts.clock.now_ms()
-        parts.failures.failed(log, result, stamp, parts.configuration().broker, now_ms)
+        parts.failures.failed(log, Failed(reason), stamp, parts.configuration().broker, now_ms)
         cleaned(world, log, result)
     shutil.rmtree(world.b)
     world.configure(cleanerd_retry_max=-1)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from cleanerd.cleaning.outcomes import Failed
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.throttle import RateLimit
 from cleanerd.daemon.api.refusals import Timeout
@@ -43,7 +44,7 @@ def next_logs(world: World) -> list[str]:
 
 
 def fail(world: World, log: LogId) -> None:
-    bad, parts = LogResult.of(log.topic_partition, log.log_dir, "failed", "garbage"), world.parts
+    bad, parts = Failed("garbage"), world.parts
     parts.failures.failed(log, bad, parts.conditions.stamp(log), parts.configuration().broker, 1)
 
 
@@ -172,7 +173,7 @@ def test_a_cleaning_that_was_to_stop_has_the_cause_in_history_and_job(
         def clean(self, task: CleanCall, host: CallHost) -> list[LogResult]:
             expected.append(said.format(happens(world)))
             assert host.is_aborted()
-            return [LogResult.of(log.topic_partition, log.log_dir).failed(error)]
+            return [LogResult.of_error(log.topic_partition, log.log_dir, error)]
 
     requested = parts.jobs.request([log], force=True)
     job = parts.schedule.next().job

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 
 from cleanerd.cleaning import retain
 from cleanerd.cleaning.choose import Candidate, examine
+from cleanerd.cleaning.outcomes import Failed
 from cleanerd.cleaning.plan import plan_cleaning
 from cleanerd.cleaning.result import CleanRequest
 from cleanerd.config.load import resolve
@@ -127,9 +128,9 @@ def _choose_and_plan(log_dir: Path) -> None:
     found = examine(place, TP, place.checkpoints(), request, pace=unpaced)
     if isinstance(found, Candidate):
         plan_cleaning(FILES, found, now_ms=NOW_MS, chunk_bytes=1000, pace=unpaced)
-    elif found.reason is not None and found.outcome == "failed":
-        assert "internal error" not in found.reason, found.reason
-        raise LogUncleanable(found.reason)
+    elif isinstance(found.outcome, Failed):
+        assert "internal error" not in found.outcome.reason, found
+        raise LogUncleanable(found.outcome.reason)
 
 
 def _retain(log_dir: Path) -> None:

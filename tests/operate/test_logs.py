@@ -17,8 +17,8 @@ from structlog.contextvars import bound_contextvars, merge_contextvars
 from structlog.testing import capture_logs
 
 import cleanerd
+from cleanerd.cleaning.outcomes import Outcome
 from cleanerd.cleaning.phases import JOB_PHASES, LOG_PHASES
-from cleanerd.cleaning.result import CleaningOutcome
 from cleanerd.daemon.configuration.reload import ReloadStatus
 from cleanerd.daemon.loops.cleanings import Cleanings
 from cleanerd.daemon.telemetry import log_setup as logs
@@ -109,9 +109,10 @@ def test_outcomes_are_those_of_the_code() -> None:
     told = set(told_outcomes())
     assert ("recovery", "failed") in told
     assert [(kind, outcome) for kind, outcome in told if outcome not in EVENTS[kind].outcomes] == []
-    assert set(EVENTS["cleaning"].outcomes) == set(get_args(CleaningOutcome)) - {"planned", "held"} | {
-        "uncleanable"
-    }
+    assert set(EVENTS["cleaning"].outcomes) == {one.word for one in get_args(Outcome)} - {
+        "planned",
+        "held",
+    } | {"uncleanable"}
     assert set(EVENTS["reload"].outcomes) == {s.value for s in ReloadStatus} - {"unchanged"}
     for event in EVENTS.values():
         assert set(event.loud) <= set(event.outcomes)
@@ -282,11 +283,11 @@ def test_lines_that_are_not_about_a_job_have_nothing_of_one(worked: Worked) -> N
 def test_the_line_of_a_cleaning_has_everything_that_matters(worked: Worked) -> None:
     for topic in ("first", "second"):
         (line,) = worked.of("cleaning", topic=topic)
-        start, end = line["range"]
+        start, end = line["first_dirty_offset"], line["end_offset"]
         assert (start, line["trigger"], line["outcome"]) == (0, "schedule", "committed")
         assert 0 < line["records_kept"] == line["records_read"] - sum(line["removed"].values()) < end
         assert 0 < line["bytes_after"] < line["bytes_before"] > line["bytes_read"] > 0
-        assert line["segments"][0] > line["segments"][1]
+        assert line["segments_before"] > line["segments_after"]
         assert {"mb_per_s", "records_per_s", "seconds", "removed"} <= line.keys()
         phases = {
             name: s for name, s in line["phase_seconds"].items() if name != "start"

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from cleanerd.broker_agent.swap import Swapped
-from cleanerd.cleaning.result import LogResult
+from cleanerd.cleaning.outcomes import Failed
+from cleanerd.cleaning.result import LogResult, Statistics
 from cleanerd.daemon.api.http import Answer, Page
 from cleanerd.daemon.api.metrics_server import MetricsServer, pages
 from cleanerd.daemon.api.verbs import throttle
@@ -428,7 +429,10 @@ def test_any_form_of_address_is_served(listen: str) -> None:
 
 def test_openmetrics_with_exemplars_for_who_asks_for_it(world: World) -> None:
     parts, job = world.parts, world.parts.jobs.start("schedule", [world.log("one")])
-    parts.metrics.cleaned(job.id, world.log("one"), LogResult("one", 0, str(world.a), "failed", seconds=3.2))
+    log, took = world.log("one"), Statistics(seconds=3.2)
+    parts.metrics.cleaned(
+        job.id, log, LogResult(log.topic_partition, log.log_dir, Failed("why"), statistics=took)
+    )
     body, content_type = parts.metrics.page("application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
     assert content_type.startswith("application/openmetrics-text; version=1.0.0")
     assert body.endswith(b"# EOF\n")

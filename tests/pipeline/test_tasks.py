@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cleanerd.errors import Aborted, CleanerdError, CorruptFile
+from cleanerd.errors import Aborted
 from cleanerd.format.names import FileKind, Suffix, segment_path
 from cleanerd.kernels.tables import Bytes
 from cleanerd.pipeline import rewrite, tasks
@@ -56,14 +56,12 @@ def logs(tmp_path: Path) -> tuple[list[IndexTask], list[Any]]:
 
 def run(work: list[IndexTask], contexts: list[Any]) -> list[Indexed]:
     common = contexts, SILENT
-    answers = [loaded(answer) for answer in index_together(work, common, lambda data: data)]
-    return [one if isinstance(one, CleanerdError) else (one, blocks) for one, blocks in answers]
+    return [loaded(answer) for answer in index_together(work, common, lambda data: data)]
 
 
 def bits(work: list[IndexTask], found: list[Indexed], log: int) -> list[list[bool]]:
     """Superseded or not, per bucket, over all chunks of a log that could be read."""
-    mine = [answer for task, answer in zip(work, found, strict=True) if task.log == log]
-    read = [answer[1] for answer in mine if not isinstance(answer, CorruptFile)]  # type: ignore[index]
+    read = [blocks for task, (_, blocks) in zip(work, found, strict=True) if task.log == log]
     return [
         np.concatenate(resolve([blocks[bucket] for blocks in read if bucket in blocks])[0]).tolist()
         for bucket in range(BUCKETS)
@@ -71,12 +69,7 @@ def bits(work: list[IndexTask], found: list[Indexed], log: int) -> list[list[boo
 
 
 def shipped(found: list[Indexed]) -> int:
-    return sum(
-        len(block.fingerprints)
-        for answer in found
-        if isinstance(answer, tuple)
-        for block in answer[1].values()
-    )
+    return sum(len(block.fingerprints) for _, blocks in found for block in blocks.values())
 
 
 @pytest.mark.parametrize("held", [1, 30, 1 << 22])
@@ -91,11 +84,7 @@ def test_answers_are_those_of_each_chunk_alone(
     together = run(work, contexts)
     for log in range(2):
         assert bits(work, together, log) == bits(work, alone, log)
-    first_offsets = [
-        [answer[0].first_offset for answer in found if isinstance(answer, tuple)]
-        for found in (together, alone)
-    ]
-    assert first_offsets[0] == first_offsets[1]
+    assert [one.first_offset for one, _ in together] == [one.first_offset for one, _ in alone]
     assert shipped(together) < shipped(alone)
     if held > 30:  # of each key of two logs at most one clean and one dirty record
         assert shipped(together) <= 2 * 4 * 2

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from cleanerd.cleaning.commit.host import Commit, CommitHost
-from cleanerd.cleaning.result import Basis
+from cleanerd.cleaning.outcomes import Basis
 from cleanerd.errors import PolicyChanged, SourceChanged
 from cleanerd.format.names import FileKind, TopicPartition, segment_path
 from cleanerd.policy.commit_plan import epochs_contradiction

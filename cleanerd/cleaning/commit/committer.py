@@ -9,24 +9,23 @@ the segments itself (`CommitBySwap`); beside any other the result waits.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 from cleanerd.broker_agent.brokers import LiveBrokers
+from cleanerd.cleaning import outcomes
 from cleanerd.cleaning.commit.host import Commit, CommitHost, Committed, Done, TimeUp, Turn
 from cleanerd.cleaning.commit.lock import CommitUnderLock
 from cleanerd.cleaning.commit.slices import SliceSize
 from cleanerd.cleaning.commit.swap import UNTRIED, CommitBySwap
+from cleanerd.cleaning.outcomes import Staged, Unchanged
 from cleanerd.cleaning.result import LogResult
 from cleanerd.errors import (
     Aborted,
     CleanerdError,
     CorruptFile,
     DirOffline,
-    InternalError,
     LockHeld,
     SourceChanged,
-    attempt,
-    report_unexpected,
+    each_log,
 )
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.lock import pause_after
@@ -97,11 +96,11 @@ class Committer:
 
     def _recovered(self, done: dict[TopicPartition, Done]) -> dict[TopicPartition, Recovered]:
         """What went wrong in the middle of its commit is finished or taken back."""
-        failed = {tp: error for tp, error in done.items() if isinstance(error, CleanerdError)}
-        for error in failed.values():
-            if isinstance(error, InternalError):
-                report_unexpected(error)
-        return {tp: self._log_dir.recover_log(tp) for tp in failed if not isinstance(failed[tp], _IN_ORDER)}
+        return {
+            tp: self._log_dir.recover_log(tp)
+            for tp, error in done.items()
+            if isinstance(error, CleanerdError) and not isinstance(error, _IN_ORDER)
+        }
 
     def settle(self, results: Sequence[LogResult]) -> list[LogResult]:
         """What became of logs of the directory that are staged or unchanged; other results are passed through. Never raises.
@@ -109,7 +108,7 @@ class Committer:
         While another process holds `.lock`, a result waits. After a failure nothing is left of it: the log is what it was,
         or, past the commit point of a group, has that group. Each log reports its share of the seconds.
         """
-        commits = [_commit_of(one) for one in results if one.outcome in ("staged", "unchanged")]
+        commits = [_commit_of(one) for one in results if isinstance(one.outcome, Staged | Unchanged)]
         began_s = self._log_dir.clock.monotonic_s()
         done = dict.fromkeys((one.topic_partition for one in commits), UNTRIED) | self.commit(commits)
         share_s = (self._log_dir.clock.monotonic_s() - began_s) / max(len(commits), 1)
@@ -120,27 +119,31 @@ class Committer:
 
     def _settled(self, result: LogResult, done: Done, seconds: float) -> LogResult:
         """The end of the account of a log."""
-        is_staged = result.outcome == "staged"
+        made = result.outcome
         if isinstance(done, LockHeld):
-            what = "waits for the lock" if is_staged else "checkpoint not written"
-            return replace(result, reason=f"{what}: {done}")
+            what = "waits for the lock" if isinstance(made, Staged) else "checkpoint not written"
+            return result.waiting(f"{what}: {done}")
         if isinstance(done, CleanerdError):
             partition = self._log_dir.partition(result.topic_partition)
-            attempt(partial(discard_staged, partition), partition.path)
+            with each_log(partition.path):
+                discard_staged(partition)
             return result.untouched().failed(done)
-        if not is_staged:
-            return result.after("checkpoint", seconds)
-        committed_by = done.by if isinstance(done, Committed) else None
-        return replace(result, outcome="committed", committed_by=committed_by).after("commit", seconds)
+        if not isinstance(made, Staged):
+            return replace(result, statistics=result.statistics.after("checkpoint", seconds))
+        by = done.by if isinstance(done, Committed) else None
+        return replace(
+            result,
+            outcome=outcomes.Committed(by, made.reason, made.groups_left),
+            statistics=result.statistics.after("commit", seconds),
+        )
 
 
 def _commit_of(result: LogResult) -> Commit:
-    tp = result.topic_partition
-    if result.outcome == "staged":
-        return Commit.of(tp, freed_bytes=0, segments=1, replaced_bytes=result.bytes_before)
-    assert result.basis is not None
-    assert result.basis.round_end == result.end_offset, "the first dirty offset moves as far as was cleaned"
-    return Commit(tp, unchanged=result.basis)
+    tp, outcome = result.topic_partition, result.outcome
+    if not isinstance(outcome, Unchanged):
+        return Commit.of(tp, freed_bytes=0, segments=1, replaced_bytes=result.before.bytes)
+    assert outcome.basis.round_end == result.end_offset, "the first dirty offset moves as far as was cleaned"
+    return Commit(tp, unchanged=outcome.basis)
 
 
 def in_rounds(first: LogResult, again: Callable[[], LogResult]) -> LogResult:
@@ -149,9 +152,9 @@ def in_rounds(first: LogResult, again: Callable[[], LogResult]) -> LogResult:
     What was committed changes no more, so each round is about the groups that are left; the last one moves the checkpoint.
     """
     result = first
-    while result.outcome == "committed" and result.groups_left:
-        left = result.groups_left
+    while isinstance(before := result.outcome, outcomes.Committed) and before.groups_left:
         result = result.then(again())
-        if result.groups_left >= left:
+        after = result.outcome
+        if isinstance(after, outcomes.Committed) and after.groups_left >= before.groups_left:
             break  # the log grows faster than it is cleaned: the next cleaning goes on
     return result

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cleanerd.broker_agent.swap import Swapped
-from cleanerd.cleaning.result import Basis
+from cleanerd.cleaning.outcomes import Basis
 from cleanerd.errors import CleanerdError, LockHeld
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.log_dir import Recovered

@@ -1,11 +1,17 @@
 """Commits where no other process has `.lock`: cleanerd renames the files itself (`storage.commit`)."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 
 from cleanerd.cleaning.commit.checks import Checks, Ready
 from cleanerd.cleaning.commit.host import Commit, CommitHost, Committed, Done, TimeUp
-from cleanerd.errors import CorruptFile, LockHeld, LogUncleanable, SourceChanged, from_os_error, guarded
+from cleanerd.errors import (
+    CorruptFile,
+    LockHeld,
+    LogUncleanable,
+    SourceChanged,
+    each_log,
+    from_os_error,
+)
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.commit import commit_steps
 from cleanerd.storage.lock import HOLD_S, LogDirLock
@@ -49,18 +55,21 @@ class CommitUnderLock:
         done: dict[TopicPartition, Done] = {}
         ready: dict[TopicPartition, Ready] = {}
         for commit in commits:
-            tp = commit.topic_partition
-            found = guarded(partial(self.prepare, commit), self._log_dir.partition(tp).path)
-            if isinstance(found, Ready):
+            tp, found = commit.topic_partition, None
+            with each_log(self._log_dir.partition(tp).path) as log:
+                found = self.prepare(commit)
+            if found is not None:
                 ready[tp] = found
             else:
-                done[tp] = found
+                done[tp] = log.error
         under_way = {tp: self._steps(one) for tp, one in ready.items()}
         while under_way:
             for tp, steps in list(under_way.items()):
-                ended = guarded(partial(next, steps), ready[tp].partition.path)
-                if ended is not None:
-                    done[tp] = ended
+                ended: Done = None
+                with each_log(ready[tp].partition.path) as log:
+                    ended = next(steps)
+                if ended is not None or log.error is not None:
+                    done[tp] = ended or log.error
                     del under_way[tp]
             synced = [ready[tp].partition.path for tp in under_way]
             failures = self._log_dir.files.fsync_dirs(synced)
@@ -103,8 +112,9 @@ class CommitUnderLock:
                 kept[tp] = one.basis.checkpoint
         if not moved:
             return {}
-        error = guarded(partial(self._log_dir.record_cleaned, moved | kept), self._log_dir.path)
-        return {} if error is None else dict.fromkeys(moved, error)
+        with each_log(self._log_dir.path) as directory:
+            self._log_dir.record_cleaned(moved | kept)
+        return {} if directory.error is None else dict.fromkeys(moved, directory.error)
 
     def _make_way(self) -> None:
         """Raise LockHeld when another process has taken the lock file away or waits for it: a broker that starts.

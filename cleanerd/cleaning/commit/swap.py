@@ -1,13 +1,12 @@
 """Commits beside a live broker that can be asked: it swaps the segments itself (`broker_agent.swap`)."""
 
 from collections.abc import Sequence
-from functools import partial
 
 from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.broker_agent.swap import BrokerStarting, Swap
 from cleanerd.cleaning.commit.checks import Checks
 from cleanerd.cleaning.commit.host import Commit, CommitHost, Committed, Done, TimeUp
-from cleanerd.errors import LockHeld, LogUncleanable, NoWayIn, SourceChanged, guarded
+from cleanerd.errors import LockHeld, LogUncleanable, NoWayIn, SourceChanged, each_log
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.commit import check_previous
 from cleanerd.storage.log_dir import LogDir
@@ -45,9 +44,12 @@ class CommitBySwap:
         done: dict[TopicPartition, Done] = {}
         for commit in commits:
             tp = commit.topic_partition
-            done[tp] = found = guarded(partial(self._swap, commit), self._log_dir.partition(tp).path)
-            if isinstance(found, BrokerStarting) or not self._host.goes_on():
-                left = found if isinstance(found, BrokerStarting) else UNTRIED
+            with each_log(self._log_dir.partition(tp).path) as log:
+                done[tp] = self._swap(commit)
+            if log.error is not None:
+                done[tp] = log.error
+            if isinstance(log.error, BrokerStarting) or not self._host.goes_on():
+                left = log.error if isinstance(log.error, BrokerStarting) else UNTRIED
                 return dict.fromkeys((one.topic_partition for one in commits), left) | done
         return done
 

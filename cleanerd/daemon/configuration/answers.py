@@ -12,7 +12,7 @@ from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.config.keys import TOPIC_KEYS
 from cleanerd.config.model import ClusterMetadata
 from cleanerd.env.files import Files
-from cleanerd.errors import CleanerdError, guarded
+from cleanerd.errors import CleanerdError
 from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
 from cleanerd.format.uuid_text import parse_uuid
 from cleanerd.storage.scan import is_kafka_dir
@@ -53,12 +53,10 @@ def ask_brokers(brokers: LiveBrokers, files: Files, log_dirs: Sequence[str]) -> 
 
 def _one_of_each_topic(files: Files, log_dir: str) -> list[TopicPartition] | None:
     """A log of each topic in a broker's directory; None for one that is no broker's, or does not work."""
-
-    def look() -> list[TopicPartition] | None:
+    try:
         if not is_kafka_dir(files, log_dir):
             return None
         parsed = filter(None, map(parse_partition_dir, files.list_names(log_dir)))
         return list({tp.topic: tp for tp, kind in parsed if kind is DirKind.CURRENT}.values())
-
-    found = guarded(look, log_dir)
-    return None if isinstance(found, CleanerdError) else found
+    except (CleanerdError, OSError):
+        return None

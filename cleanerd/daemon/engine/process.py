@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 
 from cleanerd.cleaning.choose import Candidate, PaceOf, examine_all
 from cleanerd.cleaning.clean import Cleaner
+from cleanerd.cleaning.outcomes import Planned
 from cleanerd.cleaning.result import CleanRequest, LogResult, Progress, Step
 from cleanerd.cleaning.room import Reservations
 from cleanerd.daemon.engine.calls import (
@@ -33,7 +34,7 @@ from cleanerd.daemon.engine.calls import (
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.env.pace import Pace, unpaced
-from cleanerd.errors import InternalError, JobFailed, attempt, portable
+from cleanerd.errors import InternalError, JobFailed, each_log, portable
 from cleanerd.format.names import TopicPartition
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.spark_master import SparkPlace
@@ -107,10 +108,12 @@ class EngineProcess:
 
     def _answer(self, call: EngineCall) -> None:
         self._call.id = call.id
-        value = attempt(lambda: self._do(call), call.task.log_dir)
-        if isinstance(value, InternalError) and len(call.task.partitions) > 1:
-            value = JobFailed(str(value))
-        self.send(EngineReply(call.id, portable(value)))
+        value: object = None
+        with each_log(call.task.log_dir) as job:
+            value = self._do(call)
+        if isinstance(job.error, InternalError) and len(call.task.partitions) > 1:
+            job.error = JobFailed(str(job.error))
+        self.send(EngineReply(call.id, value if job.error is None else portable(job.error)))
 
     def _do(self, call: EngineCall) -> object:
         task = call.task
@@ -123,7 +126,7 @@ class EngineProcess:
         found, cause = answer.range, answer.held_back(self._files, self._clock.now_ms())
         what = f"dirty ratio {found.dirty_ratio:.3f}, {found.cleanable_bytes} bytes to clean"
         beyond = "" if cause is None else f"; not beyond: {cause.text}"
-        return answer.result("planned", f"{what}, up to offset {found.first_uncleanable_offset}{beyond}")
+        return answer.result(Planned(f"{what}, up to offset {found.first_uncleanable_offset}{beyond}"))
 
     def _clean(self, call_id: int, task: CleanCall) -> list[LogResult]:
         request = replace(

@@ -9,6 +9,7 @@ Everything here may be lost at any time; a scan brings it back. Every method may
 other, and no lock is held while the disk is read.
 """
 
+import contextlib
 import functools
 import os
 import threading
@@ -30,7 +31,7 @@ from cleanerd.daemon.inventory.urgency import FOREVER_MS, DirtyEstimate
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files, FileStat
-from cleanerd.errors import CleanerdError, CorruptFile, guarded
+from cleanerd.errors import CorruptFile, ours
 from cleanerd.format.names import (
     CLEANER_OFFSET_CHECKPOINT,
     CLUSTER_METADATA_TOPIC,
@@ -299,7 +300,7 @@ class Inventory:
             if marked is not None and any(futures(marked)):
                 place.futures = frozenset(futures(self._files.list_names(place.path)))
         except (OSError, CorruptFile) as error:
-            place.offline = _reason(error)
+            place.offline = str(ours(error, place.path))
             return
         place.offline = None
         for name in listed:
@@ -367,13 +368,15 @@ class Inventory:
         except FileNotFoundError:
             # The directory went away, or a file in it did while we looked. Then the next scan sees what that meant.
             entry.is_settled = False
-            if guarded(lambda: self._files.exists(entry.log.directory), entry.log.directory) is False:
-                self._drop(place, name, found)
+            with contextlib.suppress(OSError):
+                if not self._files.exists(entry.log.directory):
+                    self._drop(place, name, found)
             return
         except NotADirectoryError:
             contents = None
         except Exception as problem:  # noqa: BLE001  # the boundary of a log: the scan goes on with the others
-            contents, error, entry.is_settled = before, _reason(problem), False
+            contents, entry.is_settled = before, False
+            error = str(ours(problem, entry.log.directory))
         if name not in place.entries:
             with self._mutex:
                 place.entries[name] = entry
@@ -437,9 +440,3 @@ def _new_entry(log_dir: str, name: str) -> Entry | None:
     if parsed is None or parsed[1] is not DirKind.CURRENT or parsed[0].topic == CLUSTER_METADATA_TOPIC:
         return None
     return Entry(LogId(log_dir, parsed[0]))
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return f"{error.filename}: {error.strerror}"
-    return str(error) if isinstance(error, CleanerdError) else f"internal error: {error!r}"

@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 
 from structlog.contextvars import bind_contextvars, bound_contextvars, unbind_contextvars
 
+from cleanerd.cleaning import outcomes
 from cleanerd.cleaning.batching import one_by_one
 from cleanerd.cleaning.commit.committer import Committer, in_rounds
 from cleanerd.cleaning.commit.slices import OF_A_JOB, SliceSize
+from cleanerd.cleaning.outcomes import Committed, Failed, Skipped, Staged, Superseded, Unchanged
 from cleanerd.cleaning.phases import Stopwatch
-from cleanerd.cleaning.result import SUPERSEDED, LogResult
+from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.roll import roll
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.config.model import CleanerdConfig
@@ -29,7 +31,7 @@ from cleanerd.daemon.work.condition import Conditions
 from cleanerd.daemon.work.jobs import Jobs
 from cleanerd.daemon.work.schedule import Schedule
 from cleanerd.daemon.workers import Bells, Life, Workers
-from cleanerd.errors import Aborted, CleanerdError, JobFailed, attempt, guarded
+from cleanerd.errors import Aborted, CleanerdError, JobFailed, each_log, ours
 from cleanerd.format.names import TopicPartition
 from cleanerd.policy.tombstones import Stay
 from cleanerd.spark_runtime.channel import Channel, driver_host
@@ -128,63 +130,65 @@ class Cleanings:
                 busy.remove(log)
                 self.conditions.states.done_cleaning(log)
         finally:
-            outcomes = [result.outcome for result in results]
+            words = [result.outcome.word for result in results]
             reasons = [(str(result.topic_partition), result.reason) for result in results if result.reason]
             if busy:  # an error that is a defect, or of the machine: the log of the daemon has it
-                outcomes.append("failed")
+                words.append(Failed.word)
                 reasons += [
                     (str(log), "an unexpected error, which the log of the daemon reports") for log in busy
                 ]
-            self.jobs.end(job, outcomes, _reason(reasons, len(job.logs)))
+            self.jobs.end(job, words, _reason(reasons, len(job.logs)))
             for log in busy:
                 self.conditions.states.done_cleaning(log)
         return results
 
     def _with_cause(self, log: LogId, result: LogResult) -> LogResult:
         """Of a log that was to stop: its tasks know no more than that, or met what the cause has left of the log."""
-        why = self.conditions.states.why_stopped(log)
-        if why is None or result.outcome not in ("aborted", "failed", SUPERSEDED):
+        why, outcome = self.conditions.states.why_stopped(log), result.outcome
+        if why is None or not isinstance(outcome, outcomes.Aborted | Failed | Superseded):
             return result
-        return replace(result, reason=why if result.outcome == "aborted" else f"{why}: {result.reason}")
+        reason = why if isinstance(outcome, outcomes.Aborted) else f"{why}: {outcome.reason}"
+        return replace(result, outcome=replace(outcome, reason=reason))
 
     def cleaned(self, job: Job, log: LogId, result: LogResult) -> None:
         """What became of a log; it is still in progress."""
+        outcome = result.outcome
         self.conditions.inventory.touch_log(log)
-        is_one_of_thousands = job.trigger == "horizon" and result.outcome == "skipped"  # after a start
+        is_one_of_thousands = job.trigger == "horizon" and isinstance(outcome, Skipped)  # after a start
         if not is_one_of_thousands:
             self.commits.metrics.cleaned(job.id, log, result)
             self.commits.events.cleaned(job, log, result)
-        if result.outcome == "failed":
-            self._note_failed(log, result)
-        elif result.outcome not in ("aborted", SUPERSEDED):
+        if isinstance(outcome, Failed):
+            self._note_failed(log, outcome)
+        elif not isinstance(outcome, outcomes.Aborted | Superseded):
             self.conditions.failures.forget(log)
         self._note_examined(job, log, result)
 
-    def _note_failed(self, log: LogId, result: LogResult) -> None:
+    def _note_failed(self, log: LogId, outcome: Failed) -> None:
         conditions = self.conditions
         stamp, now_ms = conditions.stamp(log), conditions.clock.now_ms()
-        failure = conditions.failures.failed(log, result, stamp, conditions.configuration().broker, now_ms)
+        failure = conditions.failures.failed(log, outcome, stamp, conditions.configuration().broker, now_ms)
         if failure.is_uncleanable:
             self.commits.events.record(
                 "cleaning", "uncleanable", failure.reason, log, failures=failure.failures
             )
 
     def _note_examined(self, job: Job, log: LogId, result: LogResult) -> None:
-        now_ms = self.conditions.clock.now_ms()
-        if result.outcome == SUPERSEDED:  # as soon as the log is seen to be another one, else after a pause
+        now_ms, outcome = self.conditions.clock.now_ms(), result.outcome
+        if isinstance(outcome, Superseded):  # soon, if the log is seen to be another one, else after a pause
             self.conditions.due_logs.note_examined(
                 log, now_ms + self.conditions.configuration().broker.retry_backoff_ms
             )
-        is_unrecorded = result.outcome == "unchanged" and result.reason is not None
+        is_unrecorded = isinstance(outcome, Unchanged) and outcome.reason is not None
         if is_unrecorded:
             self.conditions.due_logs.note_unrecorded(log)
-        if result.outcome == "skipped" or is_unrecorded:
+        if isinstance(outcome, Skipped) or is_unrecorded:
             self.conditions.due_logs.note_examined(log, now_ms + _EXAMINED_FOR_MS)
-        if job.trigger in ("horizon", "request") and result.outcome == "skipped":
-            self.conditions.due_logs.note_horizon(log, result.next_horizon_ms)
-        elif result.outcome in ("committed", "staged", "unchanged"):
+        if job.trigger in ("horizon", "request") and isinstance(outcome, Skipped):
+            self.conditions.due_logs.note_horizon(log, outcome.next_horizon_ms)
+        elif isinstance(outcome, Committed | Staged | Unchanged):
             self.conditions.due_logs.note_cleaned(log)
-        if result.outcome in ("committed", "staged", "unchanged", "skipped"):
+        if isinstance(outcome, Committed | Staged | Unchanged | Skipped):
             self.conditions.due_logs.note_tombstones(log, result.tombstones_stay)
 
     def _has_live_broker(self, job: Job) -> bool:
@@ -194,10 +198,8 @@ class Cleanings:
         """A log whose writer died while it truncated can be planned again. Examining it reports whatever else there is."""
         for log in logs:
             if not self.conditions.ownership.is_yielding(log.log_dir):
-                end = functools.partial(
-                    end_left_truncation, PartitionDir(self.conditions.ownership.files, log.directory)
-                )
-                attempt(end, log.directory)
+                with each_log(log.directory):
+                    end_left_truncation(PartitionDir(self.conditions.ownership.files, log.directory))
 
     def _stage(self, job: Job) -> dict[LogId, LogResult]:
         """What the engine makes of the job. Its own failure is that of every log that fails with it alone, too."""
@@ -215,14 +217,15 @@ class Cleanings:
         """
         if not job.roll:
             return job.logs, []
-
-        def roll_one(log: LogId) -> None:
-            roll(self.conditions.ownership.at(log.log_dir), log.topic_partition, self.commits.brokers)
-
-        errors = {log: attempt(functools.partial(roll_one, log), log.directory) for log in job.logs}
-        failed = {log: error for log, error in errors.items() if error is not None}
-        stay = [replace(_failed(log, error), outcome="aborted") for log, error in failed.items()]
-        return [log for log in job.logs if log not in failed], stay
+        left, stay = list[LogId](), list[LogResult]()
+        for log in job.logs:
+            with each_log(log.directory) as rolled:
+                roll(self.conditions.ownership.at(log.log_dir), log.topic_partition, self.commits.brokers)
+                left.append(log)
+            if rolled.error is not None:
+                aborted = outcomes.Aborted(str(rolled.error))
+                stay.append(LogResult(log.topic_partition, log.log_dir, aborted))
+        return left, stay
 
     def _clean_again(self, job: Job, log: LogId) -> LogResult:
         """A log of which only some groups could be cleaned, whatever its dirty ratio is now."""
@@ -267,38 +270,36 @@ class Cleanings:
 
     def _checkpoints(self, log_dir: str, partitions: Sequence[TopicPartition]) -> Checkpoints | None:
         """Those of a live broker; None without one, or if the directory has an error, which the engine reports."""
-        found = guarded(
-            lambda: self.commits.brokers.checkpoints(self.conditions.ownership.at(log_dir), partitions),
-            log_dir,
-        )
-        return None if isinstance(found, CleanerdError) else found
+        with each_log(log_dir):
+            return self.commits.brokers.checkpoints(self.conditions.ownership.at(log_dir), partitions)
+        return None
 
     def _settle(self, results: Mapping[LogId, LogResult]) -> dict[LogId, LogResult]:
         """Commit what is staged, record what is unchanged: of one log directory, and with few writes of its checkpoint."""
-        waiting = {log: one for log, one in results.items() if one.outcome in ("staged", "unchanged")}
+        waiting = {log: one for log, one in results.items() if isinstance(one.outcome, Staged | Unchanged)}
         settled = self._settle_in(next(iter(results)).log_dir, list(waiting.values()))
         for before, after in zip(waiting.values(), settled, strict=True):
-            self.commits.metrics.phases_took(dict(after.phase_seconds.items() - before.phase_seconds.items()))
+            took = after.statistics.phase_seconds.items() - before.statistics.phase_seconds.items()
+            self.commits.metrics.phases_took(dict(took))
         return {**results, **dict(zip(waiting, settled, strict=True))}
 
     def _settle_in(self, path: str, waiting: Sequence[LogResult]) -> list[LogResult]:
         if self.conditions.ownership.is_yielding(path):
-            return [replace(one, reason="waits for a broker that is about to start") for one in waiting]
+            return [one.waiting("waits for a broker that is about to start") for one in waiting]
         if not self.commits.refresh():
-            return [replace(one, reason=UNREAD) for one in waiting]
-        log_dir = attempt(functools.partial(self.conditions.ownership.at, path), path)
-        if isinstance(log_dir, CleanerdError):
-            return [one.failed(log_dir) for one in waiting]
+            return [one.waiting(UNREAD) for one in waiting]
+        try:
+            log_dir = self.conditions.ownership.at(path)
+        except (CleanerdError, OSError) as error:
+            return [one.failed(ours(error, path)) for one in waiting]
         host = JobHost(log_dir, self.commits)
         return Committer(log_dir, host, SliceSize(OF_A_JOB), self.commits.brokers).settle(waiting)
 
     def _discard(self, logs: Sequence[LogId]) -> None:
         """An engine that died may have staged some groups of a log and not others."""
         for log in logs:
-            discard = functools.partial(
-                discard_staged, PartitionDir(self.conditions.ownership.files, log.directory)
-            )
-            attempt(discard, log.directory)
+            with each_log(log.directory):
+                discard_staged(PartitionDir(self.conditions.ownership.files, log.directory))
 
 
 class Cleaners:
@@ -347,9 +348,14 @@ class Cleaners:
 
 def _with_examination(results: list[LogResult], seconds: float) -> list[LogResult]:
     """Results of a job whose call took so long: what the cleaning did not take went by before it."""
-    examine_s = max(seconds - max((result.seconds for result in results), default=0.0), 0.0)
+    found = [result.statistics for result in results]
+    examine_s = max(seconds - max((one.seconds for one in found), default=0.0), 0.0)
     return [
-        replace(result, phase_seconds={"examine": examine_s, **result.phase_seconds}) for result in results
+        replace(
+            result,
+            statistics=replace(one, phase_seconds={"examine": examine_s, **one.phase_seconds}),
+        )
+        for result, one in zip(results, found, strict=True)
     ]
 
 
@@ -373,4 +379,4 @@ def jobs_at_once(config: CleanerdConfig) -> int:
 
 
 def _failed(log: LogId, error: CleanerdError) -> LogResult:
-    return LogResult.of(log.topic_partition, log.log_dir).failed(error)
+    return LogResult.of_error(log.topic_partition, log.log_dir, error)

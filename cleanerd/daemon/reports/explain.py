@@ -6,6 +6,7 @@ from queue import Empty, SimpleQueue
 
 from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.cleaning.causes import SET_POLICY, Cause, Held
+from cleanerd.cleaning.outcomes import Failed, Planned, Skipped
 from cleanerd.cleaning.result import LogResult
 from cleanerd.daemon.engine.calls import ExamineCall
 from cleanerd.daemon.engine.client import Engine
@@ -20,7 +21,7 @@ from cleanerd.daemon.work.commits import Commits
 from cleanerd.daemon.work.condition import LEFT_TO_BROKER, Conditions
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.daemon.work.jobs import Jobs
-from cleanerd.errors import CleanerdError, attempt
+from cleanerd.errors import CleanerdError, each_log
 from cleanerd.policy.lifecycle import Status
 from cleanerd.storage.log_dir import Owner
 from cleanerd.storage.scan import Checkpoints
@@ -268,22 +269,21 @@ class Explainer:
 
     def _reported(self, log: LogId) -> tuple[Checkpoints | None, Fact | None]:
         """The offsets that a live broker goes by; or, where it does not answer in time, that fact."""
+        answers: SimpleQueue[Checkpoints | None] = SimpleQueue()
 
-        def checkpoints() -> Checkpoints | None:
-            return self.brokers.checkpoints(self.conditions.ownership.at(log.log_dir), (log.topic_partition,))
+        def ask() -> None:
+            found = None
+            with each_log(log.log_dir):  # the examination reports what is wrong
+                log_dir = self.conditions.ownership.at(log.log_dir)
+                found = self.brokers.checkpoints(log_dir, (log.topic_partition,))
+            answers.put(found)
 
-        answers: SimpleQueue[Checkpoints | CleanerdError | None] = SimpleQueue()
-        threading.Thread(
-            target=lambda: answers.put(attempt(checkpoints, log.log_dir)),
-            name="cleanerd-explain",
-            daemon=True,
-        ).start()
+        threading.Thread(target=ask, name="cleanerd-explain", daemon=True).start()
         try:
-            found = answers.get(timeout=_BROKER_S)
+            return answers.get(timeout=_BROKER_S), None
         except Empty:
             silence = f"does not answer within {_BROKER_S:.0f} s: its files count, which lag behind"
             return None, Fact(name="broker", value=silence)
-        return None if isinstance(found, CleanerdError) else found, None  # which the examination reports
 
     def _examined(self, log: LogId, live: Checkpoints | None) -> tuple[Fact, str | None]:
         """The finding of an examination, with transactions and the true log end; and what to do."""
@@ -295,8 +295,9 @@ class Explainer:
             )
         except (CleanerdError, OSError) as error:
             return Fact(name="examination", value=str(error), blocks=True), None
-        is_held = found.outcome != "planned"
-        return Fact(name="examination", value=found.reason or found.outcome, blocks=is_held), found.remedy
+        outcome, is_held = found.outcome, not isinstance(found.outcome, Planned)
+        remedy = outcome.remedy if isinstance(outcome, Failed | Skipped) else None
+        return Fact(name="examination", value=outcome.reason or outcome.word, blocks=is_held), remedy
 
 
 def _explanation(log: LogId, decision: str, facts: list[Fact]) -> Explanation:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cleanerd.cleaning.outcomes import Failed
 from cleanerd.cleaning.retain import Preview
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import Fact, RetentionView
@@ -61,8 +62,8 @@ class RetentionReport:
         )
 
     def _done(self, log: LogId, passed: Passed) -> RetentionView:
-        if isinstance(passed, CleanerdError):
-            return _view(log, outcome="failed", reason=str(passed))
+        if isinstance(passed, Failed):
+            return _view(log, outcome="failed", reason=passed.reason)
         after = self.planned(log)  # what stays, and why
         if passed is None:
             return after.model_copy(update={"outcome": "nothing", "reason": None})

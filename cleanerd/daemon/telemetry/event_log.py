@@ -4,6 +4,7 @@ import threading
 
 import structlog
 
+from cleanerd.cleaning.outcomes import Failed
 from cleanerd.cleaning.result import LogResult, Step
 from cleanerd.daemon.store import Store
 from cleanerd.daemon.telemetry.event_table import EVENTS
@@ -41,28 +42,15 @@ class EventLog:
 
     def cleaned(self, job: Job, log: LogId, result: LogResult) -> None:
         """Record the result of a cleaning. It replaces an earlier result that is still staged."""
+        outcome = result.outcome
         self.record(
             "cleaning",
-            result.outcome,
-            result.reason,
-            log,
+            log=log,
             job_id=job.id,
             trigger=job.trigger,
-            seconds=round(result.seconds, 3),
-            phase_seconds={name: round(seconds, 3) for name, seconds in result.phase_seconds.items()},
-            range=[result.first_dirty_offset, result.end_offset],
-            mb_per_s=round(result.mb_per_s, 1),
-            records_per_s=round(result.records_per_s),
-            segments=[result.segments_before, result.segments_after],
-            error=result.error,
-            index_damage=result.index_damage,
-            bytes_read=result.bytes_read,
-            bytes_before=result.bytes_before,
-            bytes_after=result.bytes_after,
-            records_read=result.records_read,
-            records_kept=result.records_kept,
-            removed=result.removed,
-            committed_by=result.committed_by,
+            error=outcome.error if isinstance(outcome, Failed) else None,
+            index_damage=result.statistics.index_damage,
+            **result.fields(),
         )
 
     def record(

@@ -67,11 +67,12 @@ def _words(text: str) -> tuple[str, ...]:
 # -- what becomes of logs: logged by the `EventLog`, and kept in the history -----------------------------------------------
 
 _row("cleaning", "info",
-     ("outcome", "reason", *_LOG, "job_id", "trigger", "range", "seconds", "phase_seconds", "mb_per_s",
-      "records_per_s", "bytes_read", "bytes_before", "bytes_after", "records_read", "records_kept", "removed",
-      "segments", "error", "failures", "index_damage", "committed_by"),
-     "A log went through a cleaning; one line for each log of a job. `range`: first dirty offset and end; `removed`: "
-     "records by reason; `phase_seconds`: of the whole job, but for commit and checkpoint; `segments`: before and after; "
+     ("outcome", "reason", "remedy", *_LOG, "job_id", "trigger", "first_dirty_offset", "end_offset", "seconds",
+      "phase_seconds", "mb_per_s", "records_per_s", "bytes_read", "bytes_before", "bytes_after", "records_read",
+      "records_kept", "removed", "segments_before", "segments_after", "error", "failures", "index_damage",
+      "committed_by", "tombstones_stay", "peak_extra_bytes", "topic_codec_saves_bytes"),
+     "A log went through a cleaning; one line for each log of a job. Cleaned was what lies before `end_offset`; `removed`: "
+     "records by reason; `phase_seconds`: of the whole job, but for commit and checkpoint; "
      "`index_damage`: damaged indexes of the old segments, in whose place the log itself was read; `committed_by`: lock "
      "or swap; superseded_by_broker: the broker's cleaner or retention got there first; uncleanable: it has failed "
      "`failures` times and is no longer retried.",

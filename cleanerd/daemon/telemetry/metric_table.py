@@ -12,13 +12,13 @@ from functools import partial
 from typing import get_args
 
 from cleanerd.broker_agent.swap import REFUSAL_CAUSES
+from cleanerd.cleaning.outcomes import Superseded
 from cleanerd.cleaning.phases import JOB_PHASES, LOG_PHASES
-from cleanerd.cleaning.result import SUPERSEDED
 from cleanerd.cleaning.throttle import RateLimit
 from cleanerd.daemon.values.models import LogState
 from cleanerd.policy.verdicts import REMOVED_VERDICTS
 
-OUTCOMES = ("committed", "staged", "unchanged", "skipped", SUPERSEDED, "failed", "aborted")
+OUTCOMES = ("committed", "staged", "unchanged", "skipped", Superseded.word, "failed", "aborted")
 CAUSES = (
     "corrupt_file", "dir_offline", "engine_died", "fatal", "log_uncleanable", "no_space", "source_changed",
     "spark_failed", "verification_failed", "other",

@@ -26,6 +26,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
 from cleanerd.broker_agent.swap import Swapped
+from cleanerd.cleaning.outcomes import Committed, Failed, Skipped, Staged, Unchanged
 from cleanerd.cleaning.phases import JOB_PHASES, Stopwatch
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.retain import Retained
@@ -132,13 +133,13 @@ class Metrics:
         """The engine is done with a job."""
         of_job: dict[str, float] = {}
         for result in results:
-            for phase, seconds in result.phase_seconds.items():
+            for phase, seconds in result.statistics.phase_seconds.items():
                 if phase in JOB_PHASES:
                     of_job[phase] = seconds
                 else:
                     self.phases_took({phase: seconds})
         self.phases_took(of_job)
-        cleaned = [result for result in results if result.outcome not in ("skipped", "planned")]
+        cleaned = [result for result in results if not isinstance(result.outcome, Skipped)]
         if cleaned:
             self._gauges[table.DEDUPE_RATIO].set(dedupe_ratio(cleaned, config))
 
@@ -159,18 +160,18 @@ class Metrics:
 
     def cleaned(self, job_id: str, log: LogId, result: LogResult) -> None:
         """A log went through a cleaning."""
-        log_dir = log.log_dir
-        self._count(table.CLEANINGS, log_dir, result.outcome)
-        if result.outcome == "skipped":
+        log_dir, outcome, found = log.log_dir, result.outcome, result.statistics
+        self._count(table.CLEANINGS, log_dir, outcome.word)
+        if isinstance(outcome, Skipped):
             return
-        self._histograms[table.CLEANING_SECONDS].labels(log_dir).observe(result.seconds, {"job_id": job_id})
-        self._count(table.RECORDS_READ, log_dir, by=result.records_read)
-        if result.outcome == "failed":
-            self._count(table.CLEANING_ERRORS, log_dir, cause_of(result.error))
-        if result.outcome in ("committed", "staged"):
-            for reason, records in result.removed.items():
+        self._histograms[table.CLEANING_SECONDS].labels(log_dir).observe(found.seconds, {"job_id": job_id})
+        self._count(table.RECORDS_READ, log_dir, by=found.records_read)
+        if isinstance(outcome, Failed):
+            self._count(table.CLEANING_ERRORS, log_dir, cause_of(outcome.error))
+        if isinstance(outcome, Committed | Staged):
+            for reason, records in found.removed.items():
                 self._count(table.RECORDS_REMOVED, log_dir, reason, by=records)
-        if result.outcome in ("committed", "unchanged"):
+        if isinstance(outcome, Committed | Unchanged):
             self._is_clean(log)
 
     def wasted(self, log_dir: str, size_bytes: int) -> None:

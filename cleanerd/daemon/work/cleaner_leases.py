@@ -16,8 +16,7 @@ from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.lease_duty import LeaseDuty
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.errors import CleanerdError, attempt
-from cleanerd.format.names import TopicPartition
+from cleanerd.errors import each_log
 from cleanerd.storage.partition_dir import PartitionDir
 
 LEASE_MS = 60_000
@@ -69,11 +68,7 @@ class CleanerLeases:
 
     def _lease(self, log_dir: str, logs: Sequence[LogId]) -> dict[LogId, str]:
         named = [(PartitionDir(self._files, log.directory), log.topic_partition) for log in logs]
-
-        def leased() -> dict[TopicPartition, str]:
-            return lease(self._brokers.session(log_dir), f"{self._holder} {log_dir}", named, LEASE_MS)
-
-        found = attempt(leased, log_dir)
-        if isinstance(found, CleanerdError):
-            return dict.fromkeys(logs, str(found))
-        return {LogId(log_dir, tp): reason for tp, reason in found.items()}
+        with each_log(log_dir) as asked:
+            refused = lease(self._brokers.session(log_dir), f"{self._holder} {log_dir}", named, LEASE_MS)
+            return {LogId(log_dir, tp): reason for tp, reason in refused.items()}
+        return dict.fromkeys(logs, str(asked.error))

@@ -4,7 +4,6 @@ them; limited in number, dropped when stale.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar
 
 import structlog
@@ -33,7 +32,8 @@ from cleanerd.errors import (
     LockHeld,
     PolicyChanged,
     SourceChanged,
-    guarded,
+    each_log,
+    ours,
 )
 from cleanerd.format.names import TopicPartition
 from cleanerd.policy.lifecycle import Status
@@ -66,13 +66,10 @@ class Commits:
 
     def why_tombstones_stay(self, log: LogId) -> Stay | None:
         """Why those of a log must stay, and markers, whose time has come; None: they may go."""
-
-        def look() -> Stay | None:
+        with each_log(log.log_dir) as asked:
             knowledge = Knowledge(self.ownership.at(log.log_dir), self.configuration())
             return knowledge.why_tombstones_stay(log.topic_partition, self.replicas)
-
-        found = guarded(look, log.log_dir)
-        return Stay(str(found)) if isinstance(found, CleanerdError) else found
+        return Stay(str(asked.error))
 
     def try_all(self, logs: Iterable[LogId], goes_on: Callable[[str], bool]) -> list[CommitView]:
         """Commit all of these whose directory may be committed in now (`may_commit`), those first that free the most.
@@ -100,19 +97,19 @@ class Commits:
         done: dict[TopicPartition, Done] = {}
         why: CleanerdError | str = f"{path}: a broker is about to start, or the time is up"
         pid = self.ownership.owner_of(path)
-        if self.ownership.recover(path) if pid is None else self.may_commit(path):
-            log_dir = guarded(partial(self.ownership.at, path), path)
-            if isinstance(log_dir, LogDir):
-                host = _WaitingHost(log_dir, self, goes_on, views)
-                commits = [to_commit(log, self.inventory.facts(log)) for log in free]
-                done = Committer(log_dir, host, brokers=self.brokers).commit(commits)
-            else:
-                why = log_dir
+        try:
+            if not (self.ownership.recover(path) if pid is None else self.may_commit(path)):
+                raise LockHeld(f"{path}: the lock is held", pid)
+            log_dir = self.ownership.at(path)
+        except (CleanerdError, OSError) as error:
+            why = ours(error, path)
         else:
-            why = LockHeld(f"{path}: the lock is held", pid)
+            host = _WaitingHost(log_dir, self, goes_on, views)
+            commits = [to_commit(log, self.inventory.facts(log)) for log in free]
+            done = Committer(log_dir, host, brokers=self.brokers).commit(commits)
         for log in free:
-            error = done.get(log.topic_partition)
-            views.setdefault(log, _waits(log, error if isinstance(error, CleanerdError) else why))
+            left = done.get(log.topic_partition)
+            views.setdefault(log, _waits(log, left if isinstance(left, CleanerdError) else why))
         return list(views.values())
 
     def _why_held(self, log: LogId) -> str | None:
@@ -209,9 +206,9 @@ class JobHost(CommitHost):
         for tp, recovered in turn.recovered.items():
             for action in recovered.actions:
                 self.commits.metrics.recovered(self.path, action)
-            if isinstance(recovered.reason, CleanerdError):
+            if recovered.error is not None:
                 log = LogId(self.path, tp)
-                _log.error("recovery_failed", **log.fields(), reason=str(recovered.reason))
+                _log.error("recovery_failed", **log.fields(), reason=str(recovered.error))
         if turn.is_wanted and self.log_dir.is_kafka:
             self.commits.ownership.yield_to_broker(self.path)
 

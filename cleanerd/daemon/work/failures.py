@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 from pydantic import TypeAdapter
 
-from cleanerd.cleaning.result import LogResult
+from cleanerd.cleaning.outcomes import Failed
 from cleanerd.config.model import CleanerdConfig
 from cleanerd.daemon.store import Store
 from cleanerd.daemon.values.log_id import LogId
@@ -57,9 +57,7 @@ class Failures:
             failure.log: failure for failure in store.all(KIND, TypeAdapter(Failure).validate_python).values()
         }
 
-    def failed(
-        self, log: LogId, result: LogResult, stamp: str, config: CleanerdConfig, now_ms: int
-    ) -> Failure:
+    def failed(self, log: LogId, outcome: Failed, stamp: str, config: CleanerdConfig, now_ms: int) -> Failure:
         """Record a failure."""
         with self._mutex:
             before = self._failures.get(log)
@@ -67,12 +65,12 @@ class Failures:
             pause_ms = min(
                 config.retry_backoff_ms << min(failures - 1, 30), max(BACKOFF_MAX_MS, config.retry_backoff_ms)
             )
-            gives_up = failures >= config.retry_max and not result.is_retryable
+            gives_up = failures >= config.retry_max and not outcome.is_retryable
             failure = Failure(
                 **log.fields(),
                 failures=failures,
-                reason=result.reason or "",
-                error=result.error or "",
+                reason=outcome.reason,
+                error=outcome.error or "",
                 since_ms=before.since_ms if before is not None else now_ms,
                 retry_at_ms=None if gives_up else now_ms + pause_ms,
                 stamp=stamp,

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Literal
 
-from cleanerd.cleaning.result import SUPERSEDED
+from cleanerd.cleaning.outcomes import Superseded
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import JobTrigger, JobView
@@ -13,7 +13,7 @@ from cleanerd.env.clock import Clock
 from cleanerd.policy.lease_duty import JobSeen
 
 _REMEMBERED = 200
-_OUTCOMES = ("failed", "aborted", SUPERSEDED, "staged", "committed", "unchanged")
+_OUTCOMES = ("failed", "aborted", Superseded.word, "staged", "committed", "unchanged")
 """The outcome of a job is the first of these that one of its logs had, else skipped."""
 
 

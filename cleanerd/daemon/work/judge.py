@@ -1,8 +1,8 @@
 """Which logs are the cluster's, and may be changed at all (`cleaning.knowledge`); the others become `Obstacles.ignored`."""
 
+import contextlib
 import os
 from collections.abc import Iterable, Sequence
-from functools import partial
 
 import structlog
 
@@ -11,7 +11,7 @@ from cleanerd.cleaning.knowledge import Knowledge, is_known
 from cleanerd.config.load import Configuration
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.condition import Conditions
-from cleanerd.errors import CleanerdError, attempt, guarded
+from cleanerd.errors import each_log
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.log_dir import Owner, why_two_copies
@@ -55,7 +55,7 @@ class Judge:
         for log in judged:
             # first, so that the next scan finds later writes of the broker
             is_named = self._is_named(log, configuration)
-            foreign = attempt(partial(self._why_foreign, log, configuration), log.directory)
+            foreign = self._why_foreign(log, configuration)
             reason = twice.get(log, foreign)
             is_stale = reason is not None and reason == foreign and self._is_stale(log, configuration)
             (self._obstacles.stale.add if is_stale else self._obstacles.stale.discard)(log)
@@ -63,16 +63,16 @@ class Judge:
                 ignored.pop(log, None)
                 self._new_since_s.pop(log, None)
                 continue
-            is_reported = ignored.get(log) == str(reason) and log not in self._new_since_s
-            ignored[log] = str(reason)
+            is_reported = ignored.get(log) == reason and log not in self._new_since_s
+            ignored[log] = reason
             if not is_reported and not self._may_be_new(log, is_named=is_named):
                 topic = log.topic_partition.topic
                 if is_stale:
-                    unknown.setdefault((log.log_dir, str(reason)), set()).add(topic)
+                    unknown.setdefault((log.log_dir, reason), set()).add(topic)
                 elif reason == foreign and not is_known(topic, configuration):
                     unknown.setdefault((log.log_dir, None), set()).add(topic)
                 else:
-                    _log.warning("ignored", **log.fields(), reason=str(reason))
+                    _log.warning("ignored", **log.fields(), reason=reason)
         for (log_dir, stale), topics in unknown.items():
             why = self._brokers.known_refusal(log_dir) or "no broker answers about its topics"
             _log.warning(
@@ -88,27 +88,31 @@ class Judge:
         """The logs of brokers that have started or stopped since the last call, or have been down for too long by now."""
         changed = list[str]()
         for path in self._obstacles.online(self._log_dirs):
-            stale = attempt(partial(self._why_stale, path), path)
-            life = self._ownership.owner(path), None if stale is None else str(stale)
+            life = self._ownership.owner(path), self._why_stale(path)
             if life != self._lives.get(path):
                 changed.append(path)
             self._lives[path] = life
         return [log for log in self._inventory.logs() if log.log_dir in changed]
 
     def _why_foreign(self, log: LogId, configuration: Configuration) -> str | None:
-        return Knowledge(self._ownership.at(log.log_dir), configuration).why_untouched(log.topic_partition)
+        """Why a log must be left alone; what keeps that from being known is a reason as well."""
+        with each_log(log.directory) as asked:
+            return Knowledge(self._ownership.at(log.log_dir), configuration).why_untouched(
+                log.topic_partition
+            )
+        return str(asked.error)
 
     def _is_stale(self, log: LogId, configuration: Configuration) -> bool:
         """Whether only nothing may begin in a log that must be left alone."""
-
-        def ask() -> str | None:
+        with each_log(log.directory):
             knowledge = Knowledge(self._ownership.at(log.log_dir), configuration)
-            return knowledge.why_untouched(log.topic_partition, has_begun=True)
-
-        return attempt(ask, log.directory) is None
+            return knowledge.why_untouched(log.topic_partition, has_begun=True) is None
+        return False
 
     def _why_stale(self, path: str) -> str | None:
-        return Knowledge(self._ownership.at(path), self._conditions.configuration()).why_stale()
+        with each_log(path) as asked:
+            return Knowledge(self._ownership.at(path), self._conditions.configuration()).why_stale()
+        return str(asked.error)
 
     def _twice(self, logs: Iterable[LogId]) -> dict[LogId, str]:
         """Logs that lie in two directories of their broker, with the reason for leaving them alone."""
@@ -121,13 +125,10 @@ class Judge:
             if unseen or self._inventory.twins(log):
                 by_dir.setdefault(log.log_dir, []).append(log.topic_partition)
         for path, partitions in by_dir.items():
-            twice = attempt(partial(self._copies, path, partitions), path)
-            if not isinstance(twice, CleanerdError):  # else it is about to be offline
+            with each_log(path):  # else it is about to be offline
+                twice = self._ownership.at(path).copies(partitions)
                 found |= {LogId(path, tp): why_two_copies(other) for tp, other in twice.items()}
         return found
-
-    def _copies(self, path: str, partitions: list[TopicPartition]) -> dict[TopicPartition, str]:
-        return self._ownership.at(path).copies(partitions)
 
     def _is_named(self, log: LogId, configuration: Configuration) -> bool:
         """Whether everything is there by which the topic of a log can be known."""
@@ -137,8 +138,9 @@ class Judge:
         if not metadata.is_whole:
             return log.topic_partition.topic in metadata.topic_ids
         path = os.path.join(log.directory, names.PARTITION_METADATA)
-        is_there = guarded(partial(self._ownership.files.exists, path), path) is True
-        return is_there and log.topic_partition.topic in metadata.topic_ids
+        with contextlib.suppress(OSError):
+            return self._ownership.files.exists(path) and log.topic_partition.topic in metadata.topic_ids
+        return False
 
     def _may_be_new(self, log: LogId, *, is_named: bool) -> bool:
         """Whether its broker may still name the topic of a log that is ignored."""

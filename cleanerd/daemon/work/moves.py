@@ -2,8 +2,8 @@
 (2.10).
 """
 
+import contextlib
 from collections.abc import Mapping, Sequence, Set
-from functools import partial
 from typing import Any
 
 import structlog
@@ -12,7 +12,6 @@ from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.store import MOVING, Store
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.files import Files
-from cleanerd.errors import CleanerdError, guarded
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.log_dir import futures
 
@@ -48,11 +47,11 @@ class Moves:
 
     def _report_unseen(self, log_dir: str, partitions: frozenset[TopicPartition]) -> None:
         """Moves that began before a directory failed and nobody had looked: their logs may have been cleaned since."""
-        listed = guarded(partial(self._files.list_names, log_dir), log_dir)
-        for name in [] if isinstance(listed, CleanerdError) else listed:
-            for tp in partitions.intersection(futures([name])):
-                log = LogId(log_dir, tp)
-                _log.warning("move_unseen", **log.fields(), path=f"{log_dir}/{name}")
+        with contextlib.suppress(OSError):
+            for name in self._files.list_names(log_dir):
+                for tp in partitions.intersection(futures([name])):
+                    log = LogId(log_dir, tp)
+                    _log.warning("move_unseen", **log.fields(), path=f"{log_dir}/{name}")
 
 
 def _partitions(state: Mapping[str, Any]) -> frozenset[TopicPartition]:

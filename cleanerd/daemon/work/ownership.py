@@ -5,7 +5,6 @@ as soon as no other process holds `.lock`: at the start, or when a broker that l
 """
 
 import contextlib
-import functools
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +23,7 @@ from cleanerd.daemon.work.jobs import Jobs
 from cleanerd.daemon.work.kept_holds import HoldsOfDirectories
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.errors import CleanerdError, DirOffline, Fatal, LockHeld, guarded
+from cleanerd.errors import CleanerdError, DirOffline, Fatal, LockHeld, ours
 from cleanerd.format import names
 from cleanerd.format.names import DirKind, parse_partition_dir
 from cleanerd.policy.broker_start import BrokerStart
@@ -99,13 +98,17 @@ class Ownership:
 
     def owner(self, path: str) -> Owner:
         """Who owns a log directory now, for reports and decisions; NOBODY if it cannot be looked at."""
-        log_dir, found = guarded(functools.partial(self._at, path), path), self.look(path)
-        is_kafka = isinstance(log_dir, LogDir) and log_dir.is_kafka
+        is_kafka, found = self._is_kafka(path), self.look(path)
         if found.owner is not None:
             return Owner.LIVE_BROKER if is_kafka else Owner.WRITER
         if found.is_expected(self.clock.monotonic_s()):
             return Owner.BROKER_COMING
         return Owner.STOPPED_BROKER if is_kafka else Owner.NOBODY
+
+    def _is_kafka(self, path: str) -> bool:
+        with contextlib.suppress(CleanerdError, OSError):
+            return self._at(path).is_kafka
+        return False
 
     def way(self, path: str) -> Way:
         """How results take effect in a log directory now. Asks no broker: `swap` also if none has been tried yet."""
@@ -132,11 +135,16 @@ class Ownership:
 
     def take(self, log_dirs: Sequence[str]) -> dict[str, str]:
         """Take `.cleanerd.lock` in these log directories, release all others; returns the reason for each that failed."""
+        refused = {}
         with self._mutex:
             for log_dir in self._locks.keys() - set(log_dirs):
                 self._release(log_dir)
-            refused = {log_dir: self._take(log_dir) for log_dir in log_dirs}
-        return {log_dir: str(reason) for log_dir, reason in refused.items() if reason is not None}
+            for log_dir in log_dirs:
+                try:
+                    self._take(log_dir)
+                except (LockHeld, DirOffline) as reason:
+                    refused[log_dir] = str(reason)
+        return refused
 
     def name_holds(self) -> None:
         """Write the current holds to the lock file of every taken directory."""
@@ -153,10 +161,11 @@ class Ownership:
         offline: dict[str, str] = {}
         with self._mutex:
             for log_dir in sorted(log_dirs, key=os.path.realpath):
-                reason = self._take(log_dir)
-                if isinstance(reason, LockHeld):
+                try:
+                    self._take(log_dir)
+                except LockHeld as reason:
                     raise Fatal(str(reason)) from reason
-                if reason is not None:
+                except DirOffline as reason:
                     offline[log_dir] = str(reason)
         return offline
 
@@ -221,8 +230,7 @@ class Ownership:
 
     def _restarts_at_once(self, log_dir: str) -> bool:
         """Whether a broker that starts there does not wait for our lock."""
-        found = guarded(functools.partial(self._at, log_dir), log_dir)
-        return isinstance(found, LogDir) and found.is_kafka and not may_lease(log_dir)
+        return self._is_kafka(log_dir) and not may_lease(log_dir)
 
     def release(self) -> None:
         """Let go of everything."""
@@ -230,46 +238,45 @@ class Ownership:
             for log_dir in list(self._locks):
                 self._release(log_dir)
 
-    def _take(self, log_dir: str) -> LockHeld | DirOffline | None:
+    def _take(self, log_dir: str) -> None:
+        """Raises LockHeld when another cleanerd works there, DirOffline when it is out of reach or damaged."""
         lock = self._locks.get(log_dir)
-        try:
-            if lock is not None:
+        if lock is not None:
+            try:
                 lock.check()
-                return self._damaged(log_dir)
-        except LockHeld:  # the directory is another one: a disk was exchanged
-            self._release(log_dir)
-        except DirOffline as error:
-            self._unrecovered[log_dir] = set()  # whatever was under way there has failed
-            return error
-        why = guarded(functools.partial(why_no_log_dir, self.files, log_dir), log_dir)
-        why = why or self._damaged(log_dir) or why_other_node(self.files, log_dir, self.config())
-        if why is not None:
-            return DirOffline(str(why))
+                self._check(log_dir, is_ours=True)
+            except DirOffline:  # what was under way has failed, and what is mended may be another copy
+                self._unrecovered[log_dir] = set()
+                raise
+            except LockHeld:  # the directory is another one: a disk was exchanged
+                self._release(log_dir)
+            else:
+                return
+        self._check(log_dir, is_ours=False)
         lock = LogDirLock(log_dir, names.CLEANERD_LOCK)
         try:
             lock.__enter__()
         except LockHeld as error:
-            return LockHeld(f"another cleanerd works in {log_dir} (process {error.pid})", error.pid)
-        except DirOffline as error:
-            return error
+            raise LockHeld(f"another cleanerd works in {log_dir} (process {error.pid})", error.pid) from error
         try:
             self.holds.take_over(log_dir, lock)
-        except DirOffline as error:
+        except DirOffline:
             lock.__exit__(None, None, None)
-            return error
+            raise
         self._locks[log_dir] = lock
         self._unrecovered[log_dir] = set()
-        return None
 
-    def _damaged(self, log_dir: str) -> DirOffline | None:
-        """Why nothing may be changed in a directory that can be reached."""
-        found = guarded(functools.partial(self.onlooker.look, log_dir, thorough=True), log_dir)
-        why = str(found) if isinstance(found, CleanerdError) else found.damage
-        if why is None:
-            return None
-        if log_dir in self._locks:
-            self._unrecovered[log_dir] = set()  # a mended directory may be another copy
-        return DirOffline(why)
+    def _check(self, log_dir: str, *, is_ours: bool) -> None:
+        """Raise DirOffline if nothing may be done there, or it cannot be looked at. `is_ours`: it has been taken before."""
+        try:
+            why = self.onlooker.look(log_dir, thorough=True).damage
+            if not is_ours:
+                why = why_no_log_dir(self.files, log_dir) or why
+                why = why or why_other_node(self.files, log_dir, self.config())
+        except (CleanerdError, OSError) as error:
+            why = str(ours(error, log_dir))
+        if why is not None:
+            raise DirOffline(why)
 
     def _release(self, log_dir: str) -> None:
         self._locks.pop(log_dir).__exit__(None, None, None)
@@ -301,8 +308,8 @@ class Ownership:
             self.metrics.recovered(log_dir, action)
         self.recovering()
         directory = os.path.join(log_dir, one.name)
-        if one.reason is not None:
-            self.events.record("recovery", "failed", f"{directory}: {one.reason}")
+        if one.error is not None:
+            self.events.record("recovery", "failed", f"{directory}: {one.error}")
         try:
             self.deletions.adopt(directory)
         except (CleanerdError, OSError) as error:

@@ -20,6 +20,7 @@ import structlog
 
 from cleanerd.cleaning.delete_records import DeletionForbidden, delete_records
 from cleanerd.cleaning.knowledge import Knowledge
+from cleanerd.cleaning.outcomes import Failed
 from cleanerd.cleaning.retain import Preview, Retained, preview, retain_log
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import TopicConfig
@@ -34,7 +35,15 @@ from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.daemon.work.states import NotTaken, PartitionStates, Taken
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.errors import CleanerdError, DirOffline, LockHeld, LogUncleanable, SourceChanged, attempt
+from cleanerd.errors import (
+    CleanerdError,
+    DirOffline,
+    LockHeld,
+    LogUncleanable,
+    SourceChanged,
+    each_log,
+    raising_ours,
+)
 from cleanerd.format.names import DirKind, parse_partition_dir
 from cleanerd.policy.retention import Keeper
 from cleanerd.storage.delete import deleted_files
@@ -52,8 +61,8 @@ _BROKERS = (Owner.LIVE_BROKER, Owner.BROKER_COMING)
 _log = structlog.get_logger("cleanerd")
 
 
-Passed = Retained | CleanerdError | None
-"""The result of a pass over one log: deleted segments, or the error."""
+Passed = Retained | Failed | None
+"""The result of a pass over one log: deleted segments, or why it failed."""
 
 
 def whose_turn(
@@ -120,7 +129,7 @@ class RetentionPasses:
         try:
             outcomes |= self._pass(paused, configuration)
             for log in paused:
-                if log in outcomes and not isinstance(outcomes[log], CleanerdError):
+                if log in outcomes and not isinstance(outcomes[log], Failed):
                     self._pass_future(log, configuration)
         finally:
             self.states.resume_all(paused)
@@ -144,22 +153,23 @@ class RetentionPasses:
         try:
             configuration, tp = self.configuration(), log.topic_partition
             config = configuration.topic(tp.topic)
-
-            def step() -> Retained:
-                try:
-                    log_dir = self.ownership.at(log.log_dir)
-                except DirOffline as error:  # it is damaged
-                    raise NotTaken(str(error)) from error
-                foreign = Knowledge(log_dir, configuration).why_untouched(tp, has_begun=True)
-                if foreign is not None:
-                    raise NotTaken(f"{log}: {foreign}")
-                return delete_records(log_dir, tp, offset, config, dispose=partial(self._dispose, config))
-
-            deleted = attempt(step, log.directory)
-            if isinstance(deleted, CleanerdError):
-                if not isinstance(deleted, NotTaken | DeletionForbidden | LockHeld):
-                    self._dispose_left(config, log.directory)
-                raise deleted
+            try:
+                log_dir = self.ownership.at(log.log_dir)
+            except DirOffline as error:  # it is damaged
+                raise NotTaken(str(error)) from error
+            foreign = Knowledge(log_dir, configuration).why_untouched(tp, has_begun=True)
+            if foreign is not None:
+                raise NotTaken(f"{log}: {foreign}")
+            try:
+                with raising_ours(log.directory):
+                    deleted = delete_records(
+                        log_dir, tp, offset, config, dispose=partial(self._dispose, config)
+                    )
+            except (DeletionForbidden, LockHeld):
+                raise
+            except CleanerdError:
+                self._dispose_left(config, log.directory)
+                raise
             if deleted.segments:
                 self._record(log, deleted)
             return deleted
@@ -170,8 +180,7 @@ class RetentionPasses:
         """Plan a pass over a log, or the pass of its live broker, without carrying it out. Raises CleanerdError."""
         configuration, topic, now_ms = self.configuration(), log.topic_partition.topic, self.clock.now_ms()
         known, is_live = configuration.topic(topic), self.ownership.owner(log.log_dir) is Owner.LIVE_BROKER
-
-        def look() -> Preview:
+        with raising_ours(log.directory):
             log_dir, checkpoints = self._read(log.log_dir)
             knowledge = Knowledge(log_dir, configuration)
             config = known if is_live else knowledge.limits(topic)
@@ -180,13 +189,8 @@ class RetentionPasses:
                 raise LogUncleanable(f"{log.directory}: no segment")
             found = preview(self.files, snapshot, config, now_ms)
             is_by_limits = found.kept is not None and found.kept.keeper is Keeper.LIMITS
-            return (
-                replace(found, cause=knowledge.why_kept(topic)) if config != known and is_by_limits else found
-            )
-
-        found = attempt(look, log.directory)
-        if isinstance(found, CleanerdError):
-            raise found
+            if config != known and is_by_limits:
+                found = replace(found, cause=knowledge.why_kept(topic))
         return found
 
     def reset_checkpoints(self, logs: Sequence[LogId]) -> None:
@@ -203,15 +207,13 @@ class RetentionPasses:
             self.states.done_deleting(taken)
 
     def _reset_checkpoint(self, log: Taken, configuration: Configuration) -> None:
-        def reset() -> int | None:
+        with each_log(log.directory):  # the next round tries again, and a cleaning names the error
             log_dir, checkpoints = self._read(log.log_dir)
             if Knowledge(log_dir, configuration).why_untouched(log.topic_partition) is not None:
-                return None
-            return log_dir.reset_checkpoint(log.topic_partition, checkpoints)
-
-        start = attempt(reset, log.directory)
-        if isinstance(start, int):  # else the next round tries again, and a cleaning names the error
-            _log.warning("checkpoint_reset", **log.fields(), offset=start)
+                return
+            start = log_dir.reset_checkpoint(log.topic_partition, checkpoints)
+            if start is not None:
+                _log.warning("checkpoint_reset", **log.fields(), offset=start)
 
     def _pass(self, logs: Sequence[Taken], configuration: Configuration) -> dict[LogId, Passed]:
         outcomes: dict[LogId, Passed] = {}
@@ -219,15 +221,23 @@ class RetentionPasses:
         for log in logs:
             by_dir.setdefault(log.log_dir, []).append(log)
         for log_dir, members in by_dir.items():
-            found = attempt(partial(self._read, log_dir), log_dir)
-            if isinstance(found, CleanerdError):
-                _log.warning("retention_skipped", log_dir=log_dir, reason=str(found))
-                continue
-            for log in members:
-                outcome = self._one(log, configuration, *found)
-                if isinstance(outcome, LockHeld):  # the other logs are their broker's, too
-                    break
-                outcomes[log] = outcome
+            with each_log(log_dir) as directory:
+                outcomes |= self._pass_dir(members, configuration, *self._read(log_dir))
+            if directory.error is not None:
+                _log.warning("retention_skipped", log_dir=log_dir, reason=str(directory.error))
+        return outcomes
+
+    def _pass_dir(
+        self, logs: Sequence[Taken], configuration: Configuration, log_dir: LogDir, checkpoints: Checkpoints
+    ) -> dict[LogId, Passed]:
+        outcomes: dict[LogId, Passed] = {}
+        for log in logs:
+            with each_log(log.directory) as one:
+                outcomes[log] = self._one(log, configuration, log_dir, checkpoints)
+            if isinstance(one.error, LockHeld):  # the other logs are their broker's, too
+                break
+            if one.error is not None:
+                outcomes[log] = Failed(str(one.error), type(one.error).__name__)
         return outcomes
 
     def _read(self, path: str) -> tuple[LogDir, Checkpoints]:
@@ -237,12 +247,12 @@ class RetentionPasses:
 
     def _one(
         self, log: Taken, configuration: Configuration, log_dir: LogDir, checkpoints: Checkpoints
-    ) -> Passed:
-        knowledge = Knowledge(log_dir, configuration)
-        foreign = attempt(partial(knowledge.why_untouched, log.topic_partition), log.directory)
+    ) -> Retained | None:
+        foreign = Knowledge(log_dir, configuration).why_untouched(log.topic_partition)
         if foreign is not None:
-            return foreign if isinstance(foreign, CleanerdError) else LogUncleanable(foreign)
-        attempt(partial(end_left_truncation, PartitionDir(self.files, log.directory)), log.directory)
+            raise LogUncleanable(foreign)
+        with each_log(log.directory):
+            end_left_truncation(PartitionDir(self.files, log.directory))
         return self._retain(log, log.directory, configuration, log_dir, checkpoints)
 
     def _pass_future(self, log: Taken, configuration: Configuration) -> None:
@@ -250,8 +260,7 @@ class RetentionPasses:
         target, tp = self.inventory.moving_to(log), log.topic_partition
         if target is None or self.ownership.owner(target) in _BROKERS:
             return
-
-        def retain() -> None:
+        with each_log(target):
             log_dir, checkpoints = self._read(target)
             for name in self.files.list_names(target):
                 if parse_partition_dir(name) != (tp, DirKind.FUTURE):
@@ -260,8 +269,6 @@ class RetentionPasses:
                 if why_not_of_cluster(future, tp.topic, configuration.metadata) is None:
                     self._retain(LogId(target, tp), future.path, configuration, log_dir, checkpoints)
 
-        attempt(retain, target)
-
     def _retain(
         self,
         log: LogId,
@@ -269,19 +276,23 @@ class RetentionPasses:
         configuration: Configuration,
         log_dir: LogDir,
         checkpoints: Checkpoints,
-    ) -> Passed:
+    ) -> Retained | None:
         config = Knowledge(log_dir, configuration).limits(log.topic_partition.topic)
-        done = retain_log(
-            log_dir, log.topic_partition, checkpoints, config,
-            dry_run=False, dispose=partial(self._dispose, config), directory=directory,
-        )  # fmt: skip
-        if done is None or isinstance(done, LockHeld):
-            return done
-        if isinstance(done, CleanerdError):
+        try:
+            with raising_ours(directory):
+                done = retain_log(
+                    log_dir, log.topic_partition, checkpoints, config,
+                    dry_run=False, dispose=partial(self._dispose, config), directory=directory,
+                )  # fmt: skip
+        except LockHeld:
+            raise
+        except CleanerdError as error:
             self._dispose_left(config, directory)
-            if not isinstance(done, SourceChanged):
-                self._record(log, None, str(done))
-            return done
+            if not isinstance(error, SourceChanged):
+                self._record(log, None, str(error))
+            raise
+        if done is None:
+            return None
         self._record(log, done[1])
         return done[1]
 
@@ -304,4 +315,5 @@ class RetentionPasses:
 
     def _dispose_left(self, config: TopicConfig, directory: str) -> None:
         """Queue files that were renamed before a failure; files that wait already keep their time."""
-        attempt(lambda: self._dispose(config, deleted_files(PartitionDir(self.files, directory))), directory)
+        with each_log(directory):
+            self._dispose(config, deleted_files(PartitionDir(self.files, directory)))

@@ -9,7 +9,6 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -21,7 +20,7 @@ from cleanerd.daemon.configuration.answers import ask_brokers
 from cleanerd.daemon.store import ANSWER, ANSWERED, Store
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.errors import DirOffline, attempt
+from cleanerd.errors import DirOffline, each_log
 from cleanerd.format.uuid_text import parse_uuid, render_uuid
 from cleanerd.storage.checkpoints import last_written_ms
 from cleanerd.storage.lock import other_holder
@@ -154,8 +153,8 @@ class ClusterChanges:
     def _may_have_come(self, *, quickly: bool) -> bool:
         current, answers = self._configuration(), self._answers
         if not current.has_metadata_log:
-            ask = partial(answers.ask, self._brokers, quickly=quickly)
-            attempt(ask, ", ".join(answers.log_dirs))
+            with each_log(", ".join(answers.log_dirs)):
+                answers.ask(self._brokers, quickly=quickly)
             if answers.held != current.metadata:
                 return True
         return self._tail.has_changed()

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 from cleanerd.cleaning.one_shot import clean_once
+from cleanerd.cleaning.outcomes import Committed
 from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
 from cleanerd.cli import clean, output
 from cleanerd.cli.main import make_parser
@@ -93,7 +94,7 @@ class Demo:
         self._traffic.go_on()
         _print("\n2. Clean, while a writer goes on and a reader compares every key with what was committed:")
         self._clean()
-        cleaned_to = {result.topic: result.end_offset or 0 for result in self._results}
+        cleaned_to = {result.topic_partition.topic: result.end_offset or 0 for result in self._results}
         self._wait_for_more(cleaned_to)
         _print("\n3. Clean again as if it were a day later, when tombstones are past their delete horizon:")
         self._clean("--now-ms", str(self._clock.now_ms() + _LATER_MS), "--assume", "now")
@@ -131,9 +132,9 @@ class Demo:
         _print(f"   $ cleanerd clean {shlex.join(arguments)}\n")
         clean.run(_parsed(arguments), self._clean_once)
         self._problems += [
-            f"{result.topic}: expected to be committed, found {result.outcome}: {result.reason}"
+            f"{result.topic_partition.topic}: expected to be committed, found {result.outcome.word}: {result.reason}"
             for result in self._results
-            if result.outcome != "committed"
+            if not isinstance(result.outcome, Committed)
         ]
 
     def _wait_for_more(self, cleaned_to: dict[str, int]) -> None:

@@ -6,13 +6,12 @@ resolves a bucket. Where the marker of a transaction lies in a later part, the d
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from cleanerd.errors import CleanerdError, LogUncleanable, SourceChanged, guarded, portable
+from cleanerd.errors import CleanerdError, LogUncleanable, SourceChanged, ours, portable
 from cleanerd.format.head import CONTROL, TRANSACTIONAL
 from cleanerd.kernels.fingerprint import bucket_shift
 from cleanerd.kernels.judge import mark_aborted
@@ -280,9 +279,10 @@ def read_parts(
 ) -> Iterator[tuple[PartSeen | CleanerdError, dict[int, BucketRows]]]:
     """The first step: an answer for each task."""
     for task in tasks:
-        found = portable(guarded(partial(task.run, terms), task.part.ranges[0].path))
-        if isinstance(found, CleanerdError):
-            yield found, {}
+        try:
+            found = task.run(terms)
+        except Exception as error:  # noqa: BLE001 - a defect, or a file that asks for all memory, ends one log
+            yield portable(ours(error, task.part.ranges[0].path)), {}
         else:
             yield found.seen(), found.shipped(put)
 

@@ -1,15 +1,15 @@
 """A log directory without its partitions: names, checkpoints, meta.properties (spec disk A1, A2, A5, A7)."""
 
+import contextlib
 import os
 import stat
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from uuid import UUID
 
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
-from cleanerd.errors import CleanerdError, DirOffline, guarded
+from cleanerd.errors import CleanerdError, DirOffline
 from cleanerd.format import names
 from cleanerd.format.checkpoint import parse_offset_checkpoint
 from cleanerd.format.meta_properties import MetaProperties, parse_meta_properties
@@ -87,9 +87,10 @@ def list_log_dir(log_dir: str) -> LogDir:
     except OSError as error:
         found.add("unreadable", log_dir, -1, "a readable directory", error.strerror)
         return found
-    instead = guarded(partial(found_instead, RealFiles(), log_dir), log_dir)
-    if isinstance(instead, str):
-        found.add("no_log_dir", log_dir, -1, A_LOG_DIR, instead)
+    with contextlib.suppress(CleanerdError, OSError):
+        instead = found_instead(RealFiles(), log_dir)
+        if instead is not None:
+            found.add("no_log_dir", log_dir, -1, A_LOG_DIR, instead)
     for name in listed:
         _sort(found, name)
     _check_entries(found)
@@ -158,9 +159,8 @@ def _second_copies(found_dirs: Sequence[LogDir]) -> dict[str, str]:
         directories = dict(found.partitions)
         up_to_here = tuple(one.path for one in found_dirs[: number + 1])
         log_dir = LogDirOnDisk(CarefulFiles(), found.path, SystemClock(), found.facts.is_kafka, up_to_here)
-        twice = guarded(partial(log_dir.copies, directories.keys()), found.path)
-        if not isinstance(twice, CleanerdError):
-            second |= {directories[tp]: other for tp, other in twice.items()}
+        with contextlib.suppress(CleanerdError, OSError):
+            second |= {directories[tp]: other for tp, other in log_dir.copies(directories.keys()).items()}
     return second
 
 

@@ -64,7 +64,7 @@ def channel() -> Iterator[Channel]:
 def examine(engine: Engine, log_dir: Path) -> str:
     tp = TopicPartition("one", 0)
     call = ExamineCall(str(log_dir), (tp,), CONFIGURATION.broker, {"one": CONFIGURATION.topic("one")})
-    return engine.examine(call).outcome
+    return engine.examine(call).outcome.word
 
 
 def clean(
@@ -79,7 +79,7 @@ def clean(
     host = host or CallHost()
     host.is_aborted = lambda: aborted
     (result,) = engine.clean(call, host)
-    return result.outcome
+    return result.outcome.word
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -9,8 +9,9 @@ from typing import Any
 from cleanerd.cleaning.choose import Candidate, examine
 from cleanerd.cleaning.commit.committer import Committer
 from cleanerd.cleaning.commit.host import Commit, CommitHost
+from cleanerd.cleaning.outcomes import Basis, Skipped
 from cleanerd.cleaning.plan import CleaningPlan, merge_neighbours, plan_cleaning
-from cleanerd.cleaning.result import Basis, CleanRequest
+from cleanerd.cleaning.result import CleanRequest
 from cleanerd.cleaning.stage import stage_log
 from cleanerd.config.load import Configuration, resolve
 from cleanerd.config.sources import read_sources
@@ -138,7 +139,7 @@ class Cleaning:
         log_dir = LogDir.at(self.files, self.log_dir, FixedNow(self.now_ms))
         found = examine(log_dir, TP, log_dir.checkpoints(), request, pace=unpaced)
         if not isinstance(found, Candidate):
-            assert found.outcome == "skipped", found
+            assert isinstance(found.outcome, Skipped), found
             return False
         discard_staged(PartitionDir(self.files, self.directory))
         self.plan = plan_cleaning(self.files, found, now_ms=self.now_ms, chunk_bytes=300, pace=unpaced)
@@ -188,7 +189,7 @@ def committed(log_dir: LogDir, host: CommitHost | None = None, unchanged: Basis 
 
 def restart_daemon(files: Files, log_dir: str) -> None:
     (recovered,) = LogDir.at(files, log_dir, Standstill()).recover([str(TP)])
-    assert recovered.reason is None
+    assert recovered.error is None
 
 
 def _raise(error: CleanerdError | None) -> None:
