@@ -13,7 +13,6 @@ import io
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from cleanerd.cli import output
 from cleanerd.cli.configuration import log_dirs, no_log_dirs
@@ -26,8 +25,10 @@ from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.tools.insight.log_dir_check import list_log_dir
 from cleanerd.units import size
 
-if TYPE_CHECKING:
-    from cleanerd.tools.spark.inspect import Inspection, Row
+try:
+    from cleanerd.tools.spark.inspect import Inspection, Row, disk_bytes, inspect
+except ImportError as missing:  # the command loads this module by its name, and shows the error
+    raise CleanerdError(f"inspect needs pyarrow: pip install 'cleanerd[spark]' ({missing})") from None
 
 _KEYS_SHOWN = 64
 
@@ -51,10 +52,6 @@ def run(arguments: Namespace) -> int:
 
 
 def _inspect(chosen: dict[str, list[str]], now_ms: int) -> "Inspection":
-    try:
-        from cleanerd.tools.spark.inspect import Inspection, disk_bytes, inspect  # noqa: PLC0415 - needs an extra
-    except ImportError as error:
-        raise CleanerdError(f"inspect needs pyarrow: pip install 'cleanerd[spark]' ({error})") from None
     filled = {log_dir: [path for path in paths if disk_bytes(path)] for log_dir, paths in chosen.items()}
     if not any(filled.values()):
         return Inspection()

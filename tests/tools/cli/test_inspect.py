@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
 
@@ -58,7 +59,8 @@ def test_logs_that_are_not_there(run: Run) -> None:
 
 
 def test_without_the_extra(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("cleanerd.tools.spark")]:
+    loaded = [name for name in sys.modules if re.match(r"cleanerd\.tools\.(spark|cli\.inspect)", name)]
+    for name in loaded:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     ran = run("inspect", f"--log-dir={GOLDEN}", "--topic=plain")
