@@ -217,13 +217,19 @@ def test_without_leases_a_slice_ends_in_time_and_three_times_as_long_is_left_to_
 
 
 @NEEDS_ROOT
-def test_without_leases_a_broker_that_ended_has_a_minute_to_start_again(world: World) -> None:
+@pytest.mark.parametrize("loop", ["scanner", "housekeeper"])
+def test_without_leases_a_broker_that_ended_has_a_minute_to_start_again(world: World, loop: str) -> None:
+    """From when one of the loops has seen that it ended; who asks before that hears that it is coming."""
     lock, ownership = world.a / names.LOCK, world.parts.ownership
+    (keeper,) = (one for one in world.daemon.keepers if one.name == f"cleanerd-{loop}")
+    look = world.scan if loop == "scanner" else keeper.step
     with lock_of_another(lock):
-        ownership.observe([str(world.a)])
+        look()
     with without_leases(lock):
-        assert ownership.is_yielding(str(world.a)), "before anybody has observed it"
-        ownership.observe([str(world.a)])
+        assert ownership.is_yielding(str(world.a))
+        world.clock.advance(100_000)
+        assert ownership.is_yielding(str(world.a)), "nobody has looked"
+        look()
         assert [ownership.is_yielding(str(path)) for path in (world.a, world.b)] == [True, False]
         world.clock.advance(59_000)
         assert ownership.is_yielding(str(world.a))
