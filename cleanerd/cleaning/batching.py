@@ -62,7 +62,7 @@ class Ending(Generic[_T]):
         self._future: Future[_T] | None = None
 
     def begin(self) -> "Future[_T]":
-        """Only the first time."""
+        """Start the end in the pool, once; returns its future."""
         self._future = self._future or self._pool.submit(self._end)
         return self._future
 

@@ -108,7 +108,7 @@ class Held:
         return Cause(kept.keeper.value)
 
     def _active(self, found: CleanableRange, config: TopicConfig, now_ms: int) -> Cause | None:
-        """Only if the log were dirty enough with it, and is not without it."""
+        """The advice to roll, if the log would be dirty enough with the active segment and is not without it."""
         facts, active, least = self.facts, self.facts.active, config.min_cleanable_dirty_ratio
         dirty_bytes = found.cleanable_bytes + active.size_bytes
         if found.dirty_ratio > least or dirty_bytes <= least * (found.clean_bytes + dirty_bytes):
@@ -166,7 +166,7 @@ class Held:
         return Cause(text, f"{remedy}message.timestamp.after.max.ms keeps such records out")
 
     def _newest(self, segment: SegmentFacts, now_ms: int) -> str:
-        """What bears the largest timestamp of a segment (1.10)."""
+        """The batch or file with the largest timestamp of a segment (1.10), in words."""
         at = dated(segment.largest_timestamp_ms, now_ms)
         if not segment.time_index_bytes:
             return f"its time index is empty, and its file was written at {at}"

@@ -58,7 +58,7 @@ class Candidate:
 
     @property
     def basis(self) -> Basis:
-        """What the log must still be when the result is committed."""
+        """The state that the log must still have when the result is committed."""
         end = self.range.first_uncleanable_offset
         epochs = tuple((epoch, start) for epoch, start in self.leader_epochs if start < end)
         snapshot = self.snapshot
@@ -66,7 +66,7 @@ class Candidate:
 
     @property
     def log_dir(self) -> str:
-        """Where it lies."""
+        """The log directory of this candidate."""
         return self.snapshot.log_dir
 
     def result(self, outcome: Outcome) -> LogResult:

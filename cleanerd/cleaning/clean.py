@@ -36,7 +36,7 @@ _STAGING_THREADS = 4
 
 @dataclass(slots=True)
 class _Log:
-    """One log on its way through a cleaning."""
+    """The state of a log during a cleaning."""
 
     plan: CleaningPlan
     indexed: IndexedLog | None = None
@@ -104,8 +104,8 @@ class Cleaner:
     def plan(
         self, candidates: Sequence[Candidate], *, is_owned: bool = False, drops_staged: bool = True
     ) -> CleaningJob:
-        """What to do to candidates, of any log directories. With `drops_staged`, what an earlier
-        cleaning left staged is dropped first.
+        """Plan the cleaning of candidates, of any log directories. With `drops_staged`, results of earlier cleanings are
+        dropped first.
 
         It may wait for its turn. `is_owned`: another process has `.lock` of all of these. Where that is a broker that cannot
         be asked to swap, the results will wait, and cleanerd.staged.min.free.ratio holds: else they take room for a moment.
@@ -170,14 +170,14 @@ class Cleaner:
         self._reservations.release(map(self._directory, candidates))
 
     def count(self, candidates: Sequence[Candidate], *, is_owned: bool = False) -> list[LogResult]:
-        """What `write` would come to; writes nothing. Raises what `write` does."""
+        """The results that `write` would have; writes nothing. Raises the errors of `write`."""
         job = self.plan(candidates, is_owned=is_owned, drops_staged=False)
         job.watch.resume()
         self._run(job, None, None, write=False)
         return job.results + [self._result(log, Planned(_partial(log)), job.watch) for log in job.logs]
 
     def _directory(self, candidate: Candidate) -> str:
-        """Where its new files go."""
+        """The directory for the new files of a candidate."""
         return self._request.spare or candidate.snapshot.directory
 
     def _plan_one(self, candidate: Candidate, *, is_owned: bool, drops_staged: bool) -> CleaningPlan:
@@ -227,7 +227,7 @@ class Cleaner:
 
     @contextlib.contextmanager
     def _own_reporter(self, logs: list[_Log]) -> Iterator[Reporter]:
-        """To the progress of this object; whoever reports keeps to the limits of the configuration."""
+        """A reporter to the progress of this object; tasks that report are throttled."""
         names = [(log.candidate.snapshot.topic_partition, log.candidate.log_dir) for log in logs]
         throttle = self._throttle
 
@@ -297,7 +297,7 @@ class Cleaner:
             steps.report_rewritten(self._progress, log.plan, rewritten)
 
     def _works(self, logs: list[_Log]) -> tuple[list[LogWork], list[tuple[int, int]]]:
-        """What the pipeline is to do, and the keys of the fingerprints that it does it with."""
+        """The work for the pipeline, and a fingerprint key for each log."""
         return [log.plan.work for log in logs], [(randbits(64), randbits(64)) for _ in logs]
 
     def _check_space(self, logs: list[_Log], pipeline: Pipeline, before: Ending[Any] | None) -> None:

@@ -50,7 +50,7 @@ _WAITED = "staged by an earlier cleaning"
 
 @dataclass(slots=True)
 class Run:
-    """What one call of `clean_once` carries from directory to directory of one node.
+    """The state that a call of `clean_once` shares between the directories of a node.
 
     `results`, the newest of each log, are those of all nodes.
     """
@@ -75,7 +75,7 @@ class Run:
 
 
 class Directory(CommitHost):
-    """One log directory on its way through a run. `found`: the partitions that the run is about."""
+    """The work of a run on one log directory. `found`: the partitions of the run."""
 
     def __init__(self, run: Run, log_dir: LogDir, found: list[TopicPartition]) -> None:
         self._run = run
@@ -102,7 +102,7 @@ class Directory(CommitHost):
         self._found = []
 
     def _by_the_daemon(self) -> str:
-        """What asks the cleanerd that works here for the same; its verb takes one topic, one log or a glob."""
+        """Commands that ask the daemon of this directory for the same; its verb takes one topic, one log or a glob."""
         request, options = self._request, ""
         options += " --force" * request.force + " --roll" * request.roll
         named = sorted(map(str, self._found)) if request.partitions else sorted(request.topics or ["'*'"])
@@ -252,7 +252,7 @@ class Directory(CommitHost):
         return self.committer.settle(one_by_one(self._cleaner.stage, [answer], job_failed))[0]
 
     def failed_if_full(self, candidates: Sequence[Candidate]) -> list[LogResult]:
-        """Their results if nothing more may be staged beside a live broker, none if something may."""
+        """Failed results for all candidates if nothing more may be staged beside a live broker, else none."""
         with each_log(self.path) as directory:
             owner = self._log_dir.owner
             if not owner.has_lock:
@@ -270,7 +270,7 @@ class Directory(CommitHost):
         return [one.result(of_error(directory.error)) for one in candidates]
 
     def _candidates(self, waiting: Mapping[TopicPartition, Sequence[StagedGroup]]) -> list[Candidate]:
-        """What to clean; all else is added. `waiting`: staged groups that count as committed."""
+        """The logs to clean; results of the others are added. `waiting`: staged groups that count as committed."""
         candidates = []
         for answer in self._examined(self._found, self._request, waiting):
             if isinstance(answer, Candidate):
@@ -312,7 +312,7 @@ class Directory(CommitHost):
         self.retain()
 
     def _foresee_commits(self) -> dict[TopicPartition, Sequence[StagedGroup]]:
-        """What `_commit_waiting` would commit; what no longer fits would be dropped."""
+        """The groups that `_commit_waiting` would commit; results that no longer fit would be dropped."""
         waiting = {}
         checks = Checks(self._log_dir, self, self._found)
         for tp in self._found:
@@ -374,7 +374,7 @@ class Directory(CommitHost):
         self._run.add(self._as_seen(result))
 
     def _as_seen(self, result: LogResult) -> LogResult:
-        """What a live broker changed meanwhile is no failure of ours."""
+        """The result, without a failure if a live broker has only changed the log meanwhile."""
         return result.beside_broker() if self._owner() is Owner.LIVE_BROKER else result
 
     def _owner(self) -> Owner | None:
@@ -390,7 +390,7 @@ def jobs_of(candidates: list[Candidate]) -> Iterator[list[Candidate]]:
 
 
 def job_failed(candidate: Candidate, error: JobFailed) -> LogResult:
-    """Of the only log of a job."""
+    """The result of the only log of a job that failed."""
     return candidate.result(of_error(error))
 
 

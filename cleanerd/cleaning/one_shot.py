@@ -85,7 +85,7 @@ def clean_once(
 
 
 def _directories(run: Run, files: Files, clock: Clock) -> Iterator[Directory]:
-    """Those of a node; one that cannot be looked at has failed."""
+    """The directories of a node; one that cannot be opened becomes a failed result."""
     request = run.request
     # Also those that are configured but not asked for: they may belong to the same broker.
     log_dirs = tuple(dict.fromkeys((*request.log_dirs, *request.config.log_dirs)))
@@ -119,7 +119,7 @@ class _Jobs:
         self._directories = {directory.path: directory for directory in directories}
 
     def clean(self) -> None:
-        """All of it."""
+        """Do all work of the node."""
         with contextlib.ExitStack() as stack:
             candidates = [
                 candidate
@@ -155,7 +155,7 @@ class _Jobs:
             self._take(self._end(written))
 
     def _plan(self, candidates: list[Candidate]) -> CleaningJob | None:
-        """Ahead of time; not beside a broker, where a result that waits may be all that will ever be staged."""
+        """Plan the next job early; not beside a broker, where a waiting result may be all that can be staged."""
         is_owned = any(directory.is_owned() for directory, _ in self._by_directory(candidates))
         return None if is_owned else self._cleaner.plan(candidates)
 
@@ -165,11 +165,11 @@ class _Jobs:
         planned: "Future[CleaningJob | None]",
         ending: Ending[list[LogResult]],
     ) -> list[CleaningJob]:
-        ahead, free, owned = planned.result(), list[Candidate](), list[Candidate]()
+        common_plan, free, owned = planned.result(), list[Candidate](), list[Candidate]()
         for directory, mine in self._by_directory(candidates):
             (owned if directory.is_owned() else free).extend(mine)
         if not owned:
-            return self._write_some(candidates, ending, ahead, is_owned=False)
+            return self._write_some(candidates, ending, common_plan, is_owned=False)
         written = self._write_some(free, ending, None, is_owned=False)
         ending.wait()  # what others have staged counts against a limit
         left = list[Candidate]()
@@ -183,22 +183,22 @@ class _Jobs:
         self,
         candidates: Sequence[Candidate],
         ending: Ending[list[LogResult]],
-        ahead: CleaningJob | None,
+        common_plan: CleaningJob | None,
         *,
         is_owned: bool,
     ) -> list[CleaningJob]:
-        """`ahead`: what was planned of all of them together."""
+        """Write candidates as one job; `common_plan` is the plan for exactly these, None to make one."""
 
         def write(some: Sequence[Candidate]) -> list[CleaningJob]:
             if not some:
                 return []
-            job = ahead if some is candidates else None
+            job = common_plan if some is candidates else None
             return [self._cleaner.write(job or self._cleaner.plan(some, is_owned=is_owned), before=ending)]
 
         return one_by_one(write, candidates, lambda one, error: self._ended([job_failed(one, error)]))
 
     def _ended(self, results: list[LogResult]) -> CleaningJob:
-        """Nothing is written of these logs."""
+        """A finished job for logs of which nothing was written."""
         return CleaningJob([], is_owned=False, watch=Stopwatch(self._clock), logs=[], results=results)
 
     def _end(self, written: list[CleaningJob]) -> list[LogResult]:

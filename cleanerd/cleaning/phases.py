@@ -47,7 +47,7 @@ class Stopwatch:
         self._paused_s = self._clock.monotonic_s()
 
     def resume(self) -> None:
-        """Its turn has come; without a pause before, nothing changes."""
+        """Start the clock again; without a pause before, nothing changes."""
         if self._paused_s is not None:
             self._began_s += self._clock.monotonic_s() - self._paused_s
             self._paused_s = None

@@ -381,7 +381,7 @@ class Rescue:
         """Whether the result is still wanted, as `Committer` asks before each commit. Raises CleanerdError."""
         configuration, around = (
             ConfiguredNow(request, self._files).now(),
-            log_dir.around([tp], is_live=False),
+            log_dir.commit_facts([tp], is_live=False),
         )
         alone = left_alone(log_dir, [tp], configuration, request.topics, request.assumed, has_begun=True)
         if tp in alone or tp in around.elsewhere:

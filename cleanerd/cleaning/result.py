@@ -177,23 +177,23 @@ class LogResult:
 
 
 def no_holds(_log_dir: str) -> Callable[[TopicPartition], str | None]:
-    """Of a host that looks after holds itself."""
+    """A `holds_of` without holds, for hosts that check holds themselves."""
     return lambda _: None
 
 
 def may_all_go(_log_dir: LogDir, _tp: TopicPartition) -> Stay | None:
-    """Of tombstones and markers that have expired: for those who clean what is theirs alone."""
+    """A `why_tombstones_stay` that keeps nothing, for logs without other readers."""
     return None
 
 
 def unknown_replicas(_log_dir: LogDir, _tp: TopicPartition) -> bool:
-    """Of a log of which nobody says that it has no other replica."""
+    """An `is_only_replica` that is always False: other replicas may exist."""
     return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanRequest:
-    """What to clean, and by which rules. None for `topics`, `partitions` or `logs`: all of them.
+    """The logs to clean, and the rules. None for `topics`, `partitions` or `logs` selects all.
 
     `configuration`: what to ask which logs are left alone (`cleaning.foreign`); None where the host has asked.
     `assumed`: the word of the operator. `holds_of`: of a log directory, why one of its logs is held, None for one that

@@ -78,7 +78,7 @@ _EVER_MS = -1  # older than any limit
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """What retention took from a log, or would take; `rolled`: only a new empty segment is left."""
+    """The segments that retention took from a log, or would take; `rolled`: only a new empty segment is left."""
 
     segments: int
     bytes: int
@@ -93,7 +93,7 @@ class Retained:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a pass would do to a log now: segments and bytes that go, for each breach; the oldest segment that stays."""
+    """The effect of a pass on a log now: segments and bytes that go, for each breach; the oldest segment that stays."""
 
     config: TopicConfig  # by which
     goes: Mapping[Breach, tuple[int, int]]

@@ -30,7 +30,7 @@ class ConfiguredNow:
         self._is_read = False  # what could not be read is read again, news or not
 
     def now(self) -> Configuration | None:
-        """With the changes since the last call; None where the host has asked. Raises CleanerdError if not known."""
+        """The configuration with the changes since the last call; None if the host asks. Raises CleanerdError if unknown."""
         if self._tail is not None and (self._tail.has_changed() or not self._is_read):
             self._is_read = False
             with raising_ours(self._request.config.metadata_log_dir):

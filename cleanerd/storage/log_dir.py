@@ -83,9 +83,9 @@ class Recovered:
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
-    """What a log directory shows about logs that are to be committed: why some must be left alone (`LogDir.elsewhere`),
-    and the high watermarks that a broker left. One that lives compares with its own: there are none then.
+class CommitFacts:
+    """Facts about logs for their commit: why some must be left alone (`LogDir.elsewhere`), and the high watermarks that a
+    stopped broker has left. A live broker compares with its own, so there are none then.
     """
 
     elsewhere: Mapping[TopicPartition, str]
@@ -248,11 +248,11 @@ class LogDir:
                 found.setdefault(tp, f"its broker moves it to {other.path}")
         return found
 
-    def around(self, partitions: Collection[TopicPartition], *, is_live: bool) -> Around:
-        """What matters to a commit of these partitions, which lie here; `is_live`: by a live broker. Raises CorruptFile."""
+    def commit_facts(self, partitions: Collection[TopicPartition], *, is_live: bool) -> CommitFacts:
+        """Facts for a commit of these partitions; `is_live`: a live broker commits them. Raises CorruptFile."""
         path = os.path.join(self.path, names.REPLICATION_CHECKPOINT)
         is_left = self.is_kafka and not is_live
-        return Around(self.elsewhere(partitions), read_offsets(self.files, path) if is_left else {})
+        return CommitFacts(self.elsewhere(partitions), read_offsets(self.files, path) if is_left else {})
 
     def copies(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, str]:
         """Partitions, of those given, that also lie in another directory of the same broker, with that directory.

@@ -311,7 +311,7 @@ def test_a_slice_holds_what_ends_in_time() -> None:
     for _ in range(20):
         batch = size.next_slice(rest)
         sizes.append(len(batch))
-        size.took(batch, 0.004 * len(batch))
+        size.adapt(batch, 0.004 * len(batch))
     assert sizes[0] == 1
     assert max(sizes) * 0.004 <= 2 * HOLD_S
     assert sum(sizes) / len(sizes) * 0.004 > HOLD_S / 3
@@ -321,7 +321,7 @@ def test_where_syncs_take_the_time_logs_share_them() -> None:
     size, rest = SliceSize(), logs(*[1.0] * 100)
     for _ in range(10):
         batch = size.next_slice(rest)
-        size.took(batch, 0.3 + 0.001 * len(batch))
+        size.adapt(batch, 0.3 + 0.001 * len(batch))
     assert len(batch) > 50
 
 

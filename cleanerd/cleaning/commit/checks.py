@@ -12,7 +12,7 @@ from cleanerd.policy.commit_plan import epochs_contradiction
 from cleanerd.storage.checkpoints import read_leader_epochs
 from cleanerd.storage.commit import revalidate
 from cleanerd.storage.generation import check_generation
-from cleanerd.storage.log_dir import Around, LogDir
+from cleanerd.storage.log_dir import CommitFacts, LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import StagedGroup, live_logs, read_manifests
 from cleanerd.storage.topic_id import topic_stamp
@@ -46,7 +46,7 @@ class Checks:
         self._log_dir, self._host, self._logs, self._is_live = log_dir, host, logs, is_live
 
     def ready(self, commit: Commit) -> Ready | None:
-        """What can be committed now; None where nothing is staged.
+        """The groups that can be committed now; None if nothing is staged.
 
         Raises SourceChanged, CorruptFile: the result is worth nothing any more; what the host's `check` raises; OSError.
         """
@@ -137,9 +137,9 @@ class Checks:
         """What is above the high watermark may be cut off, after what it superseded has gone. The one that the cleaning was
         planned with may have been that of a topic that was deleted and created again, or of before a truncation.
         """
-        if tp in self._around.elsewhere:
-            raise PolicyChanged(f"{partition.path}: {self._around.elsewhere[tp]}")
-        high_watermark = self._around.high_watermarks.get(tp)
+        if tp in self._facts.elsewhere:
+            raise PolicyChanged(f"{partition.path}: {self._facts.elsewhere[tp]}")
+        high_watermark = self._facts.high_watermarks.get(tp)
         if high_watermark is not None and high_watermark < round_end:
             raise SourceChanged(
                 f"{partition.path}: cleaned up to {round_end}, but the high watermark is {high_watermark}"
@@ -147,9 +147,9 @@ class Checks:
         self._host.check(tp, round_end)
 
     @cached_property
-    def _around(self) -> Around:
+    def _facts(self) -> CommitFacts:
         """Read once for all logs; what keeps it from being read is what is wrong with each of them."""
-        return self._log_dir.around(self._logs, is_live=self._is_live)
+        return self._log_dir.commit_facts(self._logs, is_live=self._is_live)
 
 
 def _basis(group: StagedGroup) -> Basis:

@@ -66,7 +66,7 @@ class Committer:
                 return answers | dict.fromkeys((one.topic_partition for one in rest), error)
             finally:
                 self._host.end(turn)
-            self._size.took(batch, turn.seconds)
+            self._size.adapt(batch, turn.seconds)
             unfinished = [one for one in batch if isinstance(turn.done.get(one.topic_partition), TimeUp)]
             answers |= turn.done
             rest = unfinished + rest[len(batch) :]
@@ -95,7 +95,7 @@ class Committer:
         return Turn(logs, done, seconds, is_wanted, self._recovered(done)), pause_s
 
     def _recovered(self, done: dict[TopicPartition, Done]) -> dict[TopicPartition, Recovered]:
-        """What went wrong in the middle of its commit is finished or taken back."""
+        """Recover logs whose commit failed in the middle: finish the commit, or take it back."""
         return {
             tp: self._log_dir.recover_log(tp)
             for tp, error in done.items()
@@ -103,7 +103,7 @@ class Committer:
         }
 
     def settle(self, results: Sequence[LogResult]) -> list[LogResult]:
-        """What became of logs of the directory that are staged or unchanged; other results are passed through. Never raises.
+        """Commit logs of the directory that are staged or unchanged; other results are passed through. Never raises.
 
         While another process holds `.lock`, a result waits. After a failure nothing is left of it: the log is what it was,
         or, past the commit point of a group, has that group. Each log reports its share of the seconds.

@@ -17,7 +17,7 @@ _BYTES_PER_UNIT = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One log to commit: all groups that wait in its directory.
+    """A log to commit: all groups that wait in its directory.
 
     `unchanged`: nothing had to go in the range that was cleaned on this basis, and only the first dirty offset moves.
     `gain_bytes`: what the commit frees; `weight`: what its time follows.
@@ -30,7 +30,7 @@ class Commit:
 
     @classmethod
     def of(cls, tp: TopicPartition, *, freed_bytes: int, segments: int, replaced_bytes: int) -> "Commit":
-        """By what is known of the groups: a broker's start leaves no time to read manifests."""
+        """A commit from known sizes, because a broker's start leaves no time to read manifests."""
         return cls(tp, freed_bytes, max(segments + replaced_bytes / _BYTES_PER_UNIT, 1.0))
 
 
@@ -72,7 +72,7 @@ class Turn:
 
 
 class CommitHost:
-    """For whom something is committed: answers questions and takes reports on the way. This one objects to nothing."""
+    """The caller's side of a commit: answers questions and takes reports. This base class objects to nothing."""
 
     def goes_on(self) -> bool:
         """Whether the next slice may begin."""

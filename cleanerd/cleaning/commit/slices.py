@@ -28,7 +28,7 @@ class SliceSize:
         self._price_s = math.inf
 
     def next_slice(self, rest: Sequence[Commit]) -> Sequence[Commit]:
-        """As many of the first of `rest` as are expected to end in time; one that takes longer is alone."""
+        """The longest prefix of `rest` that is expected to end in time, or a single commit that takes longer."""
         weight, count = 0.0, 0
         for one in rest[:_LOGS_MAX]:
             weight += one.weight
@@ -37,8 +37,8 @@ class SliceSize:
             count += 1
         return rest[:count]
 
-    def took(self, logs: Sequence[Commit], seconds: float) -> None:
-        """A slice with these logs took so long: double the next one, or halve it."""
+    def adapt(self, logs: Sequence[Commit], seconds: float) -> None:
+        """Double or halve the next slice, after one with these logs took `seconds`."""
         weight = sum(one.weight for one in logs)
         if len(logs) == 1:
             self._price_s = min(self._price_s, seconds)
