@@ -4,20 +4,24 @@ A round takes some seeds. A broker with two log directories writes a topic for e
 phases with a cleaning between; eight more logs are of magic 0 and 1. Then come three passes, each half a day or a day
 after the one before, so that tombstones, markers and expired producers are met before and after their horizon. Each pass is
 made three times, over the same bytes, once by swaps in a running broker, and everything is compared (`agreement`), the
-records with the model, too. In the end the broker goes on with what cleanerd made of the first pass: `cleanerd verify` finds
-nothing wrong with it, the broker starts without a word, its consumers and tools look at everything, its producers write, it
-is restarted, and its own cleaner cleans on top.
+records with the model, too; and no digest changes, whoever cleans. In the end the broker goes on with what cleanerd made of
+the first pass: `cleanerd verify` finds nothing wrong with it, the broker starts without a word, its consumers and tools look
+at everything, its producers write, it is restarted, and its own cleaner cleans on top.
 """
 
 import argparse
+import os
 import shutil
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cleanerd.env.clock import SystemClock
+from cleanerd.format.names import TopicPartition
+from cleanerd.tools.insight.digest import LogDigest, Question, digest_logs
 from cleanerd.tools.insight.verify import verify
 from tests.broker.agreement import (
     check_with_broker,
@@ -59,12 +63,28 @@ def differences(root: Path, seeds: range) -> list[str]:
         different += [
             f"{text}, by swaps" for text in disagreements(made, [*plans, *old], swapped, by_swaps=True)
         ]
+        different += digest_differences([made.before, made.after, ours, swapped])
         found += [f"{text} (pass {number})" for text in different]
     ours = root / "ours-1"
     sound = verify([str(log_dir) for log_dir in log_dirs_in(ours)], topics={plan.topic for plan in plans})
     found += [f"verify: {finding}" for finding in sound.findings]
     check_with_broker(root / "reading-swapped", root / "swapped-1", dumps(passes[0].before, plans))
     return found + list(_goes_on(root, passes[0].before, ours, plans[:half]))
+
+
+def digest_differences(places: Sequence[Path]) -> Iterator[str]:
+    """Copies of the same logs, whose digests differ, or that have none."""
+    logs = [
+        str(log) for place in places for log_dir in log_dirs_in(place) for log in sorted(log_dir.glob("*-0"))
+    ]
+    found = digest_logs([log for log in logs if not os.path.basename(log).startswith("__")], Question())
+    yield from (f"{directory} {reason}" for directory, reason in found.failed.items())
+    by_log: dict[TopicPartition, list[LogDigest]] = defaultdict(list)
+    for one in found.logs:
+        by_log[one.topic_partition].append(one)
+    for topic_partition, copies in by_log.items():
+        if len({copy.digest for copy in copies}) > 1:
+            yield f"{topic_partition}: {[(copy.directory, copy.keys, copy.at) for copy in copies]} differ"
 
 
 def _goes_on(root: Path, before: Path, ours: Path, plans: Sequence[TopicPlan]) -> Iterator[str]:
