@@ -12,7 +12,7 @@ from dataclasses import replace
 from os.path import isdir, join
 
 from cleanerd.cli import output
-from cleanerd.cli.configuration import log_dirs
+from cleanerd.cli.configuration import log_dirs, no_log_dirs
 from cleanerd.cli.named import is_nothing_there
 from cleanerd.cli.tables import write_table
 from cleanerd.errors import BadUsage
@@ -32,6 +32,8 @@ def run(arguments: Namespace) -> int:
         return _compare(arguments)
     question = _question(arguments)
     directories = log_dirs(arguments)
+    for reason in no_log_dirs(directories):
+        output.print_message(reason)
     paths = [
         path
         for log_dir in directories

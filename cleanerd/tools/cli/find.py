@@ -13,7 +13,7 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 
 from cleanerd.cli import output
-from cleanerd.cli.configuration import log_dirs
+from cleanerd.cli.configuration import log_dirs, no_log_dirs
 from cleanerd.cli.named import is_nothing_there
 from cleanerd.cli.progress import bytes_on
 from cleanerd.cli.tables import write_table
@@ -33,6 +33,8 @@ def run(arguments: Namespace) -> int:
     """Look, report; returns the exit code."""
     keys = _keys(arguments)
     directories = log_dirs(arguments)
+    for reason in no_log_dirs(directories):
+        output.print_message(reason)
     with bytes_on(sys.stderr, "find") as read:
         found = find(directories, keys, arguments.topic, arguments.partition, read)
     known = {one.file.topic_partition for one in found.occurrences}

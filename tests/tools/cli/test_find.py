@@ -26,6 +26,8 @@ def test_documents_and_exit_codes(log_dir: Path, run: Run) -> None:
     )
     assert run("find", f"--log-dir={log_dir}", "--key=no such key").code == 4
     assert run("find", f"--log-dir={log_dir}", "--topic=nowhere", "--key=key-1").code == 1
+    ran = run("find", f"--log-dir={log_dir}/nowhere", "--key=key-1")
+    assert (ran.code, "nowhere" in ran.err) == (1, True)
     assert "to have it go now: cleanerd clean" in run("find", f"--log-dir={log_dir}", "--key=key-1").out
     assert stats(log_dir) == before
 

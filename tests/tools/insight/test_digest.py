@@ -19,7 +19,7 @@ from tests.kernels import reference
 from tests.kernels.random_log import KEYS, NOW_MS, RETENTION_MS, LogSegment, RandomLog
 from tests.kernels.real_path import RealPath
 from tests.kernels.reference import Facts, Segment
-from tests.tools.insight.logdirs import segment
+from tests.tools.insight.logdirs import GOLDEN, segment
 
 ALL = frozenset(range(256))
 EVERY = Question(wanted=ALL)
@@ -347,3 +347,16 @@ def test_another_seed_is_another_number(tmp_path: Path) -> None:
     assert list(one.sums) == [0]
     sides = [side(directory), side(directory, Question(Terms(seed=1), wanted=ALL))]
     assert compare(sides)[0].result == "not_comparable"
+
+
+@pytest.mark.soak
+def test_on_spark_it_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows go through files, and buckets are resolved by other processes."""
+    logs = [
+        str(damaged(tmp_path, {})),
+        *(str(GOLDEN / name) for name in ("transactions-0", "zstd-0", "cleaned-0")),
+    ]
+    expected = digest_logs(logs, EVERY)
+    monkeypatch.setattr(digest, "INLINE_BYTES", 0)
+    monkeypatch.setattr(digest, "_BUCKET_RECORDS", 2)
+    assert digest_logs(logs, EVERY) == expected
