@@ -204,7 +204,7 @@ def ours(error: Exception, where: str) -> CleanerdError:
 
 @contextmanager
 def raising_ours(where: str) -> Iterator[None]:
-    """What goes wrong in the block is raised as one of our errors; `where`: the file that it is about."""
+    """A context that turns any exception into one of our errors; `where`: the file in question."""
     try:
         yield
     except CleanerdError:

@@ -383,7 +383,7 @@ class Cleaner:
             self._discard(log.candidate)
 
     def _result(self, log: _Log, outcome: Outcome, watch: Stopwatch) -> LogResult:
-        """With `outcome`, unless the log failed."""
+        """The result of a log: `outcome`, unless the log has failed."""
         if log.error is not None or log.rewritten is None:
             return self._failed(log.candidate, log.error or Aborted("stopped"), watch)
         return _result(log, log.rewritten, outcome, watch)

@@ -11,7 +11,7 @@ from cleanerd import errors
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What a log was when it was examined: findings hold only as long as it still is so.
+    """The state of a log when it was examined; findings hold only as long as it has not changed.
 
     `round_end`: end of the cleaned range. `generation`: `storage.generation`. `checkpoint`: the first dirty offset.
     `leader_epochs`: (epoch, start offset) below `round_end`. `topic_stamp` (`storage.topic_id`) is not needed where source

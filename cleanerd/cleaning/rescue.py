@@ -80,7 +80,7 @@ class Step:
 
 @dataclass(slots=True)
 class Rescued:
-    """What a rescue did to a log directory, or would do. Bytes are those of its file system.
+    """The result of a rescue in a log directory, or its forecast. Bytes are those of the file system.
 
     `start_bytes`: what a start of its broker takes; `until_bytes`: when to stop. `settings_as_of_ms`: the last sign of life
     of the broker; None where what is configured holds. `would_help`: what is never done here, in words.
@@ -130,7 +130,7 @@ class Rescue:
         self._spare = spare
 
     def plan(self, path: str) -> Rescued:
-        """What `carry_out` would do to a log directory; changes nothing. Raises CleanerdError, OSError."""
+        """Forecast `carry_out` for a log directory; changes nothing. Raises CleanerdError, OSError."""
         found, log_dir, ours = self._look(path)
         if log_dir.owner is not Owner.LIVE_BROKER:
             found.steps += self._foreseen_leftovers(log_dir)
@@ -202,7 +202,7 @@ class Rescue:
         return found, log_dir, sorted(ours, key=lambda tp: -log_size(log_dir.partition(tp))[0])
 
     def _never_done(self, log_dir: LogDir, ours: Sequence[TopicPartition]) -> Iterator[str]:
-        """What else could free some of a disk, for a person to decide."""
+        """Other ways to free space on a disk, which a person has to decide about."""
         strays = [name for name in self._files.list_names(log_dir.path) if name.endswith(DirKind.STRAY.value)]
         if strays:
             yield f"{len(strays)} directories of replicas that do not belong to this broker any more, from {strays[0]} on"
@@ -392,7 +392,7 @@ class Rescue:
         check_wanted(log_dir, tp, configuration.topic(tp.topic), round_end)
 
     def _resumed(self, path: str) -> Iterator[Step]:
-        """What an earlier (e) has left is ended before anything else is looked at."""
+        """End an interrupted step (e) of an earlier rescue before anything else."""
         log_dir = LogDir.at(self._files, path, self._clock)
         for tp in partitions(log_dir, self._request):
             partition = log_dir.partition(tp)

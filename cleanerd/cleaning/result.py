@@ -29,7 +29,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What a cleaning read of a log, and what it took.
+    """Numbers of a cleaning: bytes and records read, records removed, disk space, times.
 
     `removed` counts records by reason. `peak_extra_bytes` is the disk space that new files need while the old ones are still
     there, `least_extra_bytes` what the group needs that needs least of those that free any. `damaged_indexes`: file, byte,
@@ -50,16 +50,16 @@ class Statistics:
     phase_seconds: Mapping[str, float] = field(default_factory=dict)
 
     def measured(self, watch: Stopwatch) -> "Statistics":
-        """With the times of a watch that has run from the beginning of the work."""
+        """The statistics with the times of a watch that has run since the work began."""
         return replace(self, seconds=watch.seconds, phase_seconds=watch.phase_seconds)
 
     def after(self, phase: str, seconds: float) -> "Statistics":
-        """With a last phase of so many seconds."""
+        """The statistics with a last phase of `seconds`."""
         phase_seconds = {**self.phase_seconds, phase: seconds}
         return replace(self, seconds=self.seconds + seconds, phase_seconds=phase_seconds)
 
     def then(self, later: "Statistics") -> "Statistics":
-        """With those of a later cleaning of the groups that this one left: it reads the same records again."""
+        """The sum with a later cleaning of the remaining groups, which reads the same records again."""
         return Statistics(
             self.bytes_read + later.bytes_read,
             self.records_read,
@@ -82,7 +82,7 @@ class Statistics:
         return f"damaged indexes, without which the log was read: {self.damaged_indexes[0]}{more}"
 
     def per_s(self, count: float) -> float:
-        """So many of something, in each second of the cleaning."""
+        """`count` per second of the cleaning."""
         return count / self.seconds if self.seconds else 0.0
 
 

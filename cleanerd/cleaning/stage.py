@@ -66,10 +66,11 @@ def stage_log(
 
 
 def _sync_from(partition: PartitionDir, plan: CleaningPlan, offset: int) -> None:
-    """What a cleaning goes by has to outlive what follows from it: a record the older ones that it supersedes, the end of a
-    transaction, which lies behind the range, its data. And a log must not end below its first dirty offset, for it grows.
+    """Sync the records on which the result depends, before it may take effect.
 
-    A writer need not sync what it appends. A broker has, up to the recovery point (`storage.unflushed` for what is behind).
+    A record must not be lost after the older ones that it superseded, nor the end of a transaction, which lies behind the
+    range, after its data. And the log must not end below its first dirty offset, because it grows past it. A writer may
+    leave its appends unsynced; a broker has synced up to the recovery point (for later ones see `storage.unflushed`).
     """
     snapshot = plan.candidate.snapshot
     ends = [*(segment.base_offset for segment in snapshot.segments[1:]), snapshot.log_end_offset]

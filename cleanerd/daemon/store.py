@@ -324,7 +324,7 @@ def read_state(path: str) -> dict[_Key, str]:
 
 
 def state_id(state: Mapping[tuple[str, str], str]) -> str | None:
-    """What tells this state from any other one at the same path; None for none."""
+    """An identity of this state, to tell it from another one at the same path; None without one."""
     text = state.get(_ID)
     return json.loads(text).get("id") if text is not None and _is_object(text) else None
 

@@ -98,7 +98,7 @@ compiling = _turn.compiling
 
 
 class _Files(IndexDataCacheFile):
-    """Without an index. A key is a signature and the processor that its code is for; the version covers the rest."""
+    """Cache files without an index. A key is a signature and the target processor; the version covers the rest."""
 
     def load(self, key: Any) -> Any:
         """The compiled code, or None where there is none, or none that is whole and for this key."""

@@ -80,7 +80,7 @@ class CleanableRange:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing may be cleaned."""
+        """Whether nothing may be cleaned."""
         return self.cleanable_bytes == 0 or self.first_uncleanable_offset <= self.first_dirty_offset
 
     @property

@@ -47,8 +47,8 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What is owed to a log. `due_s`: since when it has been due without being cleaned, None for not; of the clock that
-    `after` is given. `neglected`: why its lease is not renewed, None where it is.
+    """The duty to clean a muted log. `due_s`: since when it has been due and not cleaned, by the clock given to `after`;
+    None if it is not due. `neglected`: why its lease is not renewed, None if it is.
     """
 
     due_s: float | None = None

@@ -99,7 +99,7 @@ class EngineProcess:
             return error
 
     def send(self, message: PlannedBytes | StepDone | SparkJob | EngineReply) -> None:
-        """To the daemon, from any thread."""
+        """Send a message to the daemon, from any thread."""
         with self._sending:
             self._connection.send(message)
 

@@ -95,7 +95,7 @@ class DueLogs:
         visits.examined = visits.offered
 
     def note_unrecorded(self, log: LogId) -> None:
-        """What `due` offered had nothing to remove, but the process that has `.lock` keeps its checkpoint."""
+        """Note that an offered log had nothing to remove, but its checkpoint belongs to the process that has `.lock`."""
         visits = self._visits(log)
         visits.unrecorded = visits.offered
 

@@ -49,7 +49,7 @@ _SETTLED_AFTER_MS = 2_000  # the coarsest clock of a file system in use
 
 @dataclass(slots=True)
 class ScanReport:
-    """What a scan found to be different from the one before, in order.
+    """The differences between a scan and the one before, in order.
 
     `changed`: what may be cleaned is another, or a problem came or went. `offline`: all log directories that do not work
     now, with the reason; what is known of their logs is kept, none has vanished. A log that moved has vanished in one
@@ -65,7 +65,7 @@ class ScanReport:
 
 @dataclass(slots=True)
 class Visits:
-    """What `due_logs` remembers about a log as long as its directory exists."""
+    """The memory of `due_logs` about a log, kept as long as its directory exists."""
 
     estimate: DirtyEstimate | None = None
     first_batches_ms: dict[ClosedSegment, int | None] = field(default_factory=dict)
@@ -244,7 +244,7 @@ class Inventory:
             return place.futures if place else frozenset()
 
     def remember_futures(self, log_dir: str, partitions: Iterable[TopicPartition]) -> None:
-        """What `futures` answered in an earlier life, until the log directory is scanned: it may fail now."""
+        """Set the answer of `futures` from an earlier process until the next scan, because the directory may fail now."""
         with self._mutex:
             self._dirs.setdefault(log_dir, _LogDir(log_dir)).futures = frozenset(partitions)
 

@@ -151,7 +151,7 @@ class Cleanings:
         return replace(result, outcome=replace(outcome, reason=reason))
 
     def cleaned(self, job: Job, log: LogId, result: LogResult) -> None:
-        """What became of a log; it is still in progress."""
+        """Record the outcome of a log, which is still in progress."""
         outcome = result.outcome
         self.conditions.inventory.touch_log(log)
         is_one_of_thousands = job.trigger == "horizon" and isinstance(outcome, Skipped)  # after a start

@@ -138,7 +138,7 @@ class Explainer:
         return facts
 
     def _advice(self, log: LogId) -> str | None:
-        """What an operator can do to get the log cleaned."""
+        """Advice to an operator who wants the log cleaned."""
         known, failure = self.conditions.inventory.facts(log), self.conditions.failures.of(log)
         config = self.conditions.topic_config(log)
         held = [hold.id for hold in self.conditions.states.holds() if hold.matches(log.topic_partition)]
@@ -167,7 +167,7 @@ class Explainer:
         return [Fact(name="muted", value=value)]
 
     def _cleaned_next_by(self, log: LogId) -> str:
-        """Who will clean the log, and when, as things are."""
+        """The cleaner that will clean the log next, and when, if nothing changes."""
         condition, live = self.conditions.of(log), self.conditions.inventory.live(log)
         if condition.state == "cleaning":
             return "cleanerd, which is at work on it"
@@ -191,7 +191,7 @@ class Explainer:
         return f"{ours}; {theirs}" if ours_above < theirs_above or theirs_above >= 1 else f"{theirs}; {ours}"
 
     def _by_the_broker(self, log: LogId) -> str | None:
-        """What the live broker's cleaner does with a log; None where there is none, or where it is kept from the log."""
+        """The part of the live broker's cleaner; None if there is none, or if it is kept from the log."""
         config = self.conditions.topic_config(log)
         is_kept = self.conditions.is_leased(log) or self.conditions.brokers_cleaner.is_off(log.log_dir)
         is_there = self.conditions.ownership.owner(log.log_dir) is Owner.LIVE_BROKER

@@ -22,13 +22,13 @@ _BUSY = "it is paused or being cleaned, or another process holds .lock"
 
 @dataclass(frozen=True, slots=True)
 class RetentionReport:
-    """What retention does to logs; thread-safe."""
+    """Runs and forecasts of retention passes; thread-safe."""
 
     conditions: Conditions
     passes: RetentionPasses
 
     def planned(self, log: LogId) -> RetentionView:
-        """What a retention pass would delete now. If none may run now: `skipped`, with what it would delete later."""
+        """The segments that a retention pass would delete now; `skipped` if none may run now."""
         ignored = self.conditions.states.obstacles.ignored.get(log)
         if ignored is not None:
             return _view(log, outcome="skipped", reason=ignored)

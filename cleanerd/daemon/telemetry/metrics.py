@@ -179,7 +179,7 @@ class Metrics:
         self._count(table.STAGED_WASTED, log_dir, by=size_bytes)
 
     def settled(self, log: LogId, outcome: str) -> None:
-        """What became of a result that had to wait."""
+        """Count the outcome of a result that had to wait."""
         self._count(table.COMMITS, log.log_dir, outcome)
         if outcome == "committed":
             self._is_clean(log)

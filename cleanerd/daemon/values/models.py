@@ -72,7 +72,7 @@ class LogRef(View):
 
 
 class LogView(LogRef):
-    """What the daemon knows of a log. `dirty_ratio` is an upper bound until `dirty_ratio_exact`.
+    """The state of a log. `dirty_ratio` is an upper bound until `dirty_ratio_exact`.
 
     Of a log that is compacted, `clean_bytes`, `cleanable_bytes`, `uncleanable_bytes` (closed segments that may not be
     cleaned yet) and `active_bytes` add up to `size_bytes`; a segment that is dirty in part counts as cleanable.
@@ -132,7 +132,7 @@ class HoldView(View):
 
 
 class CommitView(LogRef):
-    """What became of a staged result. `waiting`: for the lock of the log directory; `held`: until a hold ends."""
+    """The outcome of a commit. `waiting`: for the lock of the log directory; `held`: until a hold ends."""
 
     outcome: Literal["committed", "waiting", "held", "dropped", "nothing", "failed"]
     reason: str | None = None
@@ -175,7 +175,7 @@ class ThrottleChange(ThrottleLimits):
 
 
 class RequestQueueView(View):
-    """What the brokers leave: `bytes_per_s` of reads plus writes, None for all.
+    """The limit that follows the brokers' load: `bytes_per_s` of reads plus writes, None for no limit.
 
     `wait_ms`: how long a request waited on average in the queue of a broker, the longest of several; None: not known.
     """
@@ -266,7 +266,7 @@ class DeletedRecords(LogRef):
 
 
 class RetentionView(LogRef):
-    """What a retention pass did to a log, or would do: `breaches` are the limits that the segments which go breach.
+    """The result of a retention pass on a log, or its forecast; `breaches`: the limits that the deleted segments breach.
 
     `kept` is why the oldest segment that stays is still there; `next_ms` from when on retention.ms takes it.
     """

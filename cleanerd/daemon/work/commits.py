@@ -119,7 +119,7 @@ class Commits:
         )
 
     def record(self, log: LogId, done: Done) -> CommitView:
-        """What became of a log, which is still taken."""
+        """Record the outcome of a log, which is still taken."""
         assert self.states.state(log).status in (Status.IN_PROGRESS, Status.ABORTED)
         if isinstance(done, LockHeld | Aborted):
             return _waits(log, done)

@@ -97,7 +97,7 @@ class Ownership:
         return LogDir.at(self.files, path, self.clock, self.log_dirs, self.onlooker.look(path))
 
     def owner(self, path: str) -> Owner:
-        """Who owns a log directory now, for reports and decisions; NOBODY if it cannot be looked at."""
+        """The owner of a log directory now, for reports and decisions; NOBODY if the directory fails."""
         is_kafka, found = self._is_kafka(path), self.look(path)
         if found.owner is not None:
             return Owner.LIVE_BROKER if is_kafka else Owner.WRITER
@@ -192,7 +192,7 @@ class Ownership:
         return True
 
     def look(self, log_dir: str) -> BrokerStart:
-        """Who has `.lock` now, and whether a broker is expected there; changes nothing."""
+        """The holder of `.lock` now, and whether a broker is expected; changes nothing."""
         before = self._starts.get(log_dir, BrokerStart())
         try:
             return self._next(log_dir, before)

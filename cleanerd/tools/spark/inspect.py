@@ -227,7 +227,7 @@ def _named(rows: list[Row]) -> list[Row]:
 
 
 def _with_size(rows: list[Row], directories: Mapping[str, Sequence[str]]) -> list[Row]:
-    """With the bytes of the segments on disk; a log without a committed record has a row, too."""
+    """Add the bytes of the segments on disk, and a row for each log without a committed record."""
     found = {(row["log_dir"], f"{row['topic']}-{row['partition']}"): row for row in rows}
     for log_dir, paths in directories.items():
         for path in paths:
