@@ -31,21 +31,12 @@ class Control:
         self.retention = RetentionReport(conditions, parts.retention)
         self.forecasts = Forecasts(conditions, parts.events, parts.store, parts.throttle)
         self.explainer = Explainer(
-            conditions,
-            self.retention,
-            parts.jobs,
-            parts.leases,
-            parts.commits,
-            parts.events,
-            parts.brokers,
-            parts.engine,
+            conditions, self.retention, parts.jobs, parts.leases, parts.commits, parts.events, parts.engine
         )
         self.status_line = StatusLine(conditions, parts.bells.work, reloader)
         self.scraped = ScrapedMetrics(
-            log_dirs=parts.log_dirs, conditions=conditions, forecasts=self.forecasts,
-            duty=parts.lease_duty, jobs=parts.jobs, metrics=parts.metrics, throttle=parts.throttle, store=parts.store,
-            engine=parts.engine, life=parts.life, supervisor=supervisor, reloader=reloader,
-        )  # fmt: skip
+            supervisor, reloader, conditions, self.forecasts, parts.lease_duty, parts.jobs, parts.metrics
+        )
 
     def reload(self, trigger: ReloadTrigger) -> ReloadOutcome:
         """Reload the configuration, and pass a new one on to the supervisor."""

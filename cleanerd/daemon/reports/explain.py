@@ -4,7 +4,6 @@ import threading
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
-from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.cleaning.causes import SET_POLICY, Cause, Held
 from cleanerd.cleaning.outcomes import Failed, Planned, Skipped
 from cleanerd.cleaning.result import LogResult
@@ -55,7 +54,6 @@ class Explainer:
     leases: CleanerLeases
     commits: Commits
     events: EventLog
-    brokers: LiveBrokers
     engine: Engine
 
     def of(self, log: LogId, *, exact: bool) -> Explanation:
@@ -274,8 +272,8 @@ class Explainer:
         def ask() -> None:
             found = None
             with each_log(log.log_dir):  # the examination reports what is wrong
-                log_dir = self.conditions.ownership.at(log.log_dir)
-                found = self.brokers.checkpoints(log_dir, (log.topic_partition,))
+                ownership = self.conditions.ownership
+                found = ownership.brokers.checkpoints(ownership.at(log.log_dir), (log.topic_partition,))
             answers.put(found)
 
         threading.Thread(target=ask, name="cleanerd-explain", daemon=True).start()

@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from cleanerd import __version__
-from cleanerd.cleaning.throttle import Throttle
 from cleanerd.daemon.configuration.reload import Reloader, ReloadStatus
-from cleanerd.daemon.engine.client import Engine
 from cleanerd.daemon.inventory.inventory import Entry
 from cleanerd.daemon.reports.forecast import Forecasts
-from cleanerd.daemon.store import Store
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry import metric_table as table
 from cleanerd.daemon.telemetry.metrics import Metrics, MetricSample
@@ -20,7 +17,6 @@ from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.condition import Conditions
 from cleanerd.daemon.work.jobs import Jobs
 from cleanerd.daemon.work.lease_duty import LeaseDuty
-from cleanerd.daemon.workers import Life
 from cleanerd.env.space import space_of
 
 _PARTITIONS_MAX = 500
@@ -31,18 +27,13 @@ _PARTITIONS_MAX = 500
 class ScrapedMetrics:
     """Answers a scrape."""
 
-    log_dirs: Sequence[str]
+    supervisor: Supervisor
+    reloader: Reloader
     conditions: Conditions
     forecasts: Forecasts
     duty: LeaseDuty
     jobs: Jobs
     metrics: Metrics
-    throttle: Throttle
-    store: Store
-    engine: Engine
-    life: Life
-    supervisor: Supervisor
-    reloader: Reloader
 
     def read(self) -> Iterator[MetricSample]:
         """Every metric that is looked up. Raises nothing that a disk can do."""
@@ -58,7 +49,7 @@ class ScrapedMetrics:
         for status in ReloadStatus:
             yield table.CONFIG_RELOADS, (status.value,), self.reloader.count(status)
         states = Counter[tuple[str, str]]((log.log_dir, one.state) for log, one in conditions.items())
-        for log_dir in self.log_dirs:
+        for log_dir in self.supervisor.log_dirs:
             for state in table.STATES:
                 yield table.PARTITIONS, (log_dir, state), states[log_dir, state]
             yield from self._log_dir(log_dir, online.get(log_dir), uncleanable[log_dir])
@@ -67,16 +58,17 @@ class ScrapedMetrics:
     def _process(self) -> Iterator[MetricSample]:
         config = self.conditions.configuration().broker
         yield table.BUILD_INFO, (__version__,), 1
-        yield table.READY, (), self.life.is_ready
+        yield table.READY, (), self.supervisor.life.is_ready
         yield table.PAUSED, (), any(hold.pattern == "*" for hold in self.conditions.states.holds())
         for state, count in self._workers().items():
             yield table.WORKERS, (state,), count
         yield table.THREAD_DEATHS, (), self.supervisor.deaths
-        yield table.SESSION_UP, (), self.engine.pid is not None
-        yield table.ENGINE_STARTS, (), self.engine.starts
-        yield table.HISTORY_LOST, (), self.store.lost_events
+        engine, _ = self.supervisor.engines
+        yield table.SESSION_UP, (), engine.pid is not None
+        yield table.ENGINE_STARTS, (), engine.starts
+        yield table.HISTORY_LOST, (), self.supervisor.store.lost_events
         yield table.DEDUPE_BYTES, (), config.dedupe_buffer_size_bytes * config.io_buffer_load_factor
-        for limit, rate in self.throttle.limits().items():
+        for limit, rate in self.supervisor.throttle.limits().items():
             yield table.IO_LIMIT, (limit.value,), rate
 
     def _workers(self) -> dict[str, int]:
