@@ -48,7 +48,7 @@ class LiveBrokers:
     def __init__(
         self, files: Files, clock: Clock, config: Callable[[], CleanerdConfig], *, loads: bool = True
     ) -> None:
-        """Not `loads`: a broker is asked only if it has brought the agent along."""
+        """Without `loads`, only brokers that have brought the agent along are asked."""
         self._files = files
         self._clock = clock
         self._config = config

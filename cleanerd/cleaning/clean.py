@@ -406,7 +406,7 @@ def budget_of(request: CleanRequest) -> Budget:
 
 
 def _made(log: _Log) -> Outcome:
-    """Of a log that has not failed."""
+    """The outcome of a log that has not failed."""
     if log.staged:
         return Staged(_partial(log), log.groups_left)
     return Unchanged(log.candidate.basis)

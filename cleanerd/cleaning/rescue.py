@@ -103,7 +103,7 @@ class Rescued:
 
 
 class Rescue:
-    """Of the log directories of one node. `request`: as for `clean_once`; `until`: the share of a disk to be free.
+    """A rescue of the log directories of one node. `request`: as for `clean_once`; `until`: the share of a disk to be free.
 
     `is_until_asked`: that much is wanted, not only what a start takes.
     """
@@ -236,7 +236,7 @@ class Rescue:
             yield Step("leftovers", text, 0, freed + staged, "planned")
 
     def _names(self, log_dir: LogDir) -> list[str]:
-        """Of directories in which a broker would delete something. None where it is not known whose they are."""
+        """Names of the partition directories, in any transition; empty if the owner of the log directory is unknown."""
         listed = self._files.list_names(log_dir.path) if log_dir.is_known else []
         return [name for name in listed if parse_partition_dir(name) is not None]
 

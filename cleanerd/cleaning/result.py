@@ -21,7 +21,7 @@ NO_LOG = TopicPartition("", -1)
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of a whole log."""
+    """The size of a whole log."""
 
     bytes: int = 0
     segments: int = 0
@@ -107,7 +107,7 @@ class LogResult:
 
     @classmethod
     def of_error(cls, tp: TopicPartition, log_dir: str, error: CleanerdError) -> "LogResult":
-        """Of a log of which no more is known."""
+        """The result of a log about which only its error is known."""
         return cls(tp, log_dir, outcomes.of_error(error))
 
     @property

@@ -52,7 +52,7 @@ class Bell:
 
 @dataclass(frozen=True, slots=True)
 class Bells:
-    """Whom a change wakes: `work` workers, for there may be something to clean; `commit` whoever commits staged results;
+    """Bells that changes ring: `work` workers, for there may be something to clean; `commit` whoever commits staged results;
     `progressed` requests that wait until a log is cleaned, committed or gone.
     """
 

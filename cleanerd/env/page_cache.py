@@ -70,7 +70,7 @@ def _stored(fd: int, file_bytes: int) -> Iterator[tuple[int, int]]:
 
 
 def resident_pages(fd: int, start: int, length: int) -> bytes | bytearray:
-    """One for each page that is cached, zero for one that is not; empty where that cannot be known. `start` is a page's."""
+    """One for each cached page, zero for each other; empty if the system does not tell. `start` is that of a page."""
     pages = bytearray(-(-length // mmap.PAGESIZE))
     address = _libc.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, fd, start)
     if address == _FAILED:

@@ -217,7 +217,7 @@ class _Parts:
         return len(self._parts)
 
     def joined(self) -> bytes:
-        """All of it."""
+        """The expanded members as one buffer."""
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
 

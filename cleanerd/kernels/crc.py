@@ -49,7 +49,7 @@ def crc_step8_table(crc, word):
 
 @njit(**JIT)
 def crc_step1(crc, byte):
-    """One byte into `crc`, by table."""
+    """Add one byte to `crc`, by table."""
     return (crc >> np.uint32(8)) ^ _TABLE[0, np.int64((crc ^ np.uint32(byte)) & np.uint32(0xFF))]
 
 

@@ -52,7 +52,7 @@ def _end(a, b, c, last_word):
 
 @njit(**INLINE)
 def _take(state, byte):
-    """One more byte. The state: the CRC of the next word, those of the two after it, that word, its bytes, words so far."""
+    """Add a byte. The state: the CRC of the next word, those of the two after it, that word, its bytes, words so far."""
     a, b, c, word, filled, words = state
     word |= np.uint64(byte) << np.uint64(8 * filled)
     if filled < 7:

@@ -460,7 +460,7 @@ def _replay_batch(image: _Image, path: str, batch: Batch, offset: int) -> None:
 
 
 def _quorum_state(files: Files, directory: str) -> QuorumState | None:
-    """Its voters are those of before kraft.version 1: it is not written again when that comes."""
+    """The content of `quorum-state`; its voters are those before kraft.version 1, after which it is not written again."""
     path = os.path.join(directory, _QUORUM_STATE)
     if not files.exists(path):
         return None

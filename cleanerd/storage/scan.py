@@ -321,7 +321,7 @@ def log_end_offset(files: Files, active: SegmentOnDisk, pace: Pace = unpaced) ->
 
 
 def log_end(files: Files, active: SegmentOnDisk, pace: Pace = unpaced) -> tuple[int, int]:
-    """The same, and the byte at which that batch ends, which is the end of the log."""
+    """As `log_end_offset`, and the byte at which the last batch ends, which is the end of the log."""
     start = _last_indexed_batch(files, active)
     found = _end_of_short_tail(active, start)
     if found is not None:

@@ -96,7 +96,7 @@ def _revalidate(partition: PartitionDir, spare: PartitionDir, group: StagedGroup
 
 
 def _sources_left(partition: PartitionDir, sources: Sequence[SourceSegment]) -> list[SourceSegment]:
-    """Those whose `.log` is still there, as it was read."""
+    """The sources whose `.log` is still the one that was read."""
     found = []
     for source in sources:
         log = SegmentFileName(source.base_offset, FileKind.LOG)
@@ -158,7 +158,7 @@ def resume(partition: PartitionDir) -> None:
 
 
 def _declared(spare: PartitionDir) -> Iterator[StagedGroup]:
-    """What is declared there; nothing where that cannot be read."""
+    """The groups whose manifests lie on the spare; none if they cannot be read."""
     with contextlib.suppress(OSError, CorruptFile):
         yield from read_manifests(spare)
 

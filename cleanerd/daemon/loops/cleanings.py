@@ -143,7 +143,7 @@ class Cleanings:
         return results
 
     def _with_cause(self, log: LogId, result: LogResult) -> LogResult:
-        """Of a log that was to stop: its tasks know no more than that, or met what the cause has left of the log."""
+        """The result with the cause of a stop, which the tasks of the log do not know."""
         why, outcome = self.conditions.states.why_stopped(log), result.outcome
         if why is None or not isinstance(outcome, outcomes.Aborted | Failed | Superseded):
             return result
@@ -202,7 +202,7 @@ class Cleanings:
                     end_left_truncation(PartitionDir(self.conditions.ownership.files, log.directory))
 
     def _stage(self, job: Job) -> dict[LogId, LogResult]:
-        """What the engine makes of the job. Its own failure is that of every log that fails with it alone, too."""
+        """Have the engine clean and stage the job. A failure of the engine is that of every log that fails alone, too."""
         left, not_rolled = self._rolled(job)
         found = one_by_one(lambda logs: self._call(job, logs), left, _failed) if left else []
         self.commits.metrics.staged(found, self.conditions.configuration().broker)
@@ -269,7 +269,7 @@ class Cleanings:
         return {tp: stay for tp, stay in found.items() if stay is not None}
 
     def _checkpoints(self, log_dir: str, partitions: Sequence[TopicPartition]) -> Checkpoints | None:
-        """Those of a live broker; None without one, or if the directory has an error, which the engine reports."""
+        """The checkpoints of a live broker; None without one, or if the directory has an error, which the engine reports."""
         with each_log(log_dir):
             return self.commits.brokers.checkpoints(self.conditions.ownership.at(log_dir), partitions)
         return None
@@ -360,7 +360,7 @@ def _with_examination(results: list[LogResult], seconds: float) -> list[LogResul
 
 
 def _reason(reasons: Sequence[tuple[str, str]], logs: int) -> str | None:
-    """Of a job of so many logs: each reason once, with the logs that have it, where they are not all of them."""
+    """The reason of a job: each reason of its logs once, with their names if not all logs have it."""
     by_reason: dict[str, list[str]] = {}
     for log, reason in reasons:
         by_reason.setdefault(reason, []).append(log)

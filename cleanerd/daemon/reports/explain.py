@@ -202,7 +202,7 @@ class Explainer:
         return f"{who} when its dirty ratio is above {config.broker_min_cleanable_dirty_ratio}"
 
     def _or_horizons(self, log: LogId) -> str:
-        """From when on an expired tombstone is reason enough."""
+        """The end of a sentence: when expired tombstones are reason enough for a cleaning; empty if there are none."""
         at_ms = self.conditions.due_logs.horizons_at_ms(log)
         if at_ms is None:
             return ""

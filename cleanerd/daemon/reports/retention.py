@@ -51,7 +51,7 @@ class RetentionReport:
         )
 
     def run(self, logs: Sequence[LogId]) -> tuple[RetentionView, ...]:
-        """One pass now, over those of the logs that may have one."""
+        """Run a pass now, over the logs that may have one."""
         obstacles = {log: self._obstacle(log) for log in logs}
         passed = self.passes.run([log for log in logs if obstacles[log] is None])
         return tuple(

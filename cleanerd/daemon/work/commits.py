@@ -161,7 +161,7 @@ class JobHost(CommitHost):
         return self.log_dir.path
 
     def goes_on(self) -> bool:
-        """Not once a broker is about to start there."""
+        """False once a broker is about to start there."""
         return not self.commits.ownership.is_yielding(self.path)
 
     def check(self, tp: TopicPartition, round_end: int) -> None:
@@ -215,7 +215,7 @@ class JobHost(CommitHost):
 
 @dataclass
 class _WaitingHost(JobHost):
-    """For logs at rest: they are taken for their slice. `views`: what became of each log that had its turn."""
+    """The host of commits for logs at rest, which are taken for their slice. `views`: the outcome of each log so far."""
 
     begins: ClassVar[bool] = True
     may_go_on: Callable[[str], bool]

@@ -200,7 +200,7 @@ class Ownership:
             return replace(before, owner=None)
 
     def _next(self, log_dir: str, before: BrokerStart) -> BrokerStart:
-        """What follows from a look now. Raises DirOffline."""
+        """The new state after a look at the directory. Raises DirOffline."""
         owner = other_holder(log_dir)
         has_left = before.owner is not None and owner is None
         waits_for_us = not has_left or not self._restarts_at_once(log_dir)

@@ -104,7 +104,7 @@ class RetentionPasses:
     refresh: Callable[[], bool]
 
     def run(self, logs: Sequence[LogId]) -> dict[LogId, Passed]:
-        """One pass over all of these that are free; those that had one.
+        """Run a pass over the logs that are free; returns those that had one.
 
         Missing are logs that may not be changed now, are paused or being cleaned, and those of a directory that a live
         broker owns.

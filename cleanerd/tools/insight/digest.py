@@ -88,7 +88,7 @@ class LogDigest:
         return None
 
     def why_not_now(self) -> str | None:
-        """The same after it was read: a cleaning may have gone beyond, retention may have taken what was read."""
+        """Why the digest is worthless after the log was read: a cleaning or retention may have changed it meanwhile."""
         found = read_checkpoints(CarefulFiles(), dirname(self.directory))
         cleaned_to = found.cleaner.get(self.topic_partition, 0)
         start = found.log_start.get(self.topic_partition, 0)
@@ -284,7 +284,7 @@ class _Markers:
         return None if at == len(mine) else mine[at][1:]
 
     def hash_behind(self, order: int, producer: int) -> int:
-        """What it adds to each record that counts."""
+        """The hash that the marker adds to each record that counts."""
         found = self._behind(order, producer)
         return 0 if found is None or found[0] >= self._at else marker_hash(producer, *found, self._terms.key)
 

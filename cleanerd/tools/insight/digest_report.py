@@ -51,7 +51,7 @@ def log_row(log: LogDigest) -> Row:
 
 
 def document(found: Digests, question: Question) -> Row:
-    """What `digest -o json` writes."""
+    """The document of `digest -o json`."""
     terms = question.terms
     return {
         "seed": terms.seed,
@@ -78,7 +78,7 @@ class Side:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The name of the log, for people."""
         return f"{self.report} ({self.row['log_dir']})"
 
     def again(self, buckets: Sequence[int]) -> str:
@@ -105,7 +105,7 @@ class Comparison:
 
     @property
     def fields(self) -> Row:
-        """What `digest --compare -o json` writes of it."""
+        """The fields of `digest --compare -o json`."""
         tp = self.topic_partition
         return {
             "topic": tp.topic,

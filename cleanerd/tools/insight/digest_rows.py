@@ -31,7 +31,7 @@ _NO_HASH, _NO_NUMBER = np.empty((0, 2), np.uint64), np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What two digests must have in common to be compared. `buckets`: a power of two."""
+    """Parameters that two digests must share to be comparable. `buckets`: a power of two."""
 
     seed: int = 0
     buckets: int = 256
@@ -39,11 +39,11 @@ class Terms:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Of the hashes."""
+        """The key of the hashes."""
         return self.seed, _SECOND_KEY
 
     def buckets_of(self, fingerprints: Hashes) -> npt.NDArray[np.int64]:
-        """Of each of some keys."""
+        """The bucket of each key."""
         if self.buckets == 1:
             return np.zeros(len(fingerprints), np.int64)
         return (fingerprints[:, 0] >> bucket_shift(self.buckets)).astype(np.int64)
@@ -61,7 +61,7 @@ class ListedKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartSeen:
-    """What a task tells of its part, beside the rows that it ships.
+    """A task's report about its part, beside the rows that it ships.
 
     `ends`: (first offset, last offset) of its batches from `dense_from` on, and the first gap in them, -1 for none; None
     without any. `markers`: the first one of each producer. `hidden`: producers with aborted records behind which it has no
@@ -89,7 +89,7 @@ class BucketRows(NamedTuple):
         return 2 * sum(int(one.nbytes) for one in self.shipped)
 
     def load(self) -> list[Hashes]:
-        """What was shipped. Raises OSError, EOFError."""
+        """Load the shipped rows. Raises OSError, EOFError."""
         stored = (one if isinstance(one, np.ndarray) else one.load() for one in self.shipped)
         return [one.view(np.uint64).reshape(-1, 2) for one in stored]
 
@@ -235,7 +235,7 @@ class _Rows:
         return open_here
 
     def seen(self) -> PartSeen:
-        """What the driver keeps."""
+        """The facts that the driver keeps."""
         _, first = np.unique(self._markers["producer_id"], return_index=True)
         no_key = int(self._no_key[0, 2]), number_of(self._no_key[0])
         return PartSeen(self._ends, self._markers[first], self._hidden, no_key, list(self._listed.values()))

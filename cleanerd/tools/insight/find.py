@@ -59,7 +59,7 @@ class Occurrence:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Facts:
-    """What is known of a log; offsets. `aborted`: its transaction indexes."""
+    """Offsets of a log. `aborted`: its transaction indexes."""
 
     log_start: int
     last_stable: int
@@ -218,7 +218,7 @@ def _occurrences(task: FindTask, found: Sound, wanted: Hashes) -> list[Occurrenc
 
 
 def _judged(occurrences: Sequence[Occurrence], facts: Facts | None) -> list[Occurrence]:
-    """Those of one directory, with state and end, in the order of keys, files and offsets."""
+    """The occurrences in one directory, with state and end, in the order of keys, files and offsets."""
     committed: Mapping[bytes, list[int]] = defaultdict(list)
     if facts is not None:
         for one in occurrences:

@@ -49,7 +49,7 @@ class LogFile:
 
 
 def log_files(log_dir: str, topics: Collection[str] = (), partitions: Collection[int] = ()) -> list[LogFile]:
-    """Those of some topics or partitions; without any, all. Raises OSError; what goes meanwhile is left out."""
+    """Files of the given topics and partitions; without any, all. Leaves out files that vanish. Raises OSError."""
     found: list[LogFile] = []
     for directory in sorted(os.listdir(log_dir)):
         parsed = parse_partition_dir(directory)

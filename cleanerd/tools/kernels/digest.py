@@ -166,7 +166,7 @@ def _marker(producer_id, offset, kind, k0, k1):
 
 
 def marker_hash(producer_id: int, offset: int, kind: int, key: tuple[int, int]) -> int:
-    """What the marker of a transaction adds to each of its records that count."""
+    """The hash that the marker of a transaction adds to each of its records that count."""
     low, high = _marker(producer_id, offset, kind, _U(key[0]), _U(key[1]))
     return int(high) << 64 | int(low)
 
