@@ -121,7 +121,7 @@ def test_a_brokers_cleaner_that_is_off_is_waited_for_by_nobody(world: World) -> 
     write_cleaner_checkpoint(world.a, {"three-0": 1})
     scan(world)
     assert world.parts.conditions.of(world.log("one")).obstacle is None
-    cleaner.look(str(world.a), 4711)
+    cleaner.observe(str(world.a), 4711)
     write_cleaner_checkpoint(world.a, {"three-0": 2})
     assert cleaner.is_at_work(str(world.a)), "of the next broker nothing is known yet"
 

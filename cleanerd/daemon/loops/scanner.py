@@ -108,11 +108,11 @@ class Scanner:
         others = map(inventory.twins, (*report.appeared, *report.vanished, *back))
         twins = [twin for some in others for twin in some if inventory.facts(twin) is not None]
         changed = {*report.appeared, *report.changed, *back, *twins}
-        self.judge.rule_on(sorted({*changed, *self.judge.new_logs(), *self.judge.changed_lives()}))
+        self.judge.rule_on(sorted({*changed, *self.judge.new_logs(), *self.judge.note_lives()}))
         self._stop_unwanted()
         for log_dir in self._online():
             if self._ownership.owner(log_dir) not in (Owner.NOBODY, Owner.WRITER):
-                self.conditions.brokers_cleaner.look(log_dir, self._ownership.owner_of(log_dir))
+                self.conditions.brokers_cleaner.observe(log_dir, self._ownership.owner_of(log_dir))
         self._obstacles.full = self._ownership.full_dirs(self.log_dirs)
         with self.bells.progressed:
             self.bells.progressed.notify_all()

@@ -21,8 +21,8 @@ class BrokersCleaner:
         self._first_seen: dict[str, tuple[int, FileStat | None]] = {}
         self._is_off: set[str] = set()  # in the broker that owns the log directory
 
-    def look(self, log_dir: str, owner: int | None) -> None:
-        """A process, 0 for one that the kernel does not name, owns the log directory now; None: none does."""
+    def observe(self, log_dir: str, owner: int | None) -> None:
+        """Note who owns the log directory now: a pid, 0 if the kernel does not name it, None if nobody does."""
         if owner is None:
             self._first_seen.pop(log_dir, None)
             self._is_off.discard(log_dir)

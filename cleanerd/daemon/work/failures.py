@@ -88,8 +88,8 @@ class Failures:
             self._store.delete(KIND, log.directory)
             return True
 
-    def changed(self, log: LogId, stamp: str) -> bool:
-        """Forget an uncleanable log whose files or configuration have changed; whether it was one."""
+    def forget_changed(self, log: LogId, stamp: str) -> bool:
+        """Forget that a log is uncleanable, if its files or configuration have changed; True if it was forgotten."""
         with self._mutex:
             failure = self._failures.get(log)
             is_other = failure is not None and failure.is_uncleanable and failure.stamp != stamp

@@ -81,11 +81,11 @@ class Judge:
             )  # fmt: skip
         failures = self._conditions.failures
         for failure in failures.all():
-            if failures.changed(failure.log, self._conditions.stamp(failure.log)):
+            if failures.forget_changed(failure.log, self._conditions.stamp(failure.log)):
                 _log.info("tried_again", **failure.log.fields(), reason="it changed")
 
-    def changed_lives(self) -> list[LogId]:
-        """The logs of brokers that have started or stopped since the last call, or have been down for too long by now."""
+    def note_lives(self) -> list[LogId]:
+        """Note which brokers live; the logs of those that have started or stopped since, or have been down for too long."""
         changed = list[str]()
         for path in self._obstacles.online(self._log_dirs):
             life = self._ownership.owner(path), self._why_stale(path)
