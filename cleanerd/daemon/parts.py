@@ -49,10 +49,7 @@ from cleanerd.storage.whose import Onlooker
 
 
 class Parts:
-    """Made once; every part may be used by any thread.
-
-    `configuration` answers with the one that holds now.
-    """
+    """Every part of one daemon; each may be used by any thread. Only the process, `Control` and tests look in here."""
 
     def __init__(
         self,
@@ -64,7 +61,8 @@ class Parts:
         recovering: Callable[[], None] = lambda: None,
         refresh: Callable[..., bool] = lambda **_: True,
     ) -> None:
-        """`recovering` is called after each partition directory that was recovered: a slow start can report progress.
+        """`configuration` answers with the one that holds now; `recovering` is called after each partition directory that
+        was recovered, so that a slow start can report progress.
 
         `refresh` reads what the cluster has configured since the configuration was read; whether it could, and with
         `with_files` whether the files are not rejected either.
@@ -115,9 +113,8 @@ class Parts:
 
     def supervisor(self) -> Supervisor:
         """The loops over these parts, with a thread each, none of which runs yet."""
-        log_dirs, conditions, bells, engines = (
-            self.log_dirs, self.conditions, self.bells, (self.engine, self.express_engine),
-        )  # fmt: skip
+        log_dirs, conditions, bells = self.log_dirs, self.conditions, self.bells
+        engines = (self.engine, self.express_engine)
         judge = Judge(log_dirs, conditions, self.brokers)
         moves = Moves(log_dirs, self.store, self.inventory, self.files)
         scanner = Scanner(log_dirs, conditions, judge, moves, self.jobs, self.events, self.metrics, bells)
@@ -125,10 +122,8 @@ class Parts:
         express = replace(cleanings, engine=self.express_engine, is_urgent=True)
         cleaners = Cleaners(self.schedule, cleanings, express, scanner, bells, self.life)
         committer = CommitRounds(self.commits, self.jobs, scanner, self.life)
-        retainer, pacer = (
-            Retainer(conditions, self.retention, scanner),
-            Pacer(log_dirs, conditions, self.throttle),
-        )
+        retainer = Retainer(conditions, self.retention, scanner)
+        pacer = Pacer(log_dirs, conditions, self.throttle)
         housekeeper = Housekeeper(
             log_dirs, conditions, self.deletions, self.leases, self.mutes, self.store, self.events, engines, bells.work
         )  # fmt: skip
