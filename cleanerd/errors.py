@@ -58,7 +58,8 @@ class NoWayIn(Retryable):
 
 
 MAKE_ROOM = (
-    "make room on this file system: enlarge it, move a replica away, or delete what is no longer needed"
+    "make room on this file system: enlarge it, or move a replica away; `cleanerd rescue` shows what can be freed there "
+    "without deleting data"
 )
 
 

@@ -47,9 +47,13 @@ def fill(log_dir: Path) -> None:
 
 
 def run(spark: LazySpark, log_dir: Path, *options: str) -> tuple[int, dict[str, Any], str]:
-    """Exit code, what is said of the directory, and what was told."""
-    words = ["rescue", f"--log-dir={log_dir}", "-o", "json", "--topic-set=t:cleanup.policy=compact"]
-    words += [f"--topic-set=t:segment.bytes={SEGMENT_BYTES}", *options]
+    """Of a directory without a metadata log: exit code, what is said of it, and what was told."""
+    known = ("--topic-set=t:cleanup.policy=compact", f"--topic-set=t:segment.bytes={SEGMENT_BYTES}")
+    return rescued(spark, log_dir, *known, *options)
+
+
+def rescued(spark: LazySpark, log_dir: Path, *options: str) -> tuple[int, dict[str, Any], str]:
+    words = ["rescue", f"--log-dir={log_dir}", "-o", "json", *options]
 
     def command(words: Sequence[str]) -> int:
         return rescue.run(make_parser().parse_args(words), spark)
