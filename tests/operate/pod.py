@@ -76,6 +76,11 @@ class Pod(SideBySide):
         for container in (self.kafka, self.cleanerd):
             self.store.podman("stop", f"--time={GRACE_S}", container)
 
+    def kill(self, container: str) -> None:
+        """Until podman has cleaned up behind it: one that is started before that loses its host name by it."""
+        super().kill(container)
+        wait_until(lambda: self.store.inspect(container, ".State.Status") == "exited", SOON_S)
+
     def kill_all(self) -> None:
         """The whole node; cleanerd first, so that it has no gap to use."""
         for container in (self.cleanerd, self.kafka):

@@ -14,7 +14,7 @@ import pytest
 from tests.operate.roots import TREE, Root, copy_tree, mount
 from tests.operate.tools import ROOT, missing, need, run
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
 
 UNITS = ("cleanerd.service", "cleanerd.socket")
 WRITE_LOG = """
@@ -107,5 +107,5 @@ def test_pip_installs_it_from_an_index_of_ones_own(tmp_path: Path) -> None:
     alone("-c", WRITE_LOG.replace("/srv/logs", str(logs)))
     clean = ("clean", "--force", "--log-dir", logs, "--set", "log.cleanup.policy=compact")
     assert re.search(
-        r"orders-0 +committed .* superseded 998", run(home / "bin" / "cleanerd", *clean, timeout_s=300).stdout
+        r"orders-0 +committed .* superseded 998", run(home / "bin" / "cleanerd", *clean, timeout_s=900).stdout
     )

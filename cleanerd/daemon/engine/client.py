@@ -166,16 +166,21 @@ class _Child:
     def stop(self, timeout_s: float) -> None:
         """Close the pipe, which ends the process; kill it when it does not."""
         self._close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(timeout_s)
+        self._wait(timeout_s)
         self.kill()
         self._connection.close()
 
+    def _wait(self, timeout_s: float) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired, OSError):  # a sandbox may refuse wait4
+            self.process.wait(timeout_s)
+
     def kill(self) -> None:
         """Kill the process and its JVM, and delete their scratch files."""
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(
+            OSError
+        ):  # it is gone, or a sandbox refuses: it ends with its connection, too
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        self._wait(_ENDING_S)
         sweep_those_of(dict(self.place.conf))
 
 

@@ -268,6 +268,24 @@ def test_a_killed_engine_is_no_stalled_one(engine: Engine, log_dir: Path) -> Non
     assert engine.stalled is None
 
 
+def test_an_engine_that_may_not_be_killed_ends_with_its_connection(
+    engine: Engine, log_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sandbox may refuse a signal, and to wait for a process: no thread of the daemon dies of that."""
+
+    def refused(*_: object) -> tuple[int, int]:
+        raise PermissionError
+
+    examine(engine, log_dir)
+    pid = engine.pid
+    assert pid is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "killpg", refused)
+        patched.setattr(os, "waitpid", refused)
+        engine.stop()
+    wait_until(lambda: is_gone(pid) or not cmdline(pid), 60)  # nobody has waited for it
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("whole", [True, False], ids=["with its JVM", "alone"])
 def test_what_a_killed_engine_left_goes_with_it(
