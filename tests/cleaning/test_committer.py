@@ -14,13 +14,18 @@ from pathlib import Path
 
 import pytest
 
+from cleanerd.broker_agent.brokers import LiveBrokers
+from cleanerd.broker_agent.live_logs import LiveLog
+from cleanerd.broker_agent.swap import Swap, Swapped
 from cleanerd.cleaning.commit.committer import Committer
-from cleanerd.cleaning.commit.host import CommitHost
+from cleanerd.cleaning.commit.host import Commit, CommitHost
+from cleanerd.cleaning.commit.swap import CommitBySwap
 from cleanerd.cleaning.outcomes import Staged
 from cleanerd.cleaning.result import LogResult, Size, Statistics
+from cleanerd.config.model import CleanerdConfig
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
-from cleanerd.errors import SourceChanged
+from cleanerd.errors import Aborted, SourceChanged
 from cleanerd.format import names
 from cleanerd.format.checkpoint import render_leader_epochs, render_offset_checkpoint
 from cleanerd.storage.checkpoints import read_checkpoints
@@ -28,6 +33,7 @@ from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.segments import live_bases
 from cleanerd.storage.staged import manifest_names, read_manifests, staged_names
+from cleanerd.storage.topic_id import LiveIdentity
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import META_PROPERTIES
@@ -229,3 +235,29 @@ def check_not_recorded(staged: Cleaning, reason: str, log_dirs: tuple[str, ...] 
     with pytest.raises(SourceChanged, match=reason):
         committed(at(staged, log_dirs), unchanged=unchanged)
     assert not read_checkpoints(FILES, staged.log_dir).cleaner
+
+
+@pytest.mark.parametrize("lag_ms", [0, 2**62])
+def test_a_live_broker_swaps_nothing_that_is_younger_than_the_lag_that_it_applies(
+    staged: Cleaning, lag_ms: int
+) -> None:
+    """The end of the metadata log, by which the cleaning was planned, may have a change that no quorum has accepted (rule
+    A.5).
+    """
+
+    class Broker(LiveBrokers):
+        def describe_if_live(self, *_: object) -> tuple[LiveLog, ...]:
+            config = {"min.compaction.lag.ms": str(lag_ms)}
+            live = LiveLog(
+                TP, str(TP), LiveIdentity(0, None), False, (), 0, 0, 0, 0, 0, None, None, config, frozenset()
+            )
+            return (live,)
+
+        def swap(self, log_dir: str, _: Swap) -> Swapped:
+            return Swapped("later", "other", "asked", (), log_dir, True)
+
+    brokers = Broker(FILES, SystemClock(), CleanerdConfig)
+    done = CommitBySwap(at(staged, ()), CommitHost(), brokers, [TP]).run([Commit(TP)])[TP]
+    assert ("by what its broker applies" if lag_ms else "asked") in str(done)
+    assert isinstance(done, Aborted) == bool(lag_ms)
+    assert read_manifests(PartitionDir(FILES, staged.directory)), "it waits"

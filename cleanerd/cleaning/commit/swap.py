@@ -6,7 +6,9 @@ from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.broker_agent.swap import BrokerStarting, Swap
 from cleanerd.cleaning.commit.checks import Checks
 from cleanerd.cleaning.commit.host import Commit, CommitHost, Committed, Done, TimeUp
-from cleanerd.errors import LockHeld, LogUncleanable, NoWayIn, SourceChanged, each_log
+from cleanerd.cleaning.wanted import check_wanted
+from cleanerd.config.model import TopicConfig
+from cleanerd.errors import Aborted, LockHeld, LogUncleanable, NoWayIn, PolicyChanged, SourceChanged, each_log
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.commit import check_previous
 from cleanerd.storage.log_dir import LogDir
@@ -59,6 +61,7 @@ class CommitBySwap:
             swap = self.prepare(commit)
             if swap is None:
                 return None
+            self._check_lag(swap)
             answer = self._brokers.swap(self._log_dir.path, swap)
             self._host.answered(answer)
             for group in swap.groups[: len(answer.lock_s)]:
@@ -75,3 +78,17 @@ class CommitBySwap:
         if swap.moves_checkpoint and not answer.has_cleaner:  # then nobody but us writes one
             self._log_dir.record_cleaned({swap.topic_partition: swap.round_end})
         return Committed(swap.round_end, "swap")
+
+    def _check_lag(self, swap: Swap) -> None:
+        """Raise Aborted if the min.compaction.lag.ms that the broker applies keeps what is to be swapped: it may wait.
+
+        The end of the metadata log may have a change that the quorum has not accepted, and the broker applies what it has.
+        """
+        tp = swap.topic_partition
+        for log in self._brokers.describe_if_live(self._log_dir.path, [tp]) or ():
+            lag_ms = 0 if log.is_future else int(log.config.get("min.compaction.lag.ms", 0))
+            applied = TopicConfig(cleanup_policy=("compact",), min_compaction_lag_ms=lag_ms)
+            try:
+                check_wanted(self._log_dir, tp, applied, swap.round_end)
+            except PolicyChanged as error:
+                raise Aborted(f"by what its broker applies, {error}") from error
