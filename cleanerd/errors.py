@@ -18,7 +18,7 @@ import os
 import pickle
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Self, TypeVar
 
@@ -235,14 +235,6 @@ class each_log:  # noqa: N801 - reads as a statement
         if isinstance(self.error, InternalError):
             report_unexpected(self.error)
         return True
-
-
-def guarded(step: Callable[[], _T], where: str) -> _T | CleanerdError:
-    """Result of `step`, or what went wrong as a value, whose host reports defects. `where` is the file it is about."""
-    try:
-        return step()
-    except Exception as error:  # noqa: BLE001  # a defect, or a file that asks for all memory, parks one log
-        return ours(error, where)
 
 
 _KINDS = (Aborted, SourceChanged, NoSpace, Retryable, DirOffline, Fatal, LogUncleanable)

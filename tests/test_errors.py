@@ -17,7 +17,7 @@ from cleanerd.errors import (
     NoSpace,
     Retryable,
     SourceChanged,
-    guarded,
+    each_log,
     portable,
 )
 from cleanerd.format.errors import FormatError
@@ -41,19 +41,18 @@ def test_7_12_only_what_is_gone_from_where_the_log_lies_has_changed(
 ) -> None:
     """A temporary directory or a program that is missing is no truncation, deletion or exchange of the log."""
     (tmp_path / "logs" / "a-0").mkdir(parents=True)
-    found = guarded(lambda: os.stat(tmp_path / missing), str(tmp_path / where))
-    assert type(found) is error
-    assert str(tmp_path / missing) in str(found)
+    with each_log(str(tmp_path / where)) as log:
+        os.stat(tmp_path / missing)
+    assert type(log.error) is error
+    assert str(tmp_path / missing) in str(log.error)
 
 
 def test_an_error_of_an_open_descriptor_is_about_the_log(tmp_path: Path) -> None:
     """It names no file."""
-
-    def fail() -> None:
+    with each_log(f"{tmp_path}/a-0") as log:
         raise OSError(errno.ENOENT, "stale")
-
-    assert str(guarded(fail, f"{tmp_path}/a-0")) == f"{tmp_path}/a-0: stale"
-    assert isinstance(guarded(fail, f"{tmp_path}/a-0"), SourceChanged)
+    assert str(log.error) == f"{tmp_path}/a-0: stale"
+    assert isinstance(log.error, SourceChanged)
 
 
 def test_a_format_error_keeps_position_expected_and_found() -> None:

@@ -40,7 +40,7 @@ from cleanerd.policy.cleanable import urgency
 from cleanerd.storage.log_dir import CleanedByAnother, LogDir, Owner, why_two_copies
 from cleanerd.storage.partition_dir import check_no_link, log_size
 from cleanerd.storage.scan import PartitionSnapshot
-from cleanerd.storage.staged import StagedGroup, manifest_names
+from cleanerd.storage.staged import StagedGroup, is_waiting
 
 _T = TypeVar("_T")
 _NAMED = 3
@@ -169,7 +169,7 @@ class Directory(CommitHost):
 
         What no longer fits has been dropped then: its log is cleaned again, and its result reports that.
         """
-        waiting = [tp for tp in self._found if self._has_result(tp)]
+        waiting = [tp for tp in self._found if is_waiting(self._log_dir.partition(tp))]
         before = {tp: self._size(tp) for tp in waiting}
         for tp, done in self.committer.commit(list(map(Commit, waiting))).items():
             if isinstance(done, Committed):
@@ -179,12 +179,6 @@ class Directory(CommitHost):
                         tp, self.path, outcome, end_offset=done.end_offset, before=before[tp], after=after
                     )
                 )
-
-    def _has_result(self, tp: TopicPartition) -> bool:
-        """Whether something waits to be committed; a log that cannot be looked at has nothing."""
-        with contextlib.suppress(CleanerdError, OSError):
-            return bool(manifest_names(self._log_dir.partition(tp)))
-        return False
 
     def check(self, tp: TopicPartition, round_end: int) -> None:
         """Whether a result is still wanted, by what is known now.

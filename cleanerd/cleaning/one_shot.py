@@ -24,7 +24,7 @@ from cleanerd.cleaning.result import NO_LOG, CleanRequest, LogResult, Progress
 from cleanerd.cleaning.wanted import ConfiguredNow
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files, RealFiles
-from cleanerd.errors import CleanerdError, DirOffline, each_log, guarded
+from cleanerd.errors import DirOffline, each_log, ours
 from cleanerd.format.names import TopicPartition
 from cleanerd.policy.tombstones import Stay
 from cleanerd.spark_runtime.lazy_spark import LazySpark
@@ -142,16 +142,19 @@ class _Jobs:
         with contextlib.closing(jobs), ThreadPoolExecutor(1, "cleanerd-commit") as pool:
             for job, planned in jobs:
                 ending = Ending(pool, partial(self._end, written))
+                failure = None
                 try:
-                    done = guarded(partial(self._write, job, planned, ending), job[0].log_dir)
+                    try:
+                        written = self._write(job, planned, ending)
+                    except Exception as error:  # noqa: BLE001 - the job before it is ended first
+                        failure = ours(error, job[0].log_dir)
                     self._take(ending.result())
                 except BaseException:
                     ending.begin()
                     self._cleaner.give_up(job)
                     raise
-                if isinstance(done, CleanerdError):
-                    raise done
-                written = done
+                if failure is not None:
+                    raise failure
             self._take(self._end(written))
 
     def _plan(self, candidates: list[Candidate]) -> CleaningJob | None:

@@ -29,7 +29,6 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Literal
 
 from cleanerd.cleaning.assumed import SETTINGS
@@ -47,7 +46,7 @@ from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.env.space import floor_bytes, names_left, space_of, wait_for_deleted
 from cleanerd.env.trust import open_directory
-from cleanerd.errors import CleanerdError, LockHeld, NoSpace, PolicyChanged, SourceChanged, each_log, guarded
+from cleanerd.errors import CleanerdError, LockHeld, NoSpace, PolicyChanged, SourceChanged, each_log
 from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.leftovers import bytes_of, delete_leftovers, delete_offset_indexes, leftover_files
@@ -55,7 +54,7 @@ from cleanerd.storage.log_dir import CleanedByAnother, LogDir, Owner
 from cleanerd.storage.partition_dir import PartitionDir, check_no_link, log_size
 from cleanerd.storage.replicas import FollowedReplicas
 from cleanerd.storage.spare import commit_from_spare, interrupted, on_spare, resume
-from cleanerd.storage.staged import manifest_names, staged_bytes
+from cleanerd.storage.staged import is_waiting, staged_bytes
 from cleanerd.units import size
 
 Outcome = Literal["planned", "done", "no_room", "failed", "skipped"]
@@ -188,11 +187,7 @@ class Rescue:
         space, knowledge = space_of(path), Knowledge(log_dir, configuration, request.assumed)
         found = Rescued(path, space.free_bytes, floor_bytes(space, 0.0), int(space.total_bytes * self._until))
         found.settings_as_of_ms = knowledge.vouched_until_ms
-        logs = [
-            tp
-            for tp in partitions(log_dir, request)
-            if guarded(partial(check_no_link, log_dir.partition(tp).path), path) is None
-        ]
+        logs = [tp for tp in partitions(log_dir, request) if _is_here(log_dir.partition(tp).path)]
         copies, why_held = log_dir.copies(logs), request.holds_of(path)
         alone = {tp: f"it lies in {other} as well" for tp, other in copies.items()}
         alone |= {tp: reason for tp in logs if (reason := why_held(tp)) is not None}
@@ -218,17 +213,18 @@ class Rescue:
                 f"{size(deleting[largest])} of that (--topic-set {largest.topic}:retention.ms=...)"
             )
         for other in log_dir.siblings():
-            space = guarded(partial(space_of, other.path), other.path)
-            if not isinstance(space, CleanerdError) and space.free_bytes > space_of(log_dir.path).free_bytes:
-                yield f"{other.path} of the same broker has {size(space.free_bytes)} free: move a replica there"
+            with contextlib.suppress(OSError):
+                free_bytes = space_of(other.path).free_bytes
+                if free_bytes > space_of(log_dir.path).free_bytes:
+                    yield f"{other.path} of the same broker has {size(free_bytes)} free: move a replica there"
 
     # -- (a) to (c) ---------------------------------------------------------------------------------------------
 
     def _foreseen_leftovers(self, log_dir: LogDir) -> Iterator[Step]:
         freed, staged = 0, 0
         for name in self._names(log_dir):
-            paths = guarded(partial(leftover_files, log_dir, name), log_dir.path)
-            freed += 0 if isinstance(paths, CleanerdError) else bytes_of(log_dir, paths)
+            with contextlib.suppress(CleanerdError, OSError):
+                freed += bytes_of(log_dir, leftover_files(log_dir, name))
         for tp in partitions(log_dir, self._request):
             staged += staged_bytes(log_dir.partition(tp))
         if freed + staged:
@@ -249,12 +245,13 @@ class Rescue:
             del recovered
         freed = 0
         for name in self._names(log_dir):
-            if not guarded(partial(leftover_files, log_dir, name), log_dir.path):
-                continue
-            with log_dir.lock() as lock:
-                lock.check()
-                with each_log(log_dir.path) as deletion:
-                    freed += delete_leftovers(log_dir, name)
+            with each_log(log_dir.path) as deletion:
+                if leftover_files(log_dir, name):
+                    with log_dir.lock() as lock:
+                        lock.check()
+                        freed += delete_leftovers(log_dir, name)
+            if isinstance(deletion.error, LockHeld):
+                raise deletion.error
             if deletion.error is not None:
                 yield Step("leftovers", name, 0, 0, "failed", str(deletion.error))
         if freed:
@@ -307,7 +304,7 @@ class Rescue:
 
     def _compact(self, log_dir: LogDir, ours: Sequence[TopicPartition], found: Rescued) -> None:
         """The largest logs first, before them those whose result waits; again what had no room, as long as more is free."""
-        waiting = [tp for tp in ours if guarded(partial(manifest_names, log_dir.partition(tp)), log_dir.path)]
+        waiting = [tp for tp in ours if is_waiting(log_dir.partition(tp))]
         left = [*waiting, *(tp for tp in ours if tp not in waiting)]
         steps: dict[TopicPartition, Step] = {}
         while left and not self._is_enough(found):
@@ -419,6 +416,14 @@ class Rescue:
         request = replace(self._request, log_dirs=(path,), logs=frozenset(logs), dry_run=dry_run)
         results = clean_once([request], self._progress, self._clock, session=self._session, files=self._files)
         return [one for one in results if one.topic_partition != NO_LOG] if request.logs else []
+
+
+def _is_here(path: str) -> bool:
+    """Whether a log lies in its directory, not behind a link."""
+    with contextlib.suppress(CleanerdError, OSError):
+        check_no_link(path)
+        return True
+    return False
 
 
 def _error_of(result: LogResult) -> str | None:

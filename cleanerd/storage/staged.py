@@ -8,6 +8,7 @@ abort marker judges data of an earlier one. So each manifest names the group sta
 unless that one is. What an earlier cleaning left staged has to be discarded before a new one stages.
 """
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from dataclasses import dataclass, replace
 from pydantic import TypeAdapter, ValidationError
 
 from cleanerd.env.files import FileStat
-from cleanerd.errors import CorruptFile, SourceChanged
+from cleanerd.errors import CleanerdError, CorruptFile, SourceChanged
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix, parse_segment_file, without_attempt
 
 from .partition_dir import PartitionDir
@@ -174,6 +175,13 @@ def manifest_names(partition: PartitionDir) -> list[SegmentFileName]:
     """Names of the manifests of a partition directory, ascending."""
     found = [name for name in partition.names() if name.kind is FileKind.MANIFEST]
     return sorted((name for name in found if name.suffix is Suffix.STAGED), key=lambda name: name.base_offset)
+
+
+def is_waiting(partition: PartitionDir) -> bool:
+    """Whether a result waits to be committed; a log that cannot be looked at has none."""
+    with contextlib.suppress(CleanerdError, OSError):
+        return bool(manifest_names(partition))
+    return False
 
 
 def live_logs(partition: PartitionDir) -> list[int]:

@@ -95,7 +95,7 @@ class Commits:
         views = {log: _view(log, "held", reason) for log, reason in held.items()}
         free = sorted(set(logs) - held.keys())
         done: dict[TopicPartition, Done] = {}
-        why: CleanerdError | str = f"{path}: a broker is about to start, or the time is up"
+        why: CleanerdError = LockHeld(f"{path}: a broker is about to start, or the time is up")
         pid = self.ownership.owner_of(path)
         try:
             if not (self.ownership.recover(path) if pid is None else self.may_commit(path)):
@@ -230,7 +230,7 @@ class _WaitingHost(JobHost):
         wanted, states = [LogId(self.path, tp) for tp in logs], self.commits.states
         taken = states.try_start_all(wanted)
         refused = [log for log in wanted if log not in set(taken)]
-        self.views.update((log, _waits(log, f"the log is {states.state(log)}")) for log in refused)
+        self.views.update((log, _view(log, "waiting", f"the log is {states.state(log)}")) for log in refused)
         return [log.topic_partition for log in taken]
 
     def end(self, turn: Turn) -> None:
@@ -271,7 +271,7 @@ def to_commit(log: LogId, known: ListedLog | None) -> Commit:
     )
 
 
-def _waits(log: LogId, why: CleanerdError | str) -> CommitView:
+def _waits(log: LogId, why: CleanerdError) -> CommitView:
     return _view(log, "waiting", str(why), why.pid if isinstance(why, LockHeld) else None)
 
 

@@ -17,11 +17,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from os.path import basename, dirname
 from typing import Any
 
-from cleanerd.errors import CleanerdError, guarded
+from cleanerd.errors import CleanerdError, each_log
 from cleanerd.format.names import MAX_OFFSET, FileKind, Suffix, TopicPartition, parse_partition_dir
 from cleanerd.kernels.tables import EventKind
 from cleanerd.storage.checkpoints import read_checkpoints
@@ -125,11 +124,10 @@ def digest_logs(directories: Sequence[str], question: Question) -> Digests:
     found = Digests()
     opened: list[tuple[LogDigest, LogRange]] = []
     for directory in directories:
-        one = guarded(partial(_opened, directory), directory)
-        if isinstance(one, CleanerdError):
-            found.failed[directory] = str(one)
-        else:
-            opened.append(one)
+        with each_log(directory) as opening:
+            opened.append(_opened(directory))
+        if opening.error is not None:
+            found.failed[directory] = str(opening.error)
     _bound([log for log, _ in opened], question)
     tasks = _tasks([one for one in opened if one[0].why_not() is None], question)
     answers, merged = _run(tasks, question.terms)
@@ -234,7 +232,7 @@ def _joined(
     """Fill in the digest, from the parts in the order of their offsets; returns why there is none."""
     seen: list[tuple[int, PartSeen]] = []
     for order, answer in parts:
-        if isinstance(answer, CleanerdError):
+        if not isinstance(answer, PartSeen):
             return str(answer)
         seen.append((order, answer))
     gap = _gap_in([one for _, one in seen])
@@ -242,9 +240,10 @@ def _joined(
         why = "it comes from a replica that was cleaned, up to where is not known"
         return f"lacks offsets from {gap} on, which no cleaning here took: {why}; ask --at {log.stable_end}, its end"
     markers = _Markers(seen, log.at, terms)
-    wrong = guarded(lambda: markers.check(seen), log.directory)
-    if isinstance(wrong, CleanerdError):
-        return str(wrong)
+    with each_log(log.directory) as checked:
+        markers.check(seen)
+    if checked.error is not None:
+        return str(checked.error)
     for one in merged:
         log.keys += one.keys
         for bucket, value in one.sums.items():
@@ -262,8 +261,9 @@ def _joined(
                 log.listed.append(row._replace(hash=value % MODULUS))
         met |= {row.key for row, _ in part.listed}
     log.listed.sort()
-    found = guarded(log.why_not_now, log.directory)
-    return str(found) if isinstance(found, CleanerdError) else found
+    with each_log(log.directory) as asked:
+        return log.why_not_now()
+    return str(asked.error)
 
 
 class _Markers:

@@ -9,12 +9,11 @@ import shlex
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import numpy as np
 
 from cleanerd.env.files import open_regular
-from cleanerd.errors import CleanerdError, guarded
+from cleanerd.errors import CleanerdError, each_log, ours
 from cleanerd.format.head import CONTROL, DELETE_HORIZON, TRANSACTIONAL
 from cleanerd.format.names import MAX_OFFSET
 from cleanerd.kernels.fingerprint import fingerprint_records, siphash128
@@ -126,16 +125,16 @@ def _find(
     tasks: list[FindTask] = []
     facts: dict[str, Facts] = {}
     for log_dir in log_dirs:
-        listed = guarded(partial(log_files, log_dir, topics, partitions), log_dir)
-        if isinstance(listed, CleanerdError):
-            found.failed[log_dir] = str(listed)
+        try:
+            listed = list(log_files(log_dir, topics, partitions))
+        except (CleanerdError, OSError) as error:
+            found.failed[log_dir] = str(ours(error, log_dir))
             continue
         for directory in {one.directory: None for one in listed if one.leftover is None}:
-            known = guarded(partial(_facts, directory), directory)
-            if isinstance(known, CleanerdError):
-                found.failed[directory] = str(known)
-            else:
-                facts[directory] = known
+            with each_log(directory) as log:
+                facts[directory] = _facts(directory)
+            if log.error is not None:
+                found.failed[directory] = str(log.error)
         nothing = AbortedTxns.of(())
         for one in listed:
             of_log = facts.get(os.path.join(log_dir, str(one.topic_partition)))
