@@ -29,7 +29,7 @@ from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.messages import GO_ON, Moved, Phase, ReportAnswer
 from cleanerd.storage.changed import changed_while_read, is_other_segment
 from cleanerd.storage.partition_dir import PartitionDir
-from cleanerd.storage.staged import discard_staged
+from cleanerd.storage.staged import discard_staged, try_discard_staged
 
 _STAGING_THREADS = 4
 
@@ -394,9 +394,7 @@ class Cleaner:
         return replace(candidate.result(of_error(error)), statistics=Statistics().measured(watch))
 
     def _discard(self, candidate: Candidate) -> None:
-        directory = self._directory(candidate)
-        with each_log(directory):
-            discard_staged(PartitionDir(self._files, directory))
+        try_discard_staged(PartitionDir(self._files, self._directory(candidate)))
 
 
 def budget_of(request: CleanRequest) -> Budget:

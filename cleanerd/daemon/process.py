@@ -45,7 +45,7 @@ from cleanerd.daemon.work.topic_answers import ClusterChanges, TopicAnswers
 from cleanerd.env.clock import Clock, SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.env.host import user_name
-from cleanerd.errors import BadConfiguration, DirOffline, Fatal, LockHeld, each_log
+from cleanerd.errors import BadConfiguration, DirOffline, Fatal, LockHeld
 from cleanerd.format.names import CLUSTER_METADATA_TOPIC
 from cleanerd.storage.lock import LogDirLock, stop_between_holds
 from cleanerd.storage.metadata_tail import MetadataTail
@@ -115,8 +115,7 @@ class Daemon:
         """The configuration at the start; asks a broker if there is no metadata log."""
         if configuration.metadata is None:
             config = configuration.broker
-            brokers = LiveBrokers(RealFiles(), clock, lambda: config)
-            with contextlib.closing(brokers), each_log(", ".join(self._answers.log_dirs)):
+            with contextlib.closing(LiveBrokers(RealFiles(), clock, lambda: config)) as brokers:
                 self._answers.ask(brokers)
         try:
             return self._whole(configuration)

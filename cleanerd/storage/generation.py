@@ -22,7 +22,7 @@ holder of `.lock` may take it away, because whatever a crash leaves of a truncat
 
 import os
 
-from cleanerd.errors import SourceChanged
+from cleanerd.errors import SourceChanged, each_log
 from cleanerd.format.names import GENERATION
 
 from .lock import LogDirLock
@@ -59,16 +59,15 @@ def begin_truncation(partition: PartitionDir, token: str, *, like: str) -> None:
     replace_file(partition.files, partition.path_of(GENERATION), f"{token}{_UNDER_WAY}".encode(), like)
 
 
-def end_left_truncation(partition: PartitionDir) -> bool:
-    """End a truncation whose writer died in it; whether there was one. A writer holds `.lock` to the end.
+def end_left_truncation(partition: PartitionDir) -> None:
+    """End a truncation whose writer died in it, so that the log can be planned again. A writer holds `.lock` to the end.
 
-    Raises LockHeld while another process has the lock, DirOffline, OSError.
+    Never raises: while another process has the lock, or the log cannot be read, the log stays as it is.
     """
-    if not _read(partition).endswith(_UNDER_WAY):
-        return False
-    with LogDirLock(os.path.dirname(partition.path)):
-        end_truncation(partition)
-    return True
+    with each_log(partition.path):
+        if _read(partition).endswith(_UNDER_WAY):
+            with LogDirLock(os.path.dirname(partition.path)):
+                end_truncation(partition)
 
 
 def end_truncation(partition: PartitionDir) -> None:

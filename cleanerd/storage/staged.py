@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pydantic import TypeAdapter, ValidationError
 
 from cleanerd.env.files import FileStat
-from cleanerd.errors import CleanerdError, CorruptFile, SourceChanged
+from cleanerd.errors import CleanerdError, CorruptFile, SourceChanged, each_log
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix, parse_segment_file, without_attempt
 
 from .partition_dir import PartitionDir
@@ -283,6 +283,12 @@ def discard_staged(partition: PartitionDir) -> None:
         return
     begun = begun_bases(filter(None, map(parse_segment_file, listed)))
     unlink_staged(partition, [n for n in staged_names(listed) if _base_of_staged(n) not in begun])
+
+
+def try_discard_staged(partition: PartitionDir) -> None:
+    """As `discard_staged`, but never raises: what stays is dropped before the log is cleaned again."""
+    with each_log(partition.path):
+        discard_staged(partition)
 
 
 def begun_bases(names: Iterable[SegmentFileName]) -> set[int]:

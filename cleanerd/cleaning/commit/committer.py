@@ -25,12 +25,11 @@ from cleanerd.errors import (
     DirOffline,
     LockHeld,
     SourceChanged,
-    each_log,
 )
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.lock import pause_after
 from cleanerd.storage.log_dir import LogDir, Recovered
-from cleanerd.storage.staged import discard_staged
+from cleanerd.storage.staged import try_discard_staged
 
 _IN_ORDER = (Aborted, CorruptFile, LockHeld, SourceChanged)
 """After these nothing is left to recover: the result waits untouched, or was dropped."""
@@ -124,9 +123,7 @@ class Committer:
             what = "waits for the lock" if isinstance(made, Staged) else "checkpoint not written"
             return result.waiting(f"{what}: {done}")
         if isinstance(done, CleanerdError):
-            partition = self._log_dir.partition(result.topic_partition)
-            with each_log(partition.path):
-                discard_staged(partition)
+            try_discard_staged(self._log_dir.partition(result.topic_partition))
             return result.untouched().failed(done)
         if not isinstance(made, Staged):
             return replace(result, statistics=result.statistics.after("checkpoint", seconds))

@@ -41,7 +41,7 @@ from cleanerd.storage.generation import end_left_truncation
 from cleanerd.storage.log_dir import Owner
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints
-from cleanerd.storage.staged import discard_staged
+from cleanerd.storage.staged import try_discard_staged
 
 _NAMED = 3  # logs of a job with one reason
 _EXAMINED_FOR_MS = 60_000
@@ -198,8 +198,7 @@ class Cleanings:
         """A log whose writer died while it truncated can be planned again. Examining it reports whatever else there is."""
         for log in logs:
             if not self.conditions.ownership.is_yielding(log.log_dir):
-                with each_log(log.directory):
-                    end_left_truncation(PartitionDir(self.conditions.ownership.files, log.directory))
+                end_left_truncation(PartitionDir(self.conditions.ownership.files, log.directory))
 
     def _stage(self, job: Job) -> dict[LogId, LogResult]:
         """Have the engine clean and stage the job. A failure of the engine is that of every log that fails alone, too."""
@@ -298,8 +297,7 @@ class Cleanings:
     def _discard(self, logs: Sequence[LogId]) -> None:
         """An engine that died may have staged some groups of a log and not others."""
         for log in logs:
-            with each_log(log.directory):
-                discard_staged(PartitionDir(self.conditions.ownership.files, log.directory))
+            try_discard_staged(PartitionDir(self.conditions.ownership.files, log.directory))
 
 
 class Cleaners:

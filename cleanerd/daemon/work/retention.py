@@ -251,8 +251,7 @@ class RetentionPasses:
         foreign = Knowledge(log_dir, configuration).why_untouched(log.topic_partition)
         if foreign is not None:
             raise LogUncleanable(foreign)
-        with each_log(log.directory):
-            end_left_truncation(PartitionDir(self.files, log.directory))
+        end_left_truncation(PartitionDir(self.files, log.directory))
         return self._retain(log, log.directory, configuration, log_dir, checkpoints)
 
     def _pass_future(self, log: Taken, configuration: Configuration) -> None:

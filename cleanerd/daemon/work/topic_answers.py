@@ -53,8 +53,8 @@ class TopicAnswers:
         """The answers in force, as of the last `ask`; None before the first answer."""
 
     def ask(self, brokers: LiveBrokers, *, quickly: bool = False) -> None:
-        """Ask again; `quickly`: not if that was just done."""
-        with self._mutex:
+        """Ask again; `quickly`: not if that was just done. Never raises: an unreadable answer vouches for nothing."""
+        with each_log(", ".join(self.log_dirs)), self._mutex:
             asked_ms, now_s = self._clock.now_ms(), self._clock.monotonic_s()
             if quickly and now_s - self._asked_s < _JUST_S:
                 return
@@ -64,7 +64,7 @@ class TopicAnswers:
                 found = ask_brokers(brokers, self._files, self.log_dirs)
                 if found is not None:
                     self._take(found, asked_ms)
-            finally:  # an answer that cannot be read vouches for nothing
+            finally:
                 self.held = self._holds()
             if found is not None:
                 self._save()
@@ -153,8 +153,7 @@ class ClusterChanges:
     def _may_have_come(self, *, quickly: bool) -> bool:
         current, answers = self._configuration(), self._answers
         if not current.has_metadata_log:
-            with each_log(", ".join(answers.log_dirs)):
-                answers.ask(self._brokers, quickly=quickly)
+            answers.ask(self._brokers, quickly=quickly)
             if answers.held != current.metadata:
                 return True
         return self._tail.has_changed()
