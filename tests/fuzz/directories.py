@@ -50,6 +50,8 @@ from cleanerd.storage.recover import recover
 from cleanerd.storage.scan import scan_partition
 from cleanerd.storage.staged import read_manifests
 from cleanerd.tools.client.reader import read_records
+from cleanerd.tools.insight.digest import Question, digest_logs
+from cleanerd.tools.insight.find import find
 from cleanerd.tools.insight.records import open_log, read_columns
 from cleanerd.tools.insight.salvage import salvage
 from cleanerd.tools.insight.verify import verify
@@ -158,6 +160,15 @@ def _verify(log_dir: Path) -> None:
     assert not defects, defects
 
 
+def _look(log_dir: Path) -> None:
+    """Each log has a digest, or a reason; a key is looked for in what is sound."""
+    if list((log_dir / str(TP)).glob("*.swap")) or list((log_dir / str(TP)).glob("*.cleaned")):
+        return  # they wait for the end of a commit that is under way
+    reasons = digest_logs([str(log_dir / str(TP))], Question(wanted=frozenset({0}))).failed
+    reasons |= find([str(log_dir)], [b"k1", b""]).failed
+    assert not [reason for reason in reasons.values() if "internal error" in reason], reasons
+
+
 def _salvage(log_dir: Path) -> None:
     """It copies what is sound, whatever there is."""
     with contextlib.suppress(BadUsage):  # a segment waits to be swapped in
@@ -180,6 +191,7 @@ READERS: tuple[Callable[[Path], object], ...] = (
     _retain,
     _read,
     _verify,
+    _look,
     _consume,
     lambda log_dir: find_metadata(FILES, [str(log_dir)], str(log_dir)),
     _salvage,
