@@ -376,14 +376,14 @@ class Rescue:
 
     def _check(self, log_dir: LogDir, tp: TopicPartition, request: CleanRequest, round_end: int) -> None:
         """Whether the result is still wanted, as `Committer` asks before each commit. Raises CleanerdError."""
-        configuration, around = (
+        configuration, facts = (
             ConfiguredNow(request, self._files).now(),
             log_dir.commit_facts([tp], is_live=False),
         )
         alone = left_alone(log_dir, [tp], configuration, request.topics, request.assumed, has_begun=True)
-        if tp in alone or tp in around.elsewhere:
-            raise PolicyChanged(f"{log_dir.partition(tp).path}: {alone.get(tp) or around.elsewhere[tp]}")
-        if around.high_watermarks.get(tp, round_end) < round_end:
+        if tp in alone or tp in facts.elsewhere:
+            raise PolicyChanged(f"{log_dir.partition(tp).path}: {alone.get(tp) or facts.elsewhere[tp]}")
+        if facts.high_watermarks.get(tp, round_end) < round_end:
             raise SourceChanged(f"{log_dir.partition(tp).path}: its high watermark is below {round_end} now")
         assert configuration is not None
         check_wanted(log_dir, tp, configuration.topic(tp.topic), round_end)

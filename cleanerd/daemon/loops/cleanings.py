@@ -278,8 +278,8 @@ class Cleanings:
         waiting = {log: one for log, one in results.items() if isinstance(one.outcome, Staged | Unchanged)}
         settled = self._settle_in(next(iter(results)).log_dir, list(waiting.values()))
         for before, after in zip(waiting.values(), settled, strict=True):
-            took = after.statistics.phase_seconds.items() - before.statistics.phase_seconds.items()
-            self.commits.metrics.phases_took(dict(took))
+            new_phases = after.statistics.phase_seconds.items() - before.statistics.phase_seconds.items()
+            self.commits.metrics.phases_took(dict(new_phases))
         return {**results, **dict(zip(waiting, settled, strict=True))}
 
     def _settle_in(self, path: str, waiting: Sequence[LogResult]) -> list[LogResult]:
@@ -345,7 +345,7 @@ class Cleaners:
 
 
 def _with_examination(results: list[LogResult], seconds: float) -> list[LogResult]:
-    """Results of a job whose call took so long: what the cleaning did not take went by before it."""
+    """Results of a job with the phase before the cleaning: the part of `seconds` that the cleaning itself did not take."""
     found = [result.statistics for result in results]
     examine_s = max(seconds - max((one.seconds for one in found), default=0.0), 0.0)
     return [
