@@ -87,27 +87,30 @@ def clean_once(
 def _directories(run: Run, files: Files, clock: Clock) -> Iterator[Directory]:
     """The directories of a node; one that cannot be opened becomes a failed result."""
     request = run.request
-    # Also those that are configured but not asked for: they may belong to the same broker.
-    log_dirs = tuple(dict.fromkeys((*request.log_dirs, *request.config.log_dirs)))
-
-    def look(path: str) -> Directory | None:
-        if why_no_log_dir(files, path) is not None:
-            return None  # the command line warns of it
-        node = node_setting(request.configuration) if request.configuration is not None else None
-        found = whose(files, path, node, thorough=True)
-        why = found.damage or why_other_node(files, path, request.config)
-        if why is not None:
-            raise DirOffline(why)
-        log_dir = LogDir.at(files, path, clock, log_dirs, found)
-        return Directory(run, log_dir, partitions(log_dir, request))
-
     for path in request.log_dirs:
         with each_log(path) as place:
-            found = look(path)
+            found = known_log_dir(request, files, clock, path)
         if place.error is not None:
             run.add(LogResult.of_error(NO_LOG, path, place.error))
         elif found is not None:
-            yield found
+            yield Directory(run, found, partitions(found, request))
+
+
+def known_log_dir(request: CleanRequest, files: Files, clock: Clock, path: str) -> LogDir | None:
+    """The log directory at a path; None where none is, of which the command line warns.
+
+    Raises DirOffline where it is not known whose it is, or it is another node's; OSError.
+    """
+    if why_no_log_dir(files, path) is not None:
+        return None
+    # Also those that are configured but not asked for: they may belong to the same broker.
+    log_dirs = tuple(dict.fromkeys((*request.log_dirs, *request.config.log_dirs)))
+    node = node_setting(request.configuration) if request.configuration is not None else None
+    found = whose(files, path, node, thorough=True)
+    why = found.damage or why_other_node(files, path, request.config)
+    if why is not None:
+        raise DirOffline(why)
+    return LogDir.at(files, path, clock, log_dirs, found)
 
 
 class _Jobs:

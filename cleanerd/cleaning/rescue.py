@@ -24,6 +24,7 @@ else that `Knowledge` asks for holds as ever.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import threading
@@ -33,27 +34,31 @@ from typing import Literal
 
 from cleanerd.cleaning.assumed import SETTINGS
 from cleanerd.cleaning.batching import in_jobs
-from cleanerd.cleaning.choose import examine_all, partitions
-from cleanerd.cleaning.clean import Cleaner
+from cleanerd.cleaning.choose import partitions
 from cleanerd.cleaning.foreign import left_alone
 from cleanerd.cleaning.knowledge import Knowledge
-from cleanerd.cleaning.one_shot import clean_once
+from cleanerd.cleaning.one_shot import clean_once, known_log_dir
 from cleanerd.cleaning.outcomes import Aborted, Committed, Failed, Held, Planned, Skipped, Staged, Unchanged
 from cleanerd.cleaning.result import NO_LOG, CleanRequest, LogResult, Progress
 from cleanerd.cleaning.retain import retain_log
-from cleanerd.cleaning.wanted import ConfiguredNow, check_wanted
+from cleanerd.cleaning.through_spare import ThroughSpare
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.env.space import floor_bytes, names_left, space_of, wait_for_deleted
 from cleanerd.env.trust import open_directory
-from cleanerd.errors import CleanerdError, LockHeld, NoSpace, PolicyChanged, SourceChanged, each_log
+from cleanerd.errors import (
+    CleanerdError,
+    DirOffline,
+    LockHeld,
+    NoSpace,
+    each_log,
+)
 from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.leftovers import bytes_of, delete_leftovers, delete_offset_indexes, leftover_files
 from cleanerd.storage.log_dir import CleanedByAnother, LogDir, Owner
-from cleanerd.storage.partition_dir import PartitionDir, check_no_link, log_size
-from cleanerd.storage.replicas import FollowedReplicas
-from cleanerd.storage.spare import commit_from_spare, interrupted, on_spare, resume
+from cleanerd.storage.partition_dir import check_no_link, log_size
+from cleanerd.storage.spare import interrupted, resume
 from cleanerd.storage.staged import is_waiting, staged_bytes
 from cleanerd.units import size
 
@@ -183,7 +188,7 @@ class Rescue:
         """The directory, and the logs in it that are ours to touch."""
         request, configuration = self._request, self._request.configuration
         assert configuration is not None, "a rescue is asked for on a command line"
-        log_dir = LogDir.at(self._files, path, self._clock, (*request.log_dirs, *request.config.log_dirs))
+        log_dir = self._log_dir(path)
         space, knowledge = space_of(path), Knowledge(log_dir, configuration, request.assumed)
         found = Rescued(path, space.free_bytes, floor_bytes(space, 0.0), int(space.total_bytes * self._until))
         found.settings_as_of_ms = knowledge.vouched_until_ms
@@ -195,6 +200,12 @@ class Rescue:
         ours = [tp for tp in logs if tp not in alone]
         found.would_help = [*_reasons(alone), *self._never_done(log_dir, ours)]
         return found, log_dir, sorted(ours, key=lambda tp: -log_size(log_dir.partition(tp))[0])
+
+    def _log_dir(self, path: str) -> LogDir:
+        found = known_log_dir(self._request, self._files, self._clock, path)
+        if found is None:
+            raise DirOffline(f"{path}: holds no log")
+        return found
 
     def _never_done(self, log_dir: LogDir, ours: Sequence[TopicPartition]) -> Iterator[str]:
         """Other ways to free space on a disk, which a person has to decide about."""
@@ -267,7 +278,7 @@ class Rescue:
             has_room = space_of(log_dir.path).free_bytes >= least_bytes
             return gone >= _INDEXES_MAX or (has_names and has_room)
 
-        gone, before = 0, space_of(log_dir.path).free_bytes
+        gone, before = 0 if log_dir.is_known else _INDEXES_MAX, space_of(log_dir.path).free_bytes
         for tp in ours:
             if suffices():
                 break
@@ -276,7 +287,7 @@ class Rescue:
                     lock.check()
                     with each_log(log_dir.partition(tp).path):
                         gone += delete_offset_indexes(log_dir.partition(tp), suffices)
-        if gone:
+        if gone and log_dir.is_known:
             freed = max(space_of(log_dir.path).free_bytes - before, 0)
             yield Step("indexes", f"{gone} offset indexes, which are made again", 0, freed, "done")
 
@@ -325,10 +336,13 @@ class Rescue:
         """(e) for the first of these logs of which that frees something; whether it has."""
         if self._spare is None or log_dir.owner is not Owner.STOPPED_BROKER:
             return False
+        through = ThroughSpare(
+            self._request, self._progress, self._clock, self._session, self._files, self._spare
+        )
         for tp in logs:
             before_bytes = log_size(log_dir.partition(tp))[0]
             with each_log(log_dir.partition(tp).path) as log:
-                result = self._exchange(log_dir, tp)
+                result = through.exchange(log_dir, tp)
                 if isinstance(result.outcome, Staged):
                     freed = max(before_bytes - log_size(log_dir.partition(tp))[0], 0)
                     needed = result.statistics.least_extra_bytes
@@ -338,59 +352,10 @@ class Rescue:
             found.steps.append(Step("spare", str(tp), 0, 0, "failed", reason))
         return False
 
-    def _exchange(self, log_dir: LogDir, tp: TopicPartition) -> LogResult:
-        """Clean the group of a log that frees the most, on the spare, and have it take its place. Raises CleanerdError."""
-        assert self._spare is not None
-        files, configuration, followed = (
-            self._files,
-            self._request.configuration,
-            FollowedReplicas(self._files),
-        )
-        assert configuration is not None
-
-        def is_only_replica(of: LogDir, tp: TopicPartition) -> bool:
-            return Knowledge(of, configuration).is_only_replica(tp, followed)
-
-        spare = on_spare(self._spare, log_dir.path, str(tp))
-        request = replace(
-            self._request,
-            log_dirs=(log_dir.path,),
-            logs=frozenset({tp}),
-            spare=spare,
-            is_only_replica=is_only_replica,
-        )
-        with log_dir.cleaned_by_us():
-            cleaner = Cleaner(request, self._progress, self._clock, files, self._session)
-            (candidate,) = examine_all(log_dir, [tp], request, cleaner.pace_of)
-            if isinstance(candidate, LogResult):
-                return candidate
-            (result,) = cleaner.stage([candidate])
-            if isinstance(result.outcome, Staged):
-                with log_dir.lock() as lock:
-                    lock.check()
-                    self._check(log_dir, tp, request, candidate.range.first_uncleanable_offset)
-                    commit_from_spare(log_dir.partition(tp), PartitionDir(files, spare))
-        with contextlib.suppress(OSError):
-            files.rmdir(spare)
-        return result
-
-    def _check(self, log_dir: LogDir, tp: TopicPartition, request: CleanRequest, round_end: int) -> None:
-        """Whether the result is still wanted, as `Committer` asks before each commit. Raises CleanerdError."""
-        configuration, facts = (
-            ConfiguredNow(request, self._files).now(),
-            log_dir.commit_facts([tp], is_live=False),
-        )
-        alone = left_alone(log_dir, [tp], configuration, request.topics, request.assumed, has_begun=True)
-        if tp in alone or tp in facts.elsewhere:
-            raise PolicyChanged(f"{log_dir.partition(tp).path}: {alone.get(tp) or facts.elsewhere[tp]}")
-        if facts.high_watermarks.get(tp, round_end) < round_end:
-            raise SourceChanged(f"{log_dir.partition(tp).path}: its high watermark is below {round_end} now")
-        assert configuration is not None
-        check_wanted(log_dir, tp, configuration.topic(tp.topic), round_end)
-
     def _resumed(self, path: str) -> Iterator[Step]:
         """End an interrupted step (e) of an earlier rescue before anything else."""
-        log_dir = LogDir.at(self._files, path, self._clock)
+        log_dir = self._log_dir(path)
+        _check_alone(log_dir)
         for tp in partitions(log_dir, self._request):
             partition = log_dir.partition(tp)
             if not interrupted(partition):
@@ -466,6 +431,18 @@ def _reasons(alone: dict[TopicPartition, str]) -> Iterator[str]:
         yield f"{logs[0]}{more}: left alone: {reason}"
 
 
+def _check_alone(log_dir: LogDir) -> None:
+    """Raise CleanedByAnother while a daemon or another one-shot works there; a lock file may not have room yet."""
+    try:
+        with log_dir.cleaned_by_us():
+            pass
+    except CleanedByAnother:
+        raise
+    except DirOffline:
+        if names_left(log_dir.path) and space_of(log_dir.path).free_bytes:
+            raise
+
+
 @contextlib.contextmanager
 def _alone(path: str) -> Iterator[None]:
     """Keep a second rescue out. The lock is on the directory itself: there may be no room for a file."""
@@ -474,4 +451,7 @@ def _alone(path: str) -> Iterator[None]:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise CleanedByAnother(f"another rescue works in {path}") from error
+        except OSError as error:  # NFS locks no directory: then `.cleanerd.lock` has to do
+            if error.errno not in (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP):
+                raise
         yield

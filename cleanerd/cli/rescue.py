@@ -78,14 +78,15 @@ def _report(found: list[Rescued], arguments: Namespace) -> None:
         output.write_document(arguments.output, log_dirs=rows)
         return
     for one in found:
-        if one.steps:
+        steps = [step for step in one.steps if step.outcome != "skipped"]
+        if steps:
             write_table({
-                "STEP": [step.name for step in one.steps],
-                "WHAT": [step.logs for step in one.steps],
-                "NEEDS": [size(step.needs_bytes) for step in one.steps],
-                "FREES": [size(step.frees_bytes) for step in one.steps],
-                "OUTCOME": [step.outcome for step in one.steps],
-                "REASON": [step.reason or "" for step in one.steps],
+                "STEP": [step.name for step in steps],
+                "WHAT": [step.logs for step in steps],
+                "NEEDS": [size(step.needs_bytes) for step in steps],
+                "FREES": [size(step.frees_bytes) for step in steps],
+                "OUTCOME": [step.outcome for step in steps],
+                "REASON": [step.reason or "" for step in steps],
             })  # fmt: skip
         is_now = "are" if arguments.yes else "would be"
         verdict = "enough" if one.is_enough else "not enough"

@@ -30,12 +30,13 @@ has taken is lost, which is the newest value of some keys. The broker says so by
 import contextlib
 import json
 import os
+import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from cleanerd.env.trust import open_directory
 from cleanerd.errors import CorruptFile, LogUncleanable, SourceChanged
-from cleanerd.format.names import RESCUE, SEGMENT_KINDS, FileKind, SegmentFileName, Suffix
+from cleanerd.format.names import META_PROPERTIES, RESCUE, SEGMENT_KINDS, FileKind, SegmentFileName, Suffix
 from cleanerd.policy.commit_plan import epochs_contradiction, segments_contradiction
 
 from .checkpoints import read_leader_epochs
@@ -146,6 +147,8 @@ def resume(partition: PartitionDir) -> None:
     for group in _declared(spare):
         if list(group.sources) == sources and staged_flaw(spare, group) is None:
             _exchange(partition, spare, group)
+            with contextlib.suppress(OSError):
+                partition.files.rmdir(spare.path)
             return
     if _sources_left(partition, sources) != sources:
         raise LogUncleanable(
@@ -164,11 +167,17 @@ def _declared(spare: PartitionDir) -> Iterator[StagedGroup]:
 
 
 def on_spare(spare: str, log_dir: str, name: str) -> str:
-    """The directory on the spare for a partition directory; made if it is not there. Raises OSError, LogUncleanable."""
+    """A new directory on the spare for a partition directory: another broker may use the same spare.
+
+    Raises OSError; LogUncleanable for a spare that is none.
+    """
     if os.stat(spare).st_dev == os.stat(log_dir).st_dev:
         raise LogUncleanable(
             f"--spare {spare}: expected a directory on another file system, found one on that of {log_dir}"
         )
-    with open_directory(spare) as place, contextlib.suppress(FileExistsError):
-        os.mkdir(name, 0o700, dir_fd=place)
-    return os.path.join(os.path.abspath(spare), name)
+    if os.path.lexists(os.path.join(spare, META_PROPERTIES)):
+        raise LogUncleanable(f"--spare {spare}: expected a directory of no broker, found a log directory")
+    made = f"{name}.{secrets.token_hex(4)}"
+    with open_directory(spare) as place:
+        os.mkdir(made, 0o700, dir_fd=place)
+    return os.path.join(os.path.abspath(spare), made)

@@ -147,8 +147,19 @@ def test_a_spare_on_the_same_disk_is_refused(spark: LazySpark, tmp_path: Path) -
         assert newest(log_dir / "t-0") == before
 
 
+def test_another_nodes_directory_is_not_touched(spark: LazySpark, tmp_path: Path) -> None:
+    """No broker would start with it."""
+    with full(tmp_path / "full") as log_dir:
+        (log_dir / "t-0" / f"{0:020}.log.deleted").touch()
+        before = contents(log_dir / "t-0")
+        code, _, told = run(spark, log_dir, "--yes", "--set=node.id=7", f"--set=log.dirs={log_dir}")
+        assert (code, contents(log_dir / "t-0")) == (1, before)
+        assert "node.id" in told
+
+
 def test_a_second_rescue_is_busy(spark: LazySpark, tmp_path: Path) -> None:
     with full(tmp_path / "full") as log_dir, _alone(str(log_dir)):
+        (log_dir / "t-0" / f"{0:020}.log.deleted").touch()
         before = contents(log_dir / "t-0")
         code, _, told = run(spark, log_dir, "--yes")
         assert (code, contents(log_dir / "t-0")) == (75, before)

@@ -1,0 +1,88 @@
+"""Step (e) of a rescue: the group of a log that frees the most is cleaned on a spare, and takes the place of its sources."""
+
+import contextlib
+from dataclasses import dataclass, replace
+
+from cleanerd.cleaning.choose import examine_all
+from cleanerd.cleaning.clean import Cleaner
+from cleanerd.cleaning.foreign import left_alone
+from cleanerd.cleaning.knowledge import Knowledge
+from cleanerd.cleaning.outcomes import Staged
+from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
+from cleanerd.cleaning.wanted import ConfiguredNow, check_wanted
+from cleanerd.env.clock import Clock
+from cleanerd.env.files import Files
+from cleanerd.errors import PolicyChanged, SourceChanged
+from cleanerd.format.names import TopicPartition
+from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.storage.log_dir import LogDir
+from cleanerd.storage.partition_dir import PartitionDir
+from cleanerd.storage.replicas import FollowedReplicas
+from cleanerd.storage.spare import commit_from_spare, interrupted, on_spare
+from cleanerd.storage.staged import discard_staged
+
+
+@dataclass(frozen=True, slots=True)
+class ThroughSpare:
+    """`request`: as for `clean_once`, of a rescue. `spare`: the directory on another file system."""
+
+    request: CleanRequest
+    progress: Progress
+    clock: Clock
+    session: LazySpark
+    files: Files
+    spare: str
+
+    def exchange(self, log_dir: LogDir, tp: TopicPartition) -> LogResult:
+        """Clean the group of a log that frees the most, on the spare, and have it take its place. Raises CleanerdError."""
+        files, configuration, followed = (
+            self.files,
+            self.request.configuration,
+            FollowedReplicas(self.files),
+        )
+        assert configuration is not None
+
+        def is_only_replica(of: LogDir, tp: TopicPartition) -> bool:
+            return Knowledge(of, configuration).is_only_replica(tp, followed)
+
+        spare = on_spare(self.spare, log_dir.path, str(tp))
+        partition, staged = log_dir.partition(tp), PartitionDir(files, spare)
+        request = replace(
+            self.request,
+            log_dirs=(log_dir.path,),
+            logs=frozenset({tp}),
+            spare=spare,
+            is_only_replica=is_only_replica,
+        )
+        try:
+            with log_dir.cleaned_by_us():
+                cleaner = Cleaner(request, self.progress, self.clock, files, self.session)
+                (candidate,) = examine_all(log_dir, [tp], request, cleaner.pace_of)
+                if isinstance(candidate, LogResult):
+                    return candidate
+                (result,) = cleaner.stage([candidate])
+                if isinstance(result.outcome, Staged):
+                    with log_dir.lock() as lock:
+                        lock.check()
+                        self._check(log_dir, tp, request, candidate.range.first_uncleanable_offset)
+                        commit_from_spare(partition, staged)
+                return result
+        finally:
+            if not interrupted(partition):
+                with contextlib.suppress(OSError):
+                    discard_staged(staged)
+                    files.rmdir(spare)
+
+    def _check(self, log_dir: LogDir, tp: TopicPartition, request: CleanRequest, round_end: int) -> None:
+        """Whether the result is still wanted, as `Committer` asks before each commit. Raises CleanerdError."""
+        configuration, facts = (
+            ConfiguredNow(request, self.files).now(),
+            log_dir.commit_facts([tp], is_live=False),
+        )
+        alone = left_alone(log_dir, [tp], configuration, request.topics, request.assumed, has_begun=True)
+        if tp in alone or tp in facts.elsewhere:
+            raise PolicyChanged(f"{log_dir.partition(tp).path}: {alone.get(tp) or facts.elsewhere[tp]}")
+        if facts.high_watermarks.get(tp, round_end) < round_end:
+            raise SourceChanged(f"{log_dir.partition(tp).path}: its high watermark is below {round_end} now")
+        assert configuration is not None
+        check_wanted(log_dir, tp, configuration.topic(tp.topic), round_end)
