@@ -78,6 +78,7 @@ def digest_differences(places: Sequence[Path]) -> Iterator[str]:
         str(log) for place in places for log_dir in log_dirs_in(place) for log in sorted(log_dir.glob("*-0"))
     ]
     found = digest_logs([log for log in logs if not os.path.basename(log).startswith("__")], Question())
+    assert found.logs
     yield from (f"{directory} {reason}" for directory, reason in found.failed.items())
     by_log: dict[TopicPartition, list[LogDigest]] = defaultdict(list)
     for one in found.logs:
