@@ -87,7 +87,8 @@ class Rescued:
     """The result of a rescue in a log directory, or its forecast. Bytes are those of the file system.
 
     `start_bytes`: what a start of its broker takes; `until_bytes`: when to stop. `settings_as_of_ms`: the last sign of life
-    of the broker; None where what is configured holds. `would_help`: what is never done here, in words.
+    of the broker; None where what is configured holds. `is_interrupted`: of some log a part lies on a spare alone.
+    `would_help`: what is never done here, in words.
     """
 
     log_dir: str
@@ -98,12 +99,12 @@ class Rescued:
     steps: list[Step] = field(default_factory=list)
     free_bytes_after: int = 0
     would_help: list[str] = field(default_factory=list)
-    is_busy: bool = False
+    is_interrupted: bool = False
 
     @property
     def is_enough(self) -> bool:
         """Whether the broker can start."""
-        return self.free_bytes_after >= self.start_bytes
+        return self.free_bytes_after >= self.start_bytes and not self.is_interrupted
 
 
 class Rescue:
@@ -136,6 +137,9 @@ class Rescue:
     def plan(self, path: str) -> Rescued:
         """Forecast `carry_out` for a log directory; changes nothing. Raises CleanerdError, OSError."""
         found, log_dir, ours = self._look(path)
+        for tp in partitions(log_dir, self._request):
+            if interrupted(log_dir.partition(tp)):
+                found.steps.append(Step("resumed", str(tp), 0, 0, "planned", "a rescue was interrupted"))
         if log_dir.owner is not Owner.LIVE_BROKER:
             found.steps += self._foreseen_leftovers(log_dir)
             found.steps += self._retained(log_dir, ours, dry_run=True)
@@ -176,7 +180,12 @@ class Rescue:
                     found.steps += self._make_writable(log_dir, ours, _LEAST_BYTES)
             self._compact(log_dir, ours, found)
             wait_for_deleted()
+            if any(step.outcome == "done" for step in found.steps):
+                self._has_more(log_dir, found.free_bytes)
             found.free_bytes_after = space_of(path).free_bytes
+            found.is_interrupted = any(
+                interrupted(log_dir.partition(tp)) for tp in partitions(log_dir, self._request)
+            )
             self._name_spare(found)
             return found
 

@@ -55,7 +55,10 @@ def run(arguments: Namespace, session: LazySpark | None = None) -> int:
     if is_busy:
         return BUSY
     wanted = [one.until_bytes if arguments.until is not None else one.start_bytes for one in found]
-    is_enough = all(one.free_bytes_after >= least for one, least in zip(found, wanted, strict=True))
+    is_enough = all(
+        one.free_bytes_after >= least and not one.is_interrupted
+        for one, least in zip(found, wanted, strict=True)
+    )
     return 0 if found and not errors and is_enough else 1
 
 
@@ -94,6 +97,10 @@ def _report(found: list[Rescued], arguments: Namespace) -> None:
             f"{one.log_dir}: {size(one.free_bytes)} were free, {size(one.free_bytes_after)} {is_now} free: {verdict} for a "
             f"start of the broker, which takes {size(one.start_bytes)}\n"
         )
+        if one.is_interrupted:
+            output.write(
+                "a part of a log lies on the spare alone: run this again before you start the broker\n"
+            )
         if one.settings_as_of_ms is not None:
             output.write(
                 f"by the settings as of {instant(one.settings_as_of_ms)}, the last sign of life of the broker; --yes is "

@@ -51,7 +51,7 @@ def floor_bytes(space: Space, ratio: float) -> int:
     return max(int(space.total_bytes * ratio), min(_FLOOR_BYTES, space.total_bytes // _FLOOR_SHARE))
 
 
-SWAP_BYTES = 1 << 20
+SWAP_BYTES = 128 << 10
 """What a rescue leaves free beside a live broker: its swap renames, and writes a checkpoint."""
 _AMPLE_BYTES = 1 << 30
 """More than all concurrent writers write at once."""

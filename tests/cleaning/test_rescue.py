@@ -12,6 +12,7 @@ import pytest
 from cleanerd.cleaning.rescue import _alone
 from cleanerd.cli import rescue
 from cleanerd.cli.main import make_parser
+from cleanerd.env.files import RealFiles
 from cleanerd.env.space import space_of
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from tests.cleaning.logs import META_PROPERTIES, contents, lock_of_another, newest, put, stop_broker
@@ -135,6 +136,29 @@ def test_where_no_group_fits_the_first_one_goes_through_a_spare(spark: LazySpark
         assert newest(log_dir / "t-0") == before
         assert list(spare.iterdir()) == []
         assert not list((log_dir / "t-0").glob("*rescue*"))
+
+
+def test_what_was_interrupted_is_no_success_however_much_is_free(
+    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sources have gone, and their newest values lie on the spare alone. The next rescue goes on."""
+    spare = tmp_path / "spare"
+    spare.mkdir()
+
+    def fail(_files: RealFiles, source: str, _target: str, _like: str) -> None:
+        raise OSError(5, "injected", source)
+
+    with full(tmp_path / "full", every=3) as log_dir:
+        before = newest(log_dir / "t-0")
+        with monkeypatch.context() as patched:
+            patched.setattr(RealFiles, "copy_in", fail)
+            code, done, _ = run(spark, log_dir, "--yes", f"--spare={spare}", "--until=1%")
+        assert (code, done["is_interrupted"], done["is_enough"]) == (1, True, False)
+        code, plan, _ = run(spark, log_dir)
+        assert (plan["steps"][0]["name"], plan["steps"][0]["outcome"]) == ("resumed", "planned")
+        code, done, told = run(spark, log_dir, "--yes", "--until=1%")
+        assert (code, done["is_interrupted"]) == (0, False), (done, told)
+        assert newest(log_dir / "t-0") == before
 
 
 def test_a_spare_on_the_same_disk_is_refused(spark: LazySpark, tmp_path: Path) -> None:
