@@ -15,12 +15,12 @@ is still met. A little work is done right here, without Spark.
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from os.path import basename, dirname
 from typing import Any
 
-from cleanerd.errors import CleanerdError, each_log
+from cleanerd.errors import CleanerdError, SourceChanged, each_log
 from cleanerd.format.names import MAX_OFFSET, FileKind, Suffix, TopicPartition, parse_partition_dir
 from cleanerd.kernels.tables import EventKind
 from cleanerd.storage.checkpoints import read_checkpoints
@@ -46,6 +46,7 @@ from .regular_files import CarefulFiles
 _PART_BYTES = 64 << 20
 _BUCKET_RECORDS = 1 << 21  # 64 MiB, and as much for their set
 _BUCKETS_MAX = 1 << 12
+_OPENED_MAX = 20
 
 
 @dataclass(slots=True)
@@ -79,6 +80,9 @@ class LogDigest:
         if self.at > self.stable_end:
             why = "above that lies the high watermark or an open transaction"
             return f"is decided up to offset {self.stable_end}, not to {self.at}: {why}"
+        if self.stable_end < self.cleaned_to:
+            why = f"what is decided was last written down for offset {self.stable_end}; try again"
+            return f"is cleaned up to offset {self.cleaned_to}: {why}"
         if self.at < self.cleaned_to:
             why = f"what was newest below {self.at} may be gone; ask --at {self.cleaned_to} or above"
             return f"is cleaned up to offset {self.cleaned_to}: {why}"
@@ -91,7 +95,7 @@ class LogDigest:
         found = read_checkpoints(CarefulFiles(), dirname(self.directory))
         cleaned_to = found.cleaner.get(self.topic_partition, 0)
         start = found.log_start.get(self.topic_partition, 0)
-        if self.at < cleaned_to <= self.stable_end or start > self.start:
+        if self.at < cleaned_to or start > self.start:
             return f"was cleaned up to offset {cleaned_to}, or cut at {start}, while it was read: try again"
         return None
 
@@ -122,7 +126,7 @@ def digest_logs(directories: Sequence[str], question: Question) -> Digests:
     What cannot be read, or must not be compared, is in `failed`, with the reason.
     """
     found = Digests()
-    opened: list[tuple[LogDigest, LogRange]] = []
+    opened: list[tuple[LogDigest, list[LogRange]]] = []
     for directory in directories:
         with each_log(directory) as opening:
             opened.append(_opened(directory))
@@ -148,14 +152,19 @@ def digest_logs(directories: Sequence[str], question: Question) -> Digests:
     return found
 
 
-def _opened(directory: str) -> tuple[LogDigest, LogRange]:
+def _opened(directory: str) -> tuple[LogDigest, list[LogRange]]:
+    """A log, and its parts in the order of their offsets. Raises as `open_settled`."""
     parsed = parse_partition_dir(basename(directory))
     assert parsed is not None, "listed by its name"
-    log = open_settled(directory, isolation="read_committed")
-    start, end = log.start_offset, log.end_offset
-    return LogDigest(
-        directory, parsed[0], start, _cleaned_to(directory, parsed[0], log), end, start, end
-    ), log
+    for _ in range(_OPENED_MAX):
+        with suppress(FileNotFoundError):  # a segment was exchanged meanwhile
+            log = open_settled(directory, isolation="read_committed")
+            start, end = log.start_offset, log.end_offset
+            cleaned_to = _cleaned_to(directory, parsed[0], log)
+            return LogDigest(directory, parsed[0], start, cleaned_to, end, start, end), split(
+                log, _PART_BYTES
+            )
+    raise SourceChanged(f"{directory}: segments change again and again")
 
 
 def _cleaned_to(directory: str, tp: TopicPartition, log: LogRange) -> int:
@@ -169,7 +178,7 @@ def _cleaned_to(directory: str, tp: TopicPartition, log: LogRange) -> int:
     suffixes = {name.suffix for name in PartitionDir(files, directory).names() if name.kind is FileKind.LOG}
     if suffixes - {Suffix.LIVE, Suffix.STAGED} and log.ranges:
         checkpoint = max(checkpoint, log.ranges[-1].base_offset)
-    return max(log.start_offset, checkpoint if checkpoint <= log.end_offset else 0)
+    return max(log.start_offset, checkpoint)
 
 
 def _bound(logs: Iterable[LogDigest], question: Question) -> None:
@@ -183,15 +192,19 @@ def _bound(logs: Iterable[LogDigest], question: Question) -> None:
             log.start, log.at = min(start, at), at
 
 
-def _tasks(logs: Sequence[tuple[LogDigest, LogRange]], question: Question) -> list[DigestTask]:
+def _tasks(logs: Sequence[tuple[LogDigest, list[LogRange]]], question: Question) -> list[DigestTask]:
     """The newest parts of each log first."""
     tasks: list[DigestTask] = []
     first_bucket = 0
-    for number, (log, view) in enumerate(logs):
+    for number, (log, of_log) in enumerate(logs):
         dense_from = MAX_OFFSET if log.at == log.stable_end else log.cleaned_to
         wanted = max(-(-(log.at - log.start) // _BUCKET_RECORDS), 1)
         exchanged = min(1 << (wanted - 1).bit_length(), _BUCKETS_MAX)
-        parts = list(enumerate(split(replace(view, start_offset=log.start), _PART_BYTES)))
+        parts = [
+            (order, replace(part, start_offset=max(part.start_offset, log.start)))
+            for order, part in enumerate(of_log)
+            if part.end_offset > log.start
+        ]
         tasks += [
             DigestTask(number, order, part, log.at, dense_from, first_bucket, exchanged, question.wanted)
             for order, part in reversed(parts)

@@ -252,6 +252,16 @@ def test_bounds_that_mean_nothing_are_refused(tmp_path: Path) -> None:
     assert {one.key: one.offset for one in found.listed} == {b"a": 7, b"g": 10, b"h": 11, b"i": 13}
 
 
+def test_a_cleaning_beyond_the_high_watermark_that_was_last_written(tmp_path: Path) -> None:
+    """A broker writes that one down every few seconds, the other at once: no entry passes for a stale one."""
+    directory = damaged(tmp_path, {0: None})
+    put_checkpoint(directory, "cleaner-offset-checkpoint", 17)
+    for at in (None, 16):
+        assert "is cleaned up to offset 17: what is decided was last written down for offset 16" in why_none(
+            directory, Question(at=at)
+        )
+
+
 def test_a_cleaning_under_way_may_have_looked_at_all_that_is_closed(tmp_path: Path) -> None:
     directory = damaged(tmp_path, DENSE)
     assert of(directory, Question(at=7)).keys == 4
