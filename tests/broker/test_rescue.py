@@ -1,0 +1,173 @@
+"""A disk that is really full, its broker dead or about to be: `cleanerd rescue` frees it, the broker starts by itself, and a
+consumer finds what was written.
+"""
+
+import os
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from cleanerd.env.files import RealFiles
+from cleanerd.env.space import space_of
+from cleanerd.format.names import RESCUE
+from cleanerd.spark_runtime.lazy_spark import LazySpark
+from tests.broker.kafka import KafkaBroker
+from tests.broker.live import COMPACT, PATIENCE_S, Journal, check_nothing_is_lost, home, records
+from tests.broker.swapping import build_agent
+from tests.broker.tools import READ_UNCOMMITTED, read_all
+from tests.broker.workload import create_topics
+from tests.cleaning.test_rescue import rescued
+from tests.daemon.processes import wait_until
+from tests.operate.tools import missing, need
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
+
+TOPIC = "t"
+CONFIG = {**COMPACT, "internal.segment.bytes": "1000000"}
+RECORDS = 50_000
+NEVER = {
+    f"{name}.checkpoint.interval.ms": "3600000"
+    for name in ("log.flush.offset", "log.flush.start.offset", "replica.high.watermark")
+} | {"log.initial.task.delay.ms": "3600000"}
+"""The broker writes no checkpoint before it dies."""
+MAKE = {
+    "tmpfs": [],
+    "ext4": ["mkfs.ext4", "-q", "-m0"],
+}
+
+
+@contextmanager
+def volume(root: Path, kind: str) -> Iterator[Path]:
+    """A directory on a small file system of its own."""
+    place = root / "volume"
+    place.mkdir()
+    make = MAKE[kind]
+    options = ["-t", "tmpfs", "-o", "size=64m,nr_inodes=400", "none"]
+    if make:
+        if os.geteuid() != 0:
+            missing("a file system of its own needs root")
+        image = root / "image"
+        with image.open("wb") as file:
+            file.truncate(96 << 20)
+        subprocess.run([need(make[0], make[0]), *make[1:], str(image)], check=True)
+        options = ["-o", "loop", str(image)]
+    done = subprocess.run(["mount", *options, str(place)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        missing(f"mount is not permitted: {done.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=False)
+
+
+def fill(place: Path, *, left_bytes: int = 0) -> None:
+    """To the last byte, as another process would; or up to so many."""
+    free_bytes = space_of(str(place)).free_bytes
+    with (place / "filler").open("wb") as filler, suppress(OSError):
+        os.posix_fallocate(filler.fileno(), 0, max(free_bytes - left_bytes, 1))
+    while not left_bytes:
+        try:
+            with (place / f"filler-{len(os.listdir(place))}").open("wb") as filler:
+                while True:
+                    os.write(filler.fileno(), bytes(4096))
+                    os.fsync(filler.fileno())
+        except OSError:
+            break
+
+
+def written(broker: KafkaBroker, keys: Iterable[int]) -> Journal:
+    """What was acknowledged, of one topic."""
+    journal = Journal(broker.bootstrap)
+    create_topics(broker.admin(), {TOPIC: CONFIG})
+    wait_until(partial(home, TOPIC, broker.log_dirs), PATIENCE_S)
+    for entry in records(TOPIC, keys):
+        journal.send(TOPIC, entry)
+    journal.flush()
+    return journal
+
+
+def assert_starts_with_all(broker: KafkaBroker, journal: Journal) -> None:
+    """By itself, and for a consumer."""
+    broker.start()
+    seen = read_all(broker, [TOPIC], READ_UNCOMMITTED)[TOPIC]
+    check_nothing_is_lost(journal.written[TOPIC], seen)
+    assert len(seen) < len(journal.written[TOPIC])
+    broker.stop()
+
+
+@pytest.mark.parametrize(
+    ("kind", "properties"),
+    [("ext4", NEVER), ("tmpfs", {})],
+    ids=["ext4 early", "tmpfs"],
+)
+def test_a_dead_broker_on_a_full_disk_starts_by_itself_after_a_rescue(
+    tmp_path: Path, spark: LazySpark, kind: str, properties: Mapping[str, str]
+) -> None:
+    """Dead before its first checkpoint, or after; 0 bytes, and on the tmpfs 0 names."""
+    with volume(tmp_path, kind) as place:
+        log_dir = place / "logs"
+        broker = KafkaBroker(tmp_path / "broker", [log_dir], properties)
+        broker.start()
+        journal = written(broker, (number % 500 for number in range(RECORDS)))
+        broker.kill()
+        fill(place)
+        with suppress(OSError):
+            for number in range(500):
+                (place / f"name-{number}").touch()
+        assert space_of(str(place)).free_bytes == 0
+        code, done, told = rescued(spark, log_dir, "--yes", "--until=5%")
+        assert (code, done["is_enough"]) == (0, True), (done, told)
+        assert_starts_with_all(broker, journal)
+
+
+def test_no_broker_starts_while_newest_values_lie_on_the_spare_alone(
+    tmp_path: Path, spark: LazySpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The spare fails in the middle, and comes back: the next rescue ends what the first one has begun."""
+    spare = tmp_path / "spare"
+    spare.mkdir()
+    with volume(tmp_path, "ext4") as place:
+        log_dir = place / "logs"
+        broker = KafkaBroker(tmp_path / "broker", [log_dir])
+        broker.start()
+        keys = (number % 500 if number % 3 == 0 else number + 500 for number in range(RECORDS))
+        journal = written(broker, keys)
+        broker.kill()
+        fill(place)
+        with monkeypatch.context() as patched:
+            patched.setattr(RealFiles, "copy_in", _fail)
+            code, done, _ = rescued(spark, log_dir, "--yes", f"--spare={spare}")
+        assert code == 1, done
+        assert (log_dir / f"{TOPIC}-0" / RESCUE).exists()
+        with pytest.raises(RuntimeError, match=RESCUE.removesuffix(".log")):
+            broker.start()
+        code, done, told = rescued(spark, log_dir, "--yes", f"--spare={spare}")
+        assert {step["name"]: step["outcome"] for step in done["steps"]}["resumed"] == "done", (done, told)
+        assert code == 0, (done, told)
+        assert_starts_with_all(broker, journal)
+
+
+def _fail(_files: RealFiles, source: str, _target: str, _like: str) -> None:
+    raise OSError(5, "injected", source)
+
+
+@pytest.mark.parametrize("share", [0.08, 0.01])
+def test_a_live_broker_swaps_although_there_is_hardly_any_room(
+    tmp_path: Path, spark: LazySpark, share: float
+) -> None:
+    build_agent()
+    with volume(tmp_path, "ext4") as place:
+        log_dir = place / "logs"
+        with KafkaBroker(tmp_path / "broker", [log_dir], {"log.segment.delete.delay.ms": "1000"}) as broker:
+            journal = written(broker, (number % 500 for number in range(RECORDS)))
+            left_bytes = int(space_of(str(place)).total_bytes * share)
+            fill(place, left_bytes=left_bytes)
+            code, done, told = rescued(spark, log_dir, "--yes", "--set=cleanerd.commit.live=auto")
+            assert code == 0, (done, told)
+            assert {step["outcome"] for step in done["steps"]} == {"done"}, done
+            wait_until(lambda: space_of(str(place)).free_bytes > left_bytes + 10e6, PATIENCE_S)
+        assert_starts_with_all(broker, journal)
