@@ -65,7 +65,7 @@ _NOT_TOLD = (
     "with `cleanerd clean --assume replicas`"
 )
 _CONSUMER_OFFSETS = "__consumer_offsets"
-_COORDINATORS_MENDED = {"4.0": "4.0.2", "4.1": "4.1.2", "4.2": "4.2.1"}
+COORDINATORS_MENDED = {"4.0": "4.0.2", "4.1": "4.1.2", "4.2": "4.2.1"}
 """The first release whose group coordinator can load a cleaned log (rule A.8)."""
 
 
@@ -309,7 +309,7 @@ class Knowledge:
         """Why the broker may be unable to load a log that was cleaned; None: it can, or an operator wants it cleaned."""
         configuration = self.configuration
         release = configuration.metadata and configuration.metadata.release
-        mended = _COORDINATORS_MENDED.get(release or "")
+        mended = COORDINATORS_MENDED.get(release or "")
         if topic != _CONSUMER_OFFSETS or mended is None:
             return None
         if configuration.topic_origin(topic, "cleanup.policy").layer in SET_BY_OPERATOR:

@@ -48,7 +48,7 @@ def _typed(parse: Callable[[str], _T]) -> Callable[[str], _T]:
 
 def rate(text: str) -> float | str:
     """Bytes per second, or `unlimited`."""
-    parsed = text if text == "unlimited" else _size(text)
+    parsed = text if text == "unlimited" else size(text)
     if not parsed:
         raise ArgumentTypeError("expected more than 0, or unlimited; `cleanerctl pause '*'` stops everything")
     return parsed
@@ -56,7 +56,7 @@ def rate(text: str) -> float | str:
 
 number = _typed(units.parse_number)
 duration = _typed(units.parse_duration)
-_size = _typed(units.parse_size)
+size = _typed(units.parse_size)
 duration_ms = _typed(lambda text: max(round(1000 * units.parse_duration(text)), 1))
 
 _PATTERN = "a log (orders-3), a topic (orders) or a glob ('orders-*')"

@@ -1,7 +1,8 @@
 """The command lines of the tools. Imports nothing heavy: every start of `cleanerd` runs it."""
 
-from cleanerd.cli.arguments import argument, number, option
+from cleanerd.cli.arguments import argument, number, option, rate, size
 from cleanerd.cli.options import (
+    CONFIGURATION,
     FORMATS,
     LOG_DIRS,
     NOW,
@@ -15,6 +16,31 @@ from cleanerd.cli.parser import Command
 _PROCESSES = option("--processes", "default: one per core", metavar="N", type=number)
 
 COMMANDS = (
+    Command(
+        "doctor",
+        "cleanerd.tools.cli.doctor:run",
+        "show what is wrong with the logs of a broker, what it costs, and what mends it; exit 3 if anything is",
+        (
+            "cleanerd doctor --config /etc/kafka/server.properties",
+            "cleanerd doctor --config /etc/kafka/server.properties --read-max 5GB -o json > broker-1.json",
+        ),
+        configuration=CONFIGURATION,
+        arguments=(
+            *SELECTION,
+            option(
+                "--read-max",
+                "read so much of compacted logs for what is superseded; 0: none; default: 50GB",
+                metavar="SIZE",
+                type=size,
+                default=50e9,
+            ),
+            option(
+                "--io", "bytes per second to read; default: 50MB", metavar="RATE", type=rate, default=50e6
+            ),
+            NOW,
+            output(),
+        ),
+    ),
     Command(
         "verify",
         "cleanerd.tools.cli.verify:run",

@@ -19,7 +19,7 @@ _ATTEMPTS, _PAUSE_S = 50, 0.1
 _wait = threading.Event().wait
 
 
-def _when_settled(look: Callable[[], _T]) -> _T:
+def when_settled(look: Callable[[], _T]) -> _T:
     """Call `look` until it does not raise `SourceChanged`; after some seconds that is raised."""
     for _ in range(_ATTEMPTS):
         try:
@@ -33,7 +33,7 @@ def open_settled(partition_dir: str, **bounds: Any) -> LogRange:
     """`open_log` with these arguments. Raises as it does; `SourceChanged` only when the log does not come to
     rest, or its broker does not write down how far it is committed.
     """
-    return _when_settled(lambda: open_log(partition_dir, **bounds))
+    return when_settled(lambda: open_log(partition_dir, **bounds))
 
 
 def read_part(part: LogRange, isolation: Isolation, **options: Any) -> Iterator[Columns]:

@@ -1,0 +1,173 @@
+"""Rules about cleaning: a cleaner that is dead or late, and what holds logs back."""
+
+from collections.abc import Iterator
+
+from cleanerd.cleaning.causes import dated
+from cleanerd.format.names import FileKind
+from cleanerd.policy.cleanable import SegmentFacts
+from cleanerd.policy.deadlines import grace_ms
+from cleanerd.units import duration, size, utc
+
+from .facts import DAY_MS, BrokerFacts, DirectoryFacts, Finding, Limits, LogFacts, finding, place_of
+
+_SEGMENT_MS = "set segment.ms of the topic to what a duplicate may cost in time"
+
+
+def late(broker: BrokerFacts, directory: DirectoryFacts, limits: Limits) -> Iterator[Finding]:
+    """Logs that are due for long: the cleaner of their directory is dead, or passes them over."""
+    since = {number: log.due_since_ms() for number, log in enumerate(directory.logs)}
+    due = {
+        number: at_ms for number, at_ms in since.items()
+        if at_ms is not None and directory.judged_ms - at_ms > limits.due_ms
+    }  # fmt: skip
+    if not due:
+        return
+    written_ms = directory.cleaner_written_ms
+    oldest = directory.logs[min(due, key=lambda number: due[number])]
+    path = f"{directory.path}/cleaner-offset-checkpoint"
+    if written_ms is None or all(written_ms <= at_ms for at_ms in due.values()):
+        written = "is not there" if written_ms is None else f"was last written at {utc(written_ms)}"
+        yield finding(
+            "cleaner_dead",
+            place_of(oldest, path),
+            f"{path} {written}; {len(due)} logs are due, the first, {oldest.topic_partition}, since "
+            f"{utc(min(due.values()))}",
+            "look for `log-cleaner` in the broker's log, restart the broker if its thread has died; or clean now: "
+            f"`cleanerd clean {broker.where}`",
+            sum(directory.logs[number].range.cleanable_bytes for number in due),
+        )
+        return
+    for number, at_ms in due.items():
+        log = directory.logs[number]
+        yield finding(
+            "cleaner_stuck",
+            place_of(log, offset=log.range.first_dirty_offset),
+            f"dirty ratio {log.range.dirty_ratio:.2f}, due since {utc(at_ms)}; its first dirty offset is still "
+            f"{log.range.first_dirty_offset}",
+            f"look for it in the broker's log (uncleanable partitions); {broker.command('clean', log)}",
+            log.range.cleanable_bytes,
+        )
+
+
+def missed_deadline(broker: BrokerFacts, _: DirectoryFacts, log: LogFacts, __: Limits) -> Finding | None:
+    """Records that should have been compacted by now."""
+    if not log.is_compacted:
+        return None
+    assert log.config is not None
+    lag_ms, late_ms = log.config.max_compaction_lag_ms, log.range.compaction_delay_ms
+    if late_ms <= grace_ms(lag_ms):
+        return None
+    held = "" if log.cause is None else f"; held back: {log.cause.text}"
+    remedy = broker.command("clean", log) if log.cause is None else log.cause.remedy or log.cause.text
+    return finding(
+        "deadline_missed",
+        place_of(log, offset=log.range.first_dirty_offset),
+        f"late by {duration(late_ms / 1000)}, max.compaction.lag.ms is {lag_ms}{held}",
+        remedy,
+    )
+
+
+def held_back(_: BrokerFacts, directory: DirectoryFacts, log: LogFacts, limits: Limits) -> Finding | None:
+    """Closed segments above the high watermark for long."""
+    end = log.range.first_uncleanable_offset
+    held = [segment.facts for segment in log.snapshot.segments[:-1] if segment.base_offset >= end]
+    if not held or not log.is_compacted or not log.is_held_by_replicas or log.cause is None:
+        return None
+    if directory.judged_ms - held[0].modified_ms <= limits.due_ms:
+        return None
+    cost = sum(segment.size_bytes for segment in held)
+    text = f"{size(cost)} in closed segments from offset {end} on: {log.cause.text}"
+    return finding("held_back", place_of(log, offset=end), text, log.cause.remedy or "", cost)
+
+
+def open_transaction(
+    _: BrokerFacts, directory: DirectoryFacts, log: LogFacts, limits: Limits
+) -> Finding | None:
+    """A transaction that has been open for longer than any producer may take."""
+    found = log.open_transaction
+    if found is None or directory.judged_ms - found.since_ms <= limits.open_transaction_ms:
+        return None
+    waiting = [one for one in log.snapshot.segments if one.base_offset >= log.range.first_uncleanable_offset]
+    tp = log.topic_partition
+    return finding(
+        "open_transaction",
+        place_of(log, offset=found.offset),
+        f"producer {found.producer_id}, open for {duration((directory.judged_ms - found.since_ms) / 1000)}, since "
+        f"{utc(found.since_ms)}",
+        "if its producer is gone: `kafka-transactions.sh --bootstrap-server HOST:9092 abort "
+        f"--topic {tp.topic} --partition {tp.partition} --start-offset {found.offset}`",
+        sum(one.size_bytes for one in waiting),
+    )
+
+
+def future_timestamps(
+    broker: BrokerFacts, _: DirectoryFacts, log: LogFacts, limits: Limits
+) -> Finding | None:
+    """A closed segment with a record from the future."""
+    ahead_ms = broker.at_ms + limits.future_ms
+    ahead = [
+        one for one in log.snapshot.segments if one.is_age_known and one.facts.largest_timestamp_ms > ahead_ms
+    ]
+    if not ahead:
+        return None
+    first = ahead[0]
+    return finding(
+        "future_timestamps",
+        place_of(log, first.sibling(FileKind.TIME_INDEX), first.base_offset),
+        f"{len(ahead)} segments, the first of {size(first.size_bytes)} with timestamp "
+        f"{dated(first.facts.largest_timestamp_ms, broker.at_ms)}",
+        "mend the producer's clock or unit; message.timestamp.after.max.ms keeps such records out; those that are there go "
+        "with `kafka-delete-records.sh` or by retention.bytes",
+        sum(one.size_bytes for one in ahead),
+    )
+
+
+def active_segment(broker: BrokerFacts, _: DirectoryFacts, log: LogFacts, limits: Limits) -> Finding | None:
+    """A compacted log that is not cleaned because it is not rolled: by the sample, or, without one, by size."""
+    active, whole = log.snapshot.segments[-1].size_bytes, log.snapshot.size_bytes
+    sample = log.sample
+    if not log.is_compacted or active <= whole / 2:
+        return None
+    freed = active if sample is None else sample.after_roll_bytes
+    if freed < limits.least_bytes or (sample is not None and freed <= whole / 2):
+        return None
+    assert log.config is not None
+    duplicates = (
+        ""
+        if sample is None
+        else f", and a roll adds {size(freed)} ± {size(sample.error_bytes)} to what can go"
+    )
+    return finding(
+        "active_segment",
+        place_of(log, log.snapshot.segments[-1].path, log.snapshot.segments[-1].base_offset),
+        f"{size(active)} of {size(whole)} lie in the active segment{duplicates}",
+        f"{_SEGMENT_MS}; now: {broker.command('clean', log, ' --roll')}",
+        None if sample is None else freed,
+    )
+
+
+def retention_overdue(
+    _: BrokerFacts, directory: DirectoryFacts, log: LogFacts, limits: Limits
+) -> Finding | None:
+    """A closed segment that retention.ms should have taken, also in a log with `compact,delete`."""
+    config = log.config
+    if config is None or not config.delete or config.retention_ms < 0 or config.remote_storage_enable:
+        return None
+    oldest_ms = directory.judged_ms - config.retention_ms - limits.due_ms
+    overdue: list[SegmentFacts] = []
+    ends = [one.base_offset for one in log.snapshot.segments[1:]]
+    for segment, end in zip(log.snapshot.segments, ends, strict=False):
+        if segment.facts.largest_timestamp_ms >= oldest_ms or end > log.snapshot.high_watermark:
+            break
+        overdue.append(segment.facts)
+    if not overdue:
+        return None
+    days = (directory.judged_ms - overdue[0].largest_timestamp_ms) / DAY_MS
+    policy = ",".join(config.cleanup_policy)
+    return finding(
+        "retention_overdue",
+        place_of(log, log.snapshot.segments[0].path, overdue[0].base_offset),
+        f"{len(overdue)} segments, the oldest of {days:.0f} days, retention.ms is {config.retention_ms}, policy {policy}",
+        "with compact,delete the cleaner deletes: see whether it lives; else look for the log in the broker's log",
+        sum(one.size_bytes for one in overdue),
+    )

@@ -1,0 +1,201 @@
+"""The facts about a broker's directories. Nothing is written, nothing locked; what cannot be read fails alone."""
+
+import contextlib
+import os
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+from cleanerd.cleaning.causes import Held
+from cleanerd.cleaning.knowledge import is_known
+from cleanerd.config.load import Configuration
+from cleanerd.config.model import TopicConfig
+from cleanerd.env.clock import Clock
+from cleanerd.errors import each_log
+from cleanerd.format import names
+from cleanerd.format.names import CLUSTER_METADATA_TOPIC, DirKind, TopicPartition
+from cleanerd.policy.cleanable import CompactionConfig, cleanable_range
+from cleanerd.storage.log_dir import LogDir
+from cleanerd.storage.scan import Checkpoints, PartitionSnapshot, tail_batches
+from cleanerd.storage.stability import Stability, read_stability
+from cleanerd.tools.insight.findings import Finding, Severity
+from cleanerd.tools.insight.live import when_settled
+from cleanerd.tools.insight.log_dir_check import LogDir as ListedDir
+from cleanerd.tools.insight.log_dir_check import compare_log_dirs, list_log_dir
+from cleanerd.tools.insight.log_files import LogFile, log_files
+from cleanerd.tools.insight.partition_check import list_partition
+from cleanerd.tools.insight.regular_files import CarefulFiles
+
+from .facts import DAY_MS, BrokerFacts, DirectoryFacts, Leftover, Limits, LogFacts, OpenTransaction
+from .sample import Budget, take_sample
+
+_NO_MAX_LAG = 2**63 - 1
+_LEFT_OVER = frozenset(
+    ("deleted_file", "interrupted_cleaning", "waiting_swap", "staged", "delete_directory", "stray_directory",
+     "future_directory")
+)  # fmt: skip
+
+
+class Gathering:
+    """One look at the directories of a node. `where`: as `BrokerFacts` has it."""
+
+    def __init__(
+        self, configuration: Configuration, where: str, clock: Clock, limits: Limits, budget: Budget
+    ) -> None:
+        self._configuration = configuration
+        self._where = where
+        self._clock = clock
+        self._now_ms = clock.now_ms()
+        self._limits = limits
+        self._budget = budget
+        self._files = CarefulFiles()
+        self._failed: dict[str, str] = {}
+
+    def run(
+        self, log_dirs: Sequence[str], topics: Collection[str], partitions: Collection[int]
+    ) -> BrokerFacts:
+        """The facts of all directories; after Ctrl-C those that are known by then."""
+        listed = [list_log_dir(path) for path in log_dirs]
+        compare_log_dirs(listed, ())
+        directories: list[DirectoryFacts] = []
+        is_interrupted = False
+        try:
+            directories.extend(self._directory(one, log_dirs, topics, partitions) for one in listed)
+            for number, directory in enumerate(directories):
+                for sampled in self._sampled(directory):
+                    directories[number] = sampled
+        except KeyboardInterrupt:
+            is_interrupted = True
+        meta = next((one.meta for one in listed if one.meta is not None), None)
+        metadata = self._configuration.metadata
+        return BrokerFacts(
+            self._where, self._now_ms, self._configuration.broker, tuple(directories),
+            None if meta is None else meta.node_id, None if meta is None else meta.cluster_id,
+            None if metadata is None else metadata.release, is_interrupted,
+        )  # fmt: skip
+
+    def _directory(
+        self, listed: ListedDir, log_dirs: Sequence[str], topics: Collection[str], partitions: Collection[int]
+    ) -> DirectoryFacts:
+        path, failed = listed.path, dict[str, str]()
+        found = DirectoryFacts(path, listed.facts.is_live, self._judged_ms(listed), None, 0, 0, failed=failed)
+        chosen = [one for one in listed.chosen(topics, partitions) if one[0].topic != CLUSTER_METADATA_TOPIC]
+        problems = list(listed.findings)
+        with each_log(path) as whole:
+            space, device = os.statvfs(path), os.stat(path).st_dev
+            found = replace(found, device=device, free_bytes=space.f_bavail * space.f_frsize)
+            log_dir = LogDir.at(self._files, path, self._clock, log_dirs)
+            checkpoints = log_dir.checkpoints()
+            found = replace(found, cleaner_written_ms=checkpoints.cleaner_written_ms)
+            logs = []
+            for tp, directory in chosen:
+                with each_log(directory) as log:
+                    problems += list_partition(listed.facts, tp, directory).findings
+                    with contextlib.suppress(FileNotFoundError):
+                        one = when_settled(partial(self._log, log_dir, tp, checkpoints, found.judged_ms))
+                        logs += [] if one is None else [one]
+                if log.error is not None:
+                    failed[directory] = str(log.error)
+            found = replace(
+                found, logs=tuple(logs), leftovers=tuple(self._leftovers(path, topics, partitions))
+            )
+        if whole.error is not None:
+            failed[path] = str(whole.error)
+        return replace(found, problems=tuple(filter(_is_worth_a_look, problems)))
+
+    def _judged_ms(self, listed: ListedDir) -> int:
+        """What a stopped broker has left undone since it stopped is no fault of its cleaner."""
+        if not listed.facts.is_kafka or listed.facts.is_live:
+            return self._now_ms
+        try:
+            return min(self._now_ms, self._files.stat(listed.file(names.REPLICATION_CHECKPOINT)).mtime_ms)
+        except OSError:
+            return self._now_ms
+
+    def _log(
+        self, log_dir: LogDir, tp: TopicPartition, checkpoints: Checkpoints, judged_ms: int
+    ) -> LogFacts | None:
+        config = self._configuration.topic(tp.topic) if self._is_known(log_dir, tp) else None
+        rules = config or TopicConfig()
+        with_timestamps = rules.max_compaction_lag_ms < _NO_MAX_LAG
+        snapshot = log_dir.scan(
+            tp, checkpoints, first_batch_timestamps=with_timestamps, pace=self._budget.pace
+        )
+        if snapshot is None:
+            return None
+        expiration_ms = self._configuration.broker.producer_id_expiration_ms
+        stability = read_stability(
+            self._files, snapshot, now_ms=judged_ms, expiration_ms=expiration_ms, pace=self._budget.pace
+        )
+        compaction = CompactionConfig(
+            rules.min_cleanable_dirty_ratio, rules.min_compaction_lag_ms, rules.max_compaction_lag_ms
+        )
+        last_stable = stability.last_stable_offset
+        found = cleanable_range(snapshot.facts(last_stable), compaction, judged_ms)
+        held = Held.of(self._files, snapshot, last_stable, stability.open_producer)
+        cause = None if config is None or not config.compact else held.uncleanable(found, config, judged_ms)
+        return LogFacts(
+            snapshot, found, last_stable, config, cause, self._open_transaction(snapshot, stability)
+        )
+
+    def _is_known(self, log_dir: LogDir, tp: TopicPartition) -> bool:
+        """Whether somebody has said how its topic is configured: a default of Kafka's is nobody's word."""
+        if is_known(tp.topic, self._configuration):
+            return True
+        is_set = "log.cleanup.policy" in self._configuration.broker_settings
+        return not log_dir.is_kafka and is_set
+
+    def _open_transaction(self, snapshot: PartitionSnapshot, stability: Stability) -> OpenTransaction | None:
+        if stability.open_producer is None:
+            return None
+        offset = stability.last_stable_offset
+        segment = [one for one in snapshot.segments if one.base_offset <= offset][-1]
+        for _, batches in tail_batches(self._files, segment, offset, self._budget.pace):
+            first = batches[batches["last_offset"] >= offset]
+            if len(first):
+                return OpenTransaction(stability.open_producer, offset, int(first["max_timestamp"][0]))
+        return None
+
+    def _leftovers(
+        self, path: str, topics: Collection[str], partitions: Collection[int]
+    ) -> Iterator[Leftover]:
+        """What has waited for longer than its broker lets it wait; strays at any age."""
+        found = defaultdict[str, list[LogFile]](list)
+        for file in log_files(path, topics, partitions):
+            code = file.leftover
+            if code is None:
+                continue
+            age_of = file.path if file.kind is DirKind.CURRENT else file.directory
+            try:
+                waits_ms = self._now_ms - os.stat(age_of).st_ctime_ns // 1_000_000
+            except FileNotFoundError:
+                continue
+            if file.kind is DirKind.STRAY or waits_ms > self._limits.leftover_ms:
+                found[code].append(file)
+        for code, some in found.items():
+            yield Leftover(code, some[0].path, len(some), sum(one.size_bytes for one in some))
+
+    def _sampled(self, directory: DirectoryFacts) -> Iterator[DirectoryFacts]:
+        """The directory again with each log that was read, the largest that the budget covers first."""
+        logs, failed = list(directory.logs), dict(directory.failed or {})
+        wanted = [n for n, log in enumerate(logs) if log.is_compacted and log.snapshot.size_bytes]
+        wanted.sort(key=lambda number: -logs[number].snapshot.size_bytes)
+        taken = [number for number in wanted if self._budget.covers(logs[number].snapshot.size_bytes)]
+        self._budget.wanted_bytes += sum(logs[number].snapshot.size_bytes for number in taken)
+        for number in taken:
+            log = logs[number]
+            assert log.config is not None
+            overdue_ms = directory.judged_ms - max(log.config.delete_retention_ms, DAY_MS)
+            with each_log(log.snapshot.directory) as reading, contextlib.suppress(FileNotFoundError):
+                sample = take_sample(
+                    self._files, log.snapshot, log.last_stable_offset, overdue_ms, self._budget
+                )
+                logs[number] = replace(log, sample=sample)
+            if reading.error is not None:
+                failed[log.snapshot.directory] = str(reading.error)
+            yield replace(directory, logs=tuple(logs), failed=failed)
+
+
+def _is_worth_a_look(one: Finding) -> bool:
+    return one.kind.severity is not Severity.INFO and one.code not in _LEFT_OVER

@@ -1,0 +1,79 @@
+"""Rules about what a sample of keys shows."""
+
+from cleanerd.units import size, utc
+
+from .facts import BrokerFacts, DirectoryFacts, Finding, Limits, LogFacts, finding, place_of
+
+_SLOT_BYTES = 24
+"""Of a key in the dedupe buffer of Kafka's cleaner: MD5 and offset."""
+
+
+def superseded(broker: BrokerFacts, _: DirectoryFacts, log: LogFacts, limits: Limits) -> Finding | None:
+    """Most of a log can go: now that it was cleaned before, or with its first cleaning."""
+    sample, whole = log.sample, log.snapshot.size_bytes
+    if sample is None or not log.is_compacted:
+        return None
+    freed = sample.superseded_bytes
+    if freed < limits.least_bytes or freed <= whole / 2:
+        return None
+    found = f"{size(freed)} ± {size(sample.error_bytes)} of {size(whole)} are superseded in closed segments"
+    roll = sample.after_roll_bytes
+    more = f", {size(roll)} more after a roll" if roll else ""
+    clean = broker.command("clean", log, " --force")
+    if log.snapshot.checkpoint is None:
+        remedy = f"it needs room for what is kept, and reads all: {broker.command('clean', log, ' --dry-run')}, then {clean}"
+        return finding("first_cleaning", place_of(log), f"{found}{more}; it was never cleaned", remedy, freed)
+    return finding("superseded", place_of(log), f"{found}{more}", clean, freed)
+
+
+def tombstones_overdue(broker: BrokerFacts, _: DirectoryFacts, log: LogFacts, __: Limits) -> Finding | None:
+    """Tombstones that Kafka's cleaner leaves until there is something new to clean."""
+    sample = log.sample
+    if sample is None or not log.is_compacted or not sample.overdue_tombstones:
+        return None
+    return finding(
+        "tombstones_overdue",
+        place_of(log),
+        f"{sample.overdue_tombstones:,} tombstones; the first might have gone at {utc(sample.overdue_ms)}",
+        f"Kafka's cleaner takes them only with new dirty records; {broker.command('clean', log)} takes them now, unless "
+        "replicas are away",
+    )
+
+
+def dedupe_buffer(broker: BrokerFacts, _: DirectoryFacts, log: LogFacts, __: Limits) -> Finding | None:
+    """A log that Kafka's cleaner cleans in several rounds, each of which reads all of it."""
+    sample, config = log.sample, broker.config
+    keys_max = int(
+        config.dedupe_buffer_size_bytes
+        / config.log_cleaner_threads
+        / _SLOT_BYTES
+        * config.io_buffer_load_factor
+    )
+    if (
+        sample is None
+        or not log.is_compacted
+        or sample.keys <= keys_max
+        or log.snapshot.checkpoint is not None
+    ):
+        return None
+    rounds = -(-sample.keys // keys_max)
+    return finding(
+        "dedupe_buffer",
+        place_of(log),
+        f"about {sample.keys:,} keys; log.cleaner.dedupe.buffer.size has room for {keys_max:,} per thread: {rounds} rounds "
+        f"over {size(log.snapshot.size_bytes)}",
+        f"set log.cleaner.dedupe.buffer.size to {rounds} times as much; or in one pass: {broker.command('clean', log)}",
+    )
+
+
+def no_keys(_: BrokerFacts, __: DirectoryFacts, log: LogFacts, ___: Limits) -> Finding | None:
+    """Records that compaction removes because they have no key."""
+    sample = log.sample
+    if sample is None or not log.is_compacted or not sample.no_key_records:
+        return None
+    return finding(
+        "no_keys",
+        place_of(log, offset=sample.no_key_offset),
+        f"{sample.no_key_records:,} of {sample.records:,} records have no key, the first at offset {sample.no_key_offset}",
+        "if they are wanted, set cleanup.policy=delete before the next cleaning; else have the producer set a key",
+    )

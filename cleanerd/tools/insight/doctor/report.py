@@ -1,0 +1,70 @@
+"""The report as a document, which other reports are merged with: names that others script against (`insight.md`)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .facts import BrokerFacts, DirectoryFacts, Finding, LogFacts
+
+Row = Mapping[str, Any]
+
+
+def document(broker: BrokerFacts, findings: Sequence[Finding]) -> dict[str, Any]:
+    """The fields of the document, but for its version. Times are ms since 1970, sizes bytes; null: not known."""
+    return {
+        "at_ms": broker.at_ms,
+        "node_id": broker.node_id,
+        "cluster_id": broker.cluster_id,
+        "is_interrupted": broker.is_interrupted,
+        "findings": [finding_row(one) for one in findings],
+        "directories": [_directory_row(one) for one in broker.directories],
+        "logs": [log_row(one, log) for one in broker.directories for log in one.logs],
+    }
+
+
+def finding_row(one: Finding) -> dict[str, Any]:
+    """A finding."""
+    return {
+        "code": one.code,
+        "severity": str(one.severity),
+        "meaning": one.meaning,
+        **one.place._asdict(),
+        "evidence": one.evidence,
+        "cost_bytes": one.cost_bytes,
+        "remedy": one.remedy,
+    }
+
+
+def _directory_row(one: DirectoryFacts) -> dict[str, Any]:
+    return {
+        "path": one.path,
+        "is_live": one.is_live,
+        "judged_ms": one.judged_ms,
+        "device": one.device,
+        "size_bytes": one.size_bytes,
+        "free_bytes": one.free_bytes,
+        "logs": len(one.logs),
+    }
+
+
+def log_row(directory: DirectoryFacts, log: LogFacts) -> dict[str, Any]:
+    """A log; what comes from its sample is null if it was not read."""
+    snapshot, sample, tp = log.snapshot, log.sample, log.topic_partition
+    second = snapshot.segments[1].base_offset if len(snapshot.segments) > 1 else None
+    return {
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "log_dir": directory.path,
+        "cleanup_policy": None if log.config is None else list(log.config.cleanup_policy),
+        "size_bytes": snapshot.size_bytes,
+        "active_bytes": snapshot.segments[-1].size_bytes,
+        "clean_bytes": log.range.clean_bytes,
+        "cleanable_bytes": log.range.cleanable_bytes if log.is_compacted else None,
+        "due_since_ms": log.due_since_ms(),
+        "log_start": snapshot.log_start_offset,
+        "second_segment": second,
+        "log_end": snapshot.log_end_offset,
+        "superseded_bytes": None if sample is None else sample.superseded_bytes,
+        "after_roll_bytes": None if sample is None else sample.after_roll_bytes,
+        "error_bytes": None if sample is None else sample.error_bytes,
+        "keys": None if sample is None else sample.keys,
+    }

@@ -1,0 +1,87 @@
+"""All rules, and those about directories as a whole."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from cleanerd.tools.insight.findings import KINDS, Severity
+from cleanerd.units import size
+
+from . import cleaning_rules, key_rules, topic_rules
+from .facts import BrokerFacts, DirectoryFacts, Finding, Limits, LogFacts, Place, finding
+
+_LOG_RULES: Sequence[Callable[[BrokerFacts, DirectoryFacts, LogFacts, Limits], Finding | None]] = (
+    cleaning_rules.missed_deadline,
+    cleaning_rules.held_back,
+    cleaning_rules.open_transaction,
+    cleaning_rules.future_timestamps,
+    cleaning_rules.active_segment,
+    cleaning_rules.retention_overdue,
+    key_rules.superseded,
+    key_rules.tombstones_overdue,
+    key_rules.dedupe_buffer,
+    key_rules.no_keys,
+)
+_NAMED = 3
+
+
+def judge(broker: BrokerFacts, limits: Limits) -> list[Finding]:
+    """Everything that is wrong; errors first, then what costs most."""
+    found = [
+        *topic_rules.policies(broker),
+        *topic_rules.large_internal(broker, limits),
+        *_skew(broker, limits),
+    ]
+    for directory in broker.directories:
+        found += _directory(broker, directory)
+        found += cleaning_rules.late(broker, directory, limits)
+        for log in directory.logs:
+            found += filter(None, (rule(broker, directory, log, limits) for rule in _LOG_RULES))
+    severities = list(Severity)
+    return sorted(
+        found,
+        key=lambda one: (
+            severities.index(one.severity),
+            -(one.cost_bytes or 0),
+            one.code,
+            one.place.path,
+        ),
+    )
+
+
+def _directory(broker: BrokerFacts, directory: DirectoryFacts) -> Iterator[Finding]:
+    """What lies around in a directory, what `verify` finds wrong with its names, and what could not be read."""
+    for left in directory.leftovers:
+        kind = KINDS[left.code]
+        severity = Severity.ERROR if kind.severity is Severity.ERROR else Severity.WARNING
+        text = f"{left.files} files with {size(left.size_bytes)}, the first {left.path}"
+        yield Finding(
+            left.code, severity, kind.meaning, Place(directory.path), text, kind.remedy, left.size_bytes
+        )
+    for one in directory.problems:
+        place = Place(one.path, one.topic or None, None if one.partition < 0 else one.partition)
+        text = f"expected {one.expected}, found {one.found}"
+        yield Finding(one.code, one.kind.severity, one.kind.meaning, place, text, one.kind.remedy)
+    for path, reason in (directory.failed or {}).items():
+        remedy = (
+            f"`cleanerd verify {broker.where}` says what is wrong, `cleanerd salvage` copies what is sound"
+        )
+        yield finding("unreadable", Place(path), reason, remedy)
+    unknown = sorted({log.topic_partition.topic for log in directory.logs if log.config is None})
+    if unknown:
+        more = f" and {len(unknown) - _NAMED} more" if len(unknown) > _NAMED else ""
+        remedy = (
+            "give the broker's --config with its metadata.log.dir, or --topic-set TOPIC:cleanup.policy=..."
+        )
+        yield finding("unknown_topics", Place(directory.path), f"{', '.join(unknown[:_NAMED])}{more}", remedy)
+
+
+def _skew(broker: BrokerFacts, limits: Limits) -> Iterator[Finding]:
+    """The fullest of several directories."""
+    sizes = {one.path: one.size_bytes for one in broker.directories}
+    if len(sizes) < 2:
+        return
+    fullest, mean = max(sizes, key=lambda path: sizes[path]), sum(sizes.values()) / len(sizes)
+    others = (sum(sizes.values()) - sizes[fullest]) / (len(sizes) - 1)
+    if sizes[fullest] > limits.skew * others and sizes[fullest] - mean >= limits.least_bytes:
+        text = f"{size(sizes[fullest])}, the others have {size(round(others))} on average"
+        remedy = "move replicas with `kafka-reassign-partitions.sh` and log_dirs in its JSON"
+        yield finding("skew", Place(fullest), text, remedy, round(sizes[fullest] - mean))

@@ -1,0 +1,151 @@
+"""An estimate of what is superseded in a log, in one pass and little memory: the keys of a fixed share of all fingerprints.
+
+All records of a key are in the sample, or none. The fingerprint has a fixed key, so that two replicas sample the same keys.
+"""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from cleanerd.cleaning.throttle import Throttle
+from cleanerd.env.clock import Clock
+from cleanerd.env.files import Files, open_regular
+from cleanerd.format.head import CONTROL, DELETE_HORIZON
+from cleanerd.format.names import MAX_OFFSET
+from cleanerd.kernels.fingerprint import fingerprint_records
+from cleanerd.kernels.judge import mark_aborted
+from cleanerd.kernels.tables import AbortedTxns, Bytes
+from cleanerd.storage.file_bytes import read_at
+from cleanerd.storage.scan import PartitionSnapshot, read_aborted_txns
+from cleanerd.tools.insight.processes import ReadProgress
+from cleanerd.tools.insight.walk import Bounds, Sound, walk_log
+
+from .facts import Sample
+
+WHOLE_BYTES = 64 << 20
+"""Up to here all keys of a log are in its sample."""
+_SHARE = 64
+_KEY = (0, 0)
+
+
+class Budget:
+    """Bytes that may still be read, and how quickly. `read` is shown what was read."""
+
+    def __init__(self, clock: Clock, max_bytes: int, bytes_per_s: float, read: ReadProgress) -> None:
+        self._throttle = Throttle(clock)
+        self._throttle.set_limits(read=bytes_per_s)
+        self._left_bytes = max_bytes
+        self._read = read
+        self._done_bytes = self.wanted_bytes = 0
+
+    def covers(self, size_bytes: int) -> bool:
+        """Whether so much may be read; then it counts as read."""
+        if size_bytes > self._left_bytes:
+            return False
+        self._left_bytes -= size_bytes
+        return True
+
+    def pace(self, read_bytes: int) -> None:
+        """So much was read; returns when it is paid for."""
+        self._done_bytes += read_bytes
+        self._read(self._done_bytes, max(self.wanted_bytes, self._done_bytes))
+        self._throttle.charge(read_bytes, 0, lambda: False)
+
+    def read_at(self, fd: int, position: int, size: int) -> Bytes:
+        """As `storage.file_bytes.read_at`, paid for."""
+        found = read_at(fd, position, size)
+        self.pace(len(found))
+        return found
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Sampled records in the order of their offsets, and what is counted over all. `aborted` bytes: (closed, active)."""
+
+    counted: Sample = field(default_factory=Sample)
+    aborted: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    keys: list[npt.NDArray[np.uint64]] = field(default_factory=list)
+    sizes: list[npt.NDArray[np.float64]] = field(default_factory=list)
+    is_active: list[npt.NDArray[np.bool_]] = field(default_factory=list)
+
+
+def take_sample(
+    files: Files, snapshot: PartitionSnapshot, last_stable_offset: int, overdue_before_ms: int, budget: Budget
+) -> Sample:
+    """Read a log up to its last stable offset. Damage is passed over: `verify` names it. Raises OSError, CorruptFile.
+
+    Tombstones with a delete horizon up to `overdue_before_ms` count as overdue.
+    """
+    share = 1 if snapshot.size_bytes <= WHOLE_BYTES else _SHARE
+    rows, aborted = _Rows(), AbortedTxns.of(read_aborted_txns(files, snapshot))
+    for segment in snapshot.segments:
+        bounds = Bounds(segment.base_offset, MAX_OFFSET, last_stable_offset, 0, segment.size_bytes)
+        with open_regular(segment.path) as fd:
+            for found in walk_log(fd, segment.path, bounds, budget.read_at):
+                if isinstance(found, Sound):
+                    is_active = segment is snapshot.segments[-1]
+                    _take(rows, found, aborted, share, overdue_before_ms, is_active=is_active)
+    return _estimate(rows, share)
+
+
+def _take(
+    rows: _Rows, found: Sound, aborted: AbortedTxns, share: int, overdue_before_ms: int, *, is_active: bool
+) -> None:
+    batches, records = found.piece.batches, found.part.records
+    of = records["batch"]
+    is_data = (batches["attributes"] & CONTROL == 0)[of]
+    has_key, is_aborted = records["key_length"] >= 0, mark_aborted(batches, aborted)
+    sizes = (batches["size"] / np.maximum(batches["count"], 1))[of]
+    rows.aborted[is_active] += float(sizes[is_data & is_aborted[of]].sum())
+    fingerprints, _, _ = fingerprint_records(
+        found.piece.raw, found.part.expanded, batches, records, is_aborted, 0, _KEY, 1
+    )
+    kept = fingerprints[:, 0] % np.uint64(share) == 0
+    rows.keys.append(fingerprints[kept, 0])
+    rows.sizes.append(sizes[is_data & has_key & ~is_aborted[of]][kept])
+    rows.is_active.append(np.full(int(kept.sum()), is_active))
+    no_key = records["offset"][is_data & ~has_key & ~is_aborted[of]]
+    horizons = np.where(
+        (batches["magic"] == 2) & (batches["attributes"] & DELETE_HORIZON != 0),
+        batches["base_timestamp"],
+        MAX_OFFSET,
+    )[of]
+    overdue = is_data & has_key & (records["value_is_null"] != 0) & (horizons <= overdue_before_ms)
+    counted, number = rows.counted, int(overdue.sum())
+    if number and not counted.overdue_tombstones:
+        counted = replace(counted, overdue_ms=int(horizons[overdue].min()))
+    if len(no_key) and not counted.no_key_records:
+        counted = replace(counted, no_key_offset=int(no_key[0]))
+    rows.counted = replace(
+        counted,
+        records=counted.records + int(is_data.sum()),
+        no_key_records=counted.no_key_records + len(no_key),
+        overdue_tombstones=counted.overdue_tombstones + number,
+    )
+
+
+def _estimate(rows: _Rows, share: int) -> Sample:
+    """A record is superseded now by one in a closed segment, else after a roll; each key counts `share` times.
+
+    The variance of a sum over keys that are taken with probability p is estimated by that of the keys that were taken:
+    the sum of (bytes of the key)^2 * (1 - p) / p^2.
+    """
+    closed, after_roll = rows.aborted
+    if not rows.keys:
+        return rows.counted
+    keys, sizes, is_active = (np.concatenate(part) for part in (rows.keys, rows.sizes, rows.is_active))
+    order = np.argsort(keys, kind="stable")
+    keys, sizes, is_active = keys[order], sizes[order], is_active[order]
+    is_newest = np.append(keys[1:] != keys[:-1], True)[: len(keys)]
+    by_active = np.append(is_active[1:], False)[: len(keys)] & ~is_newest
+    firsts = np.flatnonzero(np.append(True, is_newest[:-1])) if len(keys) else np.zeros(0, np.int64)
+    freed = np.where(is_newest, 0.0, sizes)
+    after_roll += share * float(freed[by_active].sum())
+    closed += share * float(freed[~by_active].sum())
+    per_key = np.add.reduceat(freed, firsts) if len(firsts) else np.zeros(0)
+    error = 2 * float(np.sqrt((per_key**2).sum() * (1 - 1 / share))) * share
+    return replace(
+        rows.counted, keys=share * len(firsts), superseded_bytes=round(closed),
+        after_roll_bytes=round(after_roll), error_bytes=round(error),
+    )  # fmt: skip
