@@ -24,7 +24,7 @@ from cleanerd.config.sources import read_sources
 from cleanerd.daemon.store import HOLD, Store
 from cleanerd.daemon.values.models import HistoryEvent
 from cleanerd.daemon.work.holds import Hold
-from cleanerd.env.clock import FixedNow
+from cleanerd.env.clock import FixedNow, SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.env.pace import unpaced
 from cleanerd.errors import (
@@ -51,6 +51,10 @@ from cleanerd.storage.scan import scan_partition
 from cleanerd.storage.staged import read_manifests
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.insight.digest import Question, digest_logs
+from cleanerd.tools.insight.doctor.facts import Limits
+from cleanerd.tools.insight.doctor.gather import Gathering
+from cleanerd.tools.insight.doctor.rules import judge
+from cleanerd.tools.insight.doctor.sample import Budget
 from cleanerd.tools.insight.find import find
 from cleanerd.tools.insight.records import open_log, read_columns
 from cleanerd.tools.insight.salvage import salvage
@@ -161,10 +165,15 @@ def _verify(log_dir: Path) -> None:
 
 
 def _look(log_dir: Path) -> None:
-    """Each log has a digest, or a reason; a key is looked for in what is sound."""
+    """The doctor has facts, or a reason; each log a digest, or a reason; a key is looked for in what is sound."""
     if list((log_dir / str(TP)).glob("*.swap")) or list((log_dir / str(TP)).glob("*.cleaned")):
         return  # they wait for the end of a commit that is under way
-    reasons = digest_logs([str(log_dir / str(TP))], Question(wanted=frozenset({0}))).failed
+    limits, budget = Limits(), Budget(SystemClock(), 1 << 30, 1e12, lambda *_: None)
+    configuration = resolve(read_sources(None, (), [(TP.topic, "cleanup.policy", "compact")]))
+    broker = Gathering(configuration, "", SystemClock(), limits, budget).run([str(log_dir)], (), ())
+    judge(broker, limits)
+    reasons = dict(broker.directories[0].failed or {})
+    reasons |= digest_logs([str(log_dir / str(TP))], Question(wanted=frozenset({0}))).failed
     reasons |= find([str(log_dir)], [b"k1", b""]).failed
     assert not [reason for reason in reasons.values() if "internal error" in reason], reasons
 

@@ -19,7 +19,7 @@ COMMANDS = (
     Command(
         "doctor",
         "cleanerd.tools.cli.doctor:run",
-        "show what is wrong with the logs of a broker, what it costs, and what mends it; exit 3 if anything is",
+        "show what is wrong with the logs of a broker, its cost, and what mends it; exit 3 if anything is",
         (
             "cleanerd doctor --config /etc/kafka/server.properties",
             "cleanerd doctor --config /etc/kafka/server.properties --read-max 5GB -o json > broker-1.json",

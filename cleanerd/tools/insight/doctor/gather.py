@@ -11,6 +11,7 @@ from cleanerd.cleaning.causes import Held
 from cleanerd.cleaning.knowledge import is_known
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import TopicConfig
+from cleanerd.config.settings import DEFAULT
 from cleanerd.env.clock import Clock
 from cleanerd.errors import each_log
 from cleanerd.format import names
@@ -19,6 +20,7 @@ from cleanerd.policy.cleanable import CompactionConfig, cleanable_range
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.scan import Checkpoints, PartitionSnapshot, tail_batches
 from cleanerd.storage.stability import Stability, read_stability
+from cleanerd.storage.topic_id import why_not_of_cluster
 from cleanerd.tools.insight.findings import Finding, Severity
 from cleanerd.tools.insight.live import when_settled
 from cleanerd.tools.insight.log_dir_check import LogDir as ListedDir
@@ -141,10 +143,12 @@ class Gathering:
 
     def _is_known(self, log_dir: LogDir, tp: TopicPartition) -> bool:
         """Whether somebody has said how its topic is configured: a default of Kafka's is nobody's word."""
-        if is_known(tp.topic, self._configuration):
-            return True
-        is_set = "log.cleanup.policy" in self._configuration.broker_settings
-        return not log_dir.is_kafka and is_set
+        configuration = self._configuration
+        if log_dir.is_kafka:
+            partition = log_dir.partition(tp)
+            of_another = why_not_of_cluster(partition, tp.topic, configuration.metadata)
+            return is_known(tp.topic, configuration) and of_another is None
+        return configuration.topic_origin(tp.topic, "cleanup.policy") != DEFAULT
 
     def _open_transaction(self, snapshot: PartitionSnapshot, stability: Stability) -> OpenTransaction | None:
         if stability.open_producer is None:

@@ -1,0 +1,53 @@
+"""`cleanerd doctor`: documents, exit codes, and that nothing is changed."""
+
+import json
+from pathlib import Path
+
+from cleanerd.tools.insight.doctor.facts import HOUR_MS
+from tests.cli.conftest import Run
+from tests.tools.cli.test_digest import stats
+from tests.tools.insight.test_doctor import NOW_MS, dead, two
+
+T = ("--topic-set", "t:cleanup.policy=compact", f"--now-ms={NOW_MS}")
+
+
+def test_nothing_is_wrong_and_nothing_is_changed(log_dir: Path, run: Run) -> None:
+    before = stats(log_dir)
+    for path in (log_dir, *log_dir.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    ran = run("doctor", f"--log-dir={log_dir}")
+    assert (ran.code, ran.out) == (0, "")
+    assert "11 logs with" in ran.err
+    assert stats(log_dir) == before
+
+
+def test_a_finding_has_its_place_its_cost_and_its_remedy(tmp_path: Path, run: Run) -> None:
+    """Exit 3; the commands of remedies name the same directories and settings."""
+    (root := tmp_path / "logs").mkdir()
+    dead(root)
+    ran = run("doctor", f"--log-dir={root}", *T, "-o", "json")
+    report = json.loads(ran.out)
+    assert (ran.code, report["at_ms"], report["is_interrupted"]) == (3, NOW_MS, False)
+    (found,) = report["findings"]
+    assert (found["code"], found["severity"], found["topic"], found["partition"]) == (
+        "cleaner_dead",
+        "error",
+        "t",
+        0,
+    )
+    assert found["cost_bytes"] == report["logs"][0]["cleanable_bytes"] > 0
+    options = f"--log-dir {root} --topic-set t:cleanup.policy=compact"
+    assert found["remedy"].endswith(f"`cleanerd clean {options}`")
+    assert report["logs"][0]["due_since_ms"] == NOW_MS - 7 * HOUR_MS
+    ran = run("doctor", f"--log-dir={root}", *T)
+    assert (ran.code, "cleaner_dead" in ran.out) == (3, True)
+    (line,) = run("doctor", f"--log-dir={root}", *T, "-o", "jsonl").out.splitlines()
+    assert json.loads(line) == found
+
+
+def test_what_is_not_there_and_what_is_not_read(tmp_path: Path, run: Run) -> None:
+    (root := tmp_path / "logs").mkdir()
+    two(root)
+    assert run("doctor", f"--log-dir={root}", *T, "--topic=nowhere").code == 1
+    ran = run("doctor", f"--log-dir={root}", *T, "--read-max=0", "--io=unlimited")
+    assert (ran.code, "1 compacted logs were not read" in ran.err) == (0, True)
