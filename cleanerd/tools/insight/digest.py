@@ -5,8 +5,8 @@ or above S and has a value, of
 
     H(key, offset, timestamp, value, headers) + M(producer, offset, kind of the marker behind it)
 
-M is 0 without a transaction, or if the marker lies at O or above. Both are SipHash with `Terms.seed` as key. The keys are
-divided into buckets, with a sum each, so that a difference can be traced.
+M is 0 without a transaction, or if the marker lies at O or above. Both are SipHash with `Terms.seed` as key (values:
+`kernels.digest`). The keys are divided into buckets, with a sum each, so that a difference can be traced.
 
 Parts of logs are read from the newest to the oldest (`digest_rows`): so of a key that is cleaned meanwhile the newest record
 is still met. A little work is done right here, without Spark.
