@@ -3,14 +3,16 @@
 Exit 0 if nothing was found; 3 if anything needs attention; 1 if none of the logs that were named was found; 130 after
 Ctrl-C, with a report of what was known by then; 2 or 78 if the command line or the configuration is wrong.
 
-JSON and YAML are those of `insight.doctor.report`; JSON lines are the findings alone.
+JSON and YAML are those of `insight.doctor.report`, with `--merge` those of `insight.doctor.merge`; JSON lines
+are the findings alone; HTML is one file without scripts.
 """
 
 import math
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from shlex import quote
+from typing import Any
 
 from cleanerd.cli import output
 from cleanerd.cli.configuration import load, no_log_dirs
@@ -20,14 +22,20 @@ from cleanerd.cli.tables import write_table
 from cleanerd.env.clock import FixedNow, SystemClock
 from cleanerd.tools.insight.doctor.facts import BrokerFacts, Finding, Limits
 from cleanerd.tools.insight.doctor.gather import Gathering
-from cleanerd.tools.insight.doctor.report import document, finding_row
+from cleanerd.tools.insight.doctor.merge import merged, read_reports
+from cleanerd.tools.insight.doctor.page import page
+from cleanerd.tools.insight.doctor.report import Row, document
 from cleanerd.tools.insight.doctor.rules import judge
 from cleanerd.tools.insight.doctor.sample import Budget
-from cleanerd.units import size
+from cleanerd.units import size, utc
 
 
 def run(arguments: Namespace) -> int:
     """Look, judge, report; returns the exit code."""
+    if arguments.merge:
+        fleet = merged(read_reports(arguments.merge), Limits())
+        _report_fleet(arguments.output, fleet)
+        return 3 if fleet["findings"] else 0
     loaded = load(arguments)
     for reason in (*loaded.warnings, *no_log_dirs(loaded.log_dirs)):
         output.print_message(reason)
@@ -35,9 +43,8 @@ def run(arguments: Namespace) -> int:
     clock = SystemClock() if arguments.now_ms is None else FixedNow(arguments.now_ms)
     limits = Limits()
     with bytes_on(sys.stderr, "doctor") as read:
-        budget = Budget(
-            clock, round(arguments.read_max), math.inf if arguments.io == "unlimited" else arguments.io, read
-        )
+        io = math.inf if arguments.io == "unlimited" else arguments.io
+        budget = Budget(clock, round(arguments.read_max), io, read)
         gathering = Gathering(loaded.configuration, _where(arguments), clock, limits, budget)
         broker = gathering.run(loaded.log_dirs, arguments.topic, arguments.partition)
     findings = judge(broker, limits)
@@ -60,38 +67,75 @@ def _where(arguments: Namespace) -> str:
 
 
 def _report(form: str, broker: BrokerFacts, findings: Sequence[Finding]) -> None:
-    if form == "jsonl":
-        output.write_document("jsonl", findings=[finding_row(one) for one in findings])
+    found = document(broker, findings)
+    if form == "html":
+        _report_fleet(form, merged([found], Limits()))
+    elif form == "jsonl":
+        output.write_document(form, findings=found["findings"])
     elif not output.is_table(form):
-        output.write_document(form, **document(broker, findings))
+        output.write_document(form, **found)
     else:
-        _write_tables(broker, findings)
+        _write_findings(found["findings"])
+        logs = [log for one in broker.directories for log in one.logs]
+        unread = sum(log.is_compacted and log.sample is None for log in logs)
+        left = f"; {unread} compacted logs were not read (--read-max)" if unread else ""
+        whole = size(sum(one.size_bytes for one in broker.directories))
+        number = len(broker.directories)
+        output.print_message(
+            f"{len(logs)} logs with {whole} in {number} directories: {len(findings)} findings{left}"
+        )
 
 
-def _write_tables(broker: BrokerFacts, findings: Sequence[Finding]) -> None:
+def _report_fleet(form: str, fleet: Mapping[str, Any]) -> None:
+    brokers, growth = fleet["brokers"], fleet["growth"]
+    if form == "html":
+        output.write(page(fleet, max((one["at_ms"] for one in brokers), default=0)).decode())
+    elif form == "jsonl":
+        output.write_document(form, findings=fleet["findings"])
+    elif not output.is_table(form):
+        output.write_document(form, **fleet)
+    else:
+        write_table(
+            {
+                "NODE": [_node(one) for one in brokers],
+                "AT": [utc(one["at_ms"]) for one in brokers],
+                "LOGS": [f"{one['logs']:,}" for one in brokers],
+                "SIZE": [size(one["size_bytes"]) for one in brokers],
+                "FREE": [size(one["free_bytes"]) for one in brokers],
+                "SUPERSEDED": [size(one["superseded_bytes"]) for one in brokers],
+                "ERRORS": [str(one["errors"]) for one in brokers],
+                "WARNINGS": [str(one["warnings"]) for one in brokers],
+            }
+        )
+        for one in growth:
+            days = one["days_until_full"]
+            when = "does not fill up" if days is None else f"full in {days} days"
+            more = size(one["bytes_per_day"]) if one["bytes_per_day"] > 0 else "nothing"
+            output.write(f"node {_node(one)}, {one['path']}: {more} more a day, {when}\n")
+        output.write("\n" if fleet["findings"] else "")
+        _write_findings(fleet["findings"])
+
+
+def _node(row: Row) -> str:
+    return "" if row.get("node_id") is None else str(row["node_id"])
+
+
+def _write_findings(findings: Sequence[Row]) -> None:
     write_table(
         {
-            "SEVERITY": [str(one.severity) for one in findings],
-            "CODE": [one.code for one in findings],
+            "NODE": [_node(one) for one in findings],
+            "SEVERITY": [one["severity"] for one in findings],
+            "CODE": [one["code"] for one in findings],
             "WHERE": [_place(one) for one in findings],
-            "COSTS": ["" if one.cost_bytes is None else size(one.cost_bytes) for one in findings],
-            "EVIDENCE": [one.evidence for one in findings],
+            "COSTS": ["" if one["cost_bytes"] is None else size(one["cost_bytes"]) for one in findings],
+            "EVIDENCE": [one["evidence"] for one in findings],
         }
     )
     for one in findings:
-        output.write(f"{_place(one)}: {one.meaning}\n  remedy: {one.remedy}\n")
-    logs = [log for one in broker.directories for log in one.logs]
-    unread = sum(log.is_compacted and log.sample is None for log in logs)
-    left = f"; {unread} compacted logs were not read (--read-max)" if unread else ""
-    whole = size(sum(one.size_bytes for one in broker.directories))
-    output.print_message(
-        f"{len(logs)} logs with {whole} in {len(broker.directories)} directories: "
-        f"{len(findings)} findings{left}"
-    )
+        output.write(f"{_place(one)}: {one['meaning']}\n  remedy: {one['remedy']}\n")
 
 
-def _place(one: Finding) -> str:
-    place = one.place
-    if place.topic is None:
-        return place.path
-    return place.topic if place.partition is None else f"{place.topic}-{place.partition}"
+def _place(one: Row) -> str:
+    if one["topic"] is None:
+        return str(one["path"])
+    return one["topic"] if one["partition"] is None else f"{one['topic']}-{one['partition']}"

@@ -23,6 +23,7 @@ COMMANDS = (
         (
             "cleanerd doctor --config /etc/kafka/server.properties",
             "cleanerd doctor --config /etc/kafka/server.properties --read-max 5GB -o json > broker-1.json",
+            "cleanerd doctor --merge broker-1.json broker-2.json broker-3.json -o html > fleet.html",
         ),
         configuration=CONFIGURATION,
         arguments=(
@@ -38,7 +39,8 @@ COMMANDS = (
                 "--io", "bytes per second to read; default: 50MB", metavar="RATE", type=rate, default=50e6
             ),
             NOW,
-            output(),
+            option("--merge", "make one report of these, of one broker or more", metavar="FILE", nargs="+"),
+            output("html"),
         ),
     ),
     Command(

@@ -27,7 +27,7 @@ def test_a_finding_has_its_place_its_cost_and_its_remedy(tmp_path: Path, run: Ru
     dead(root)
     ran = run("doctor", f"--log-dir={root}", *T, "-o", "json")
     report = json.loads(ran.out)
-    assert (ran.code, report["at_ms"], report["is_interrupted"]) == (3, NOW_MS, False)
+    assert (ran.code, report["at_ms"], report["is_whole"]) == (3, NOW_MS, True)
     (found,) = report["findings"]
     assert (found["code"], found["severity"], found["topic"], found["partition"]) == (
         "cleaner_dead",
@@ -51,3 +51,20 @@ def test_what_is_not_there_and_what_is_not_read(tmp_path: Path, run: Run) -> Non
     assert run("doctor", f"--log-dir={root}", *T, "--topic=nowhere").code == 1
     ran = run("doctor", f"--log-dir={root}", *T, "--read-max=0", "--io=unlimited")
     assert (ran.code, "1 compacted logs were not read" in ran.err) == (0, True)
+
+
+def test_reports_are_merged(tmp_path: Path, run: Run) -> None:
+    """Also into the page; exit 3 if one of them has a finding, 2 for a file that is no report."""
+    (root := tmp_path / "logs").mkdir()
+    dead(root)
+    (report := tmp_path / "a.json").write_text(run("doctor", f"--log-dir={root}", *T, "-o", "json").out)
+    ran = run("doctor", "--merge", str(report))
+    assert (ran.code, "cleaner_dead" in ran.out, "WARNINGS" in ran.out) == (3, True, True)
+    assert set(json.loads(run("doctor", "--merge", str(report), "-o", "json").out)) == {
+        "apiVersion", "brokers", "findings", "growth", "logs"
+    }  # fmt: skip
+    merged = run("doctor", "--merge", str(report), "-o", "html")
+    assert merged.out.startswith("<!doctype html>")
+    assert merged.out == run("doctor", f"--log-dir={root}", *T, "-o", "html").out
+    report.write_text("{}")
+    assert run("doctor", "--merge", str(report)).code == 2

@@ -180,6 +180,12 @@ def left(place: str) -> Callable[[Path], None]:
     return plant
 
 
+def broker_without_id(root: Path) -> None:
+    above_high_watermark(root)
+    (root / "meta.properties").unlink()
+    checkpoint(root, "replication-offset", {TP: 3})
+
+
 PLANTED: dict[str, tuple[Callable[[Path], object], Sequence[tuple[str, str, str]]]] = {
     "cleaner_dead": (dead, [COMPACT]),
     "cleaner_stuck": (stuck, [COMPACT]),
@@ -196,6 +202,7 @@ PLANTED: dict[str, tuple[Callable[[Path], object], Sequence[tuple[str, str, str]
     "superseded": (cleaned_duplicates, [COMPACT]),
     "first_cleaning": (duplicates, [COMPACT]),
     "no_keys": (no_key, [COMPACT]),
+    "left_alone": (broker_without_id, [COMPACT, ("t", "min.cleanable.dirty.ratio", "1")]),
     "unknown_topics": (two, []),
 }
 
@@ -224,11 +231,11 @@ def test_what_is_left_over(place: str, code: str, tmp_path: Path) -> None:
     """Once it has waited for longer than a broker lets it wait, which a change of its name begins; strays at once."""
     left(place)(tmp_path)
     now_ms = os.stat(tmp_path).st_ctime_ns // 1_000_000
-    assert code in [one.code for one in look(tmp_path, now_ms=now_ms + 2 * HOUR_MS).directories[0].leftovers]
+    assert code in [one.code for one in look(tmp_path, now_ms=now_ms + 25 * HOUR_MS).directories[0].leftovers]
     found = look(tmp_path, now_ms=now_ms).directories[0].leftovers
     assert [one.code for one in found] == ([code] if code == "stray_directory" else [])
     (one, *_) = [
-        one for one in judge(look(tmp_path, now_ms=now_ms + 2 * HOUR_MS), LIMITS) if one.code == code
+        one for one in judge(look(tmp_path, now_ms=now_ms + 25 * HOUR_MS), LIMITS) if one.code == code
     ]
     assert one.cost_bytes == len(batch(0, "a", "1"))
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from cleanerd.cleaning.causes import Cause
 from cleanerd.config.model import CleanerdConfig, TopicConfig
 from cleanerd.format.names import TopicPartition
-from cleanerd.policy.cleanable import CleanableRange, RangeLimit
+from cleanerd.policy.cleanable import CleanableRange, RangeLimit, non_active_from
 from cleanerd.storage.scan import PartitionSnapshot
 from cleanerd.tools.insight import findings
 from cleanerd.tools.insight.findings import Severity
@@ -21,18 +21,12 @@ DAY_MS = 24 * HOUR_MS
 _E, _W = Severity.ERROR, Severity.WARNING
 
 CODES: Mapping[str, tuple[Severity, str]] = {
-    "cleaner_dead": (
-        _E,
-        "logs are due, and nothing has been cleaned in their directory since they became due",
-    ),
+    "cleaner_dead": (_E, "logs are due, and nothing has been cleaned in their directory since they became due"),
     "cleaner_stuck": (_W, "a log is due for long, while others in its directory are cleaned"),
     "deadline_missed": (_E, "records are older than max.compaction.lag.ms and not compacted"),
     "held_back": (_W, "closed segments may not be cleaned for long: not all replicas in sync have them"),
     "open_transaction": (_E, "a transaction that does not end: consumers and cleanings wait for it"),
-    "future_timestamps": (
-        _W,
-        "records from the future: retention and min.compaction.lag.ms wait for their time",
-    ),
+    "future_timestamps": (_W, "records from the future: retention and min.compaction.lag.ms wait for their time"),
     "active_segment": (_W, "most of a compacted log lies in its active segment, which is not cleaned"),
     "retention_overdue": (_W, "a closed segment is older than retention.ms allows, and still there"),
     "tombstones_overdue": (_W, "tombstones that should be gone"),
@@ -44,12 +38,12 @@ CODES: Mapping[str, tuple[Severity, str]] = {
     "history_is_lost": (_E, "a schema history, which must be kept as a whole, is compacted or deleted"),
     "large_internal": (_W, "an internal topic that takes a broker long to load"),
     "skew": (_W, "one log directory holds far more than the others"),
-    "unknown_topics": (
-        _W,
-        "logs of topics whose settings are not known: what depends on them was not judged",
-    ),
+    "full_soon": (_E, "a file system that will be full within a month if its logs grow on like this"),
+    "log_starts_differ": (_W, "replicas of a log begin at different offsets: a whole segment lies between them"),
+    "unknown_topics": (_W, "logs of topics whose settings are not known: what depends on them was not judged"),
+    "left_alone": (_W, "compacted logs that cleanerd leaves alone"),
     "unreadable": (_E, "a log or directory that could not be looked at"),
-}
+}  # fmt: skip
 """Every code of a rule with its severity and meaning."""
 
 
@@ -61,9 +55,11 @@ class Limits:
     open_transaction_ms: int = HOUR_MS
     future_ms: int = HOUR_MS
     leftover_ms: int = HOUR_MS
+    waiting_ms: int = DAY_MS
     least_bytes: int = 64 << 20
     internal_bytes: int = 1 << 30
     skew: float = 2.0
+    full_days: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +92,9 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """One log. `config` None: how its topic is configured is not known. `sample` None: it was not read."""
+    """One log. `config` None: how its topic is configured is not known. `sample` None: it was not read. `left_alone`: why
+    cleanerd would not touch it.
+    """
 
     snapshot: PartitionSnapshot
     range: CleanableRange
@@ -105,6 +103,7 @@ class LogFacts:
     cause: Cause | None = None
     open_transaction: OpenTransaction | None = None
     sample: Sample | None = None
+    left_alone: str | None = None
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -116,28 +115,19 @@ class LogFacts:
         """Whether its policy is known to have `compact`."""
         return self.config is not None and self.config.compact
 
-    @property
-    def closed_dirty_bytes(self) -> int:
-        """Bytes of closed segments from the first dirty offset on, whether they may be cleaned or not."""
-        closed = sum(segment.size_bytes for segment in self.snapshot.segments[:-1])
-        return max(closed - self.range.clean_bytes, 0)
-
     def due_since_ms(self) -> int | None:
         """Since when closed segments are dirty enough, by the times of their last writes; None if they are not."""
         if not self.is_compacted or self.range.is_empty:
             return None
         assert self.config is not None
         clean, dirty, ratio = self.range.clean_bytes, 0, self.config.min_cleanable_dirty_ratio
-        skipped = clean
-        for segment in self.snapshot.segments[:-1]:
-            if skipped >= segment.size_bytes > 0:
-                skipped -= segment.size_bytes
-                continue
+        segments = [segment.facts for segment in self.snapshot.segments]
+        for segment in non_active_from(segments, self.range.first_dirty_offset):
             if segment.base_offset >= self.range.first_uncleanable_offset:
                 break
             dirty += segment.size_bytes
             if dirty > ratio * (clean + dirty):
-                return segment.facts.modified_ms + self.config.min_compaction_lag_ms
+                return segment.modified_ms + self.config.min_compaction_lag_ms
         return None
 
     @property
@@ -181,7 +171,7 @@ class DirectoryFacts:
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """The directories of a node. `where`: the options of a command line that name them."""
+    """The directories of a node. `where`: the options that name them on a command line. `is_whole`: with all their logs."""
 
     where: str
     at_ms: int
@@ -190,6 +180,7 @@ class BrokerFacts:
     node_id: int | None = None
     cluster_id: str | None = None
     release: str | None = None
+    is_whole: bool = True
     is_interrupted: bool = False
 
     def command(self, verb: str, log: LogFacts, options: str = "") -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from cleanerd.cleaning.causes import Held
-from cleanerd.cleaning.knowledge import is_known
+from cleanerd.cleaning.knowledge import Knowledge, is_known
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import TopicConfig
 from cleanerd.config.settings import DEFAULT
@@ -37,6 +37,9 @@ _LEFT_OVER = frozenset(
     ("deleted_file", "interrupted_cleaning", "waiting_swap", "staged", "delete_directory", "stray_directory",
      "future_directory")
 )  # fmt: skip
+
+_WAITING = ("staged", "future_directory")
+"""Those that may take a while: until a broker stops, or a replica is copied."""
 
 
 class Gathering:
@@ -74,7 +77,7 @@ class Gathering:
         return BrokerFacts(
             self._where, self._now_ms, self._configuration.broker, tuple(directories),
             None if meta is None else meta.node_id, None if meta is None else meta.cluster_id,
-            None if metadata is None else metadata.release, is_interrupted,
+            None if metadata is None else metadata.release, not (topics or partitions), is_interrupted,
         )  # fmt: skip
 
     def _directory(
@@ -137,9 +140,9 @@ class Gathering:
         found = cleanable_range(snapshot.facts(last_stable), compaction, judged_ms)
         held = Held.of(self._files, snapshot, last_stable, stability.open_producer)
         cause = None if config is None or not config.compact else held.uncleanable(found, config, judged_ms)
-        return LogFacts(
-            snapshot, found, last_stable, config, cause, self._open_transaction(snapshot, stability)
-        )
+        opened = self._open_transaction(snapshot, stability)
+        never = Knowledge(log_dir, self._configuration).why_never(tp) if rules.compact else None
+        return LogFacts(snapshot, found, last_stable, config, cause, opened, left_alone=never)
 
     def _is_known(self, log_dir: LogDir, tp: TopicPartition) -> bool:
         """Whether somebody has said how its topic is configured: a default of Kafka's is nobody's word."""
@@ -175,7 +178,9 @@ class Gathering:
                 waits_ms = self._now_ms - os.stat(age_of).st_ctime_ns // 1_000_000
             except FileNotFoundError:
                 continue
-            if file.kind is DirKind.STRAY or waits_ms > self._limits.leftover_ms:
+            if file.kind is DirKind.STRAY or waits_ms > (
+                self._limits.waiting_ms if code in _WAITING else self._limits.leftover_ms
+            ):
                 found[code].append(file)
         for code, some in found.items():
             yield Leftover(code, some[0].path, len(some), sum(one.size_bytes for one in some))

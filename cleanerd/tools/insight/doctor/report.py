@@ -14,7 +14,7 @@ def document(broker: BrokerFacts, findings: Sequence[Finding]) -> dict[str, Any]
         "at_ms": broker.at_ms,
         "node_id": broker.node_id,
         "cluster_id": broker.cluster_id,
-        "is_interrupted": broker.is_interrupted,
+        "is_whole": broker.is_whole and not broker.is_interrupted,
         "findings": [finding_row(one) for one in findings],
         "directories": [_directory_row(one) for one in broker.directories],
         "logs": [log_row(one, log) for one in broker.directories for log in one.logs],

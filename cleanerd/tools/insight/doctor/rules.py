@@ -1,5 +1,6 @@
 """All rules, and those about directories as a whole."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
 from cleanerd.tools.insight.findings import KINDS, Severity
@@ -65,19 +66,31 @@ def _directory(broker: BrokerFacts, directory: DirectoryFacts) -> Iterator[Findi
             f"`cleanerd verify {broker.where}` says what is wrong, `cleanerd salvage` copies what is sound"
         )
         yield finding("unreadable", Place(path), reason, remedy)
+    alone = defaultdict[str, list[str]](list)
+    for log in directory.logs:
+        if log.left_alone is not None:
+            alone[log.left_alone].append(str(log.topic_partition))
+    for reason, logs in alone.items():
+        yield finding(
+            "left_alone", Place(directory.path), f"{_some(logs)}: {reason}", "see there, then look again"
+        )
     unknown = sorted({log.topic_partition.topic for log in directory.logs if log.config is None})
     if unknown:
-        more = f" and {len(unknown) - _NAMED} more" if len(unknown) > _NAMED else ""
         remedy = (
             "give the broker's --config with its metadata.log.dir, or --topic-set TOPIC:cleanup.policy=..."
         )
-        yield finding("unknown_topics", Place(directory.path), f"{', '.join(unknown[:_NAMED])}{more}", remedy)
+        yield finding("unknown_topics", Place(directory.path), _some(unknown), remedy)
+
+
+def _some(words: Sequence[str]) -> str:
+    more = f" and {len(words) - _NAMED} more" if len(words) > _NAMED else ""
+    return f"{', '.join(words[:_NAMED])}{more}"
 
 
 def _skew(broker: BrokerFacts, limits: Limits) -> Iterator[Finding]:
     """The fullest of several directories."""
     sizes = {one.path: one.size_bytes for one in broker.directories}
-    if len(sizes) < 2:
+    if len(sizes) < 2 or not broker.is_whole:
         return
     fullest, mean = max(sizes, key=lambda path: sizes[path]), sum(sizes.values()) / len(sizes)
     others = (sum(sizes.values()) - sizes[fullest]) / (len(sizes) - 1)
