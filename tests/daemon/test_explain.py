@@ -88,7 +88,10 @@ def test_a_log_that_is_not_compacted_has_no_dirty_section(daemon: DaemonProcess)
     decision, facts = explained(daemon, "kept-0")
     assert decision == "not cleaned: cleanup.policy is delete, without compact: retention only"
     assert not {"dirty ratio", "first dirty offset", "what to do"} & set(facts)
-    assert facts["retention time"] == f"retention.ms is {10**15}, which does not hold here, not breached"
+    assert (
+        facts["retention time"]
+        == f"retention.ms is {10**15}, which does not hold here, breached by no closed segment"
+    )
     stays = "segment 0 stays: deletion by time and size is left to its broker, which is down: "
     assert facts["oldest segment"].startswith(stays)
     assert "; start the broker; or set retention.ms" in facts["oldest segment"]

@@ -154,7 +154,11 @@ def _below(found: Preview) -> str:
 
 def _breached(found: Preview, breach: Breach) -> str:
     segments, size = found.goes.get(breach, (0, 0))
-    return f", breached by {segments} segments with {size} bytes" if segments else ", not breached"
+    return (
+        f", breached by {segments} segments with {size} bytes"
+        if segments
+        else ", breached by no closed segment"
+    )
 
 
 def _until(found: Preview, kept: Kept) -> str:
@@ -162,7 +166,11 @@ def _until(found: Preview, kept: Kept) -> str:
     ends = []
     if kept.due_ms is not None:
         is_ever = kept.due_ms < _END_OF_TIME_MS
-        ends.append(f"retention.ms takes it {f'from {utc(kept.due_ms)} on' if is_ever else 'never'}")
+        ends.append(
+            f"retention.ms lets it go from {utc(kept.due_ms)} on"
+            if is_ever
+            else "retention.ms never lets it go"
+        )
     if kept.due_bytes is not None:
         ends.append(f"retention.bytes takes it when the log has grown by {kept.due_bytes} bytes")
     if found.cause is not None and found.cause.remedy is not None:
