@@ -23,7 +23,10 @@ from cleanerd.tools.insight.doctor.facts import DAY_MS, HOUR_MS, BrokerFacts, Li
 from cleanerd.tools.insight.doctor.gather import Gathering
 from cleanerd.tools.insight.doctor.rules import judge
 from cleanerd.tools.insight.doctor.sample import Budget
-from tests.tools.insight.logdirs import broker_log_dir, segment
+from cleanerd.tools.insight.find import find
+from tests.kernels.random_log import KEYS
+from tests.kernels.reference import read_batches
+from tests.tools.insight.logdirs import broker_log_dir, random_partition, segment
 
 NOW_MS = 1_800_000_000_000
 COMPACT = ("t", "cleanup.policy", "compact")
@@ -133,7 +136,7 @@ def above_high_watermark(root: Path) -> None:
 
 
 def transaction(root: Path) -> None:
-    directory = two(root)
+    directory = two(root, age_ms=3 * HOUR_MS)
     opened = batch(
         2, "c", "1", age_ms=2 * HOUR_MS, transactional=True, producer_id=7, producer_epoch=0, base_sequence=0
     )
@@ -348,6 +351,37 @@ def test_the_estimate_holds_within_its_error(tmp_path: Path, monkeypatch: pytest
     for number in range(15_000):
         sizes.setdefault(f"{number * number % 7919 % 3000}", []).append(len(rows[number]))
     assert exact.superseded_bytes == sum(sum(some[:-1]) for some in sizes.values())
+
+
+def test_old_timestamps_that_are_written_today_are_no_fault(tmp_path: Path) -> None:
+    """A copy of another cluster bears the times of its records."""
+    old_ms = 1000 * DAY_MS
+    opened = batch(
+        1, "b", "1", age_ms=old_ms, transactional=True, producer_id=7, producer_epoch=0, base_sequence=0
+    )
+    put(tmp_path / "t-0", 0, batch(0, "a", "1", age_ms=old_ms), age_ms=1000, newest_ms=NOW_MS - old_ms)
+    put(tmp_path / "t-0", 1, opened, age_ms=0)
+    sets = [("t", "cleanup.policy", "compact,delete"), ("t", "max.compaction.lag.ms", str(HOUR_MS))]
+    assert codes(look(tmp_path, topic_sets=sets)) == []
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_sample_agrees_with_find(seed: int, tmp_path: Path) -> None:
+    """Over random logs of all magics and codecs, with transactions; a record has its share of its batch."""
+    directory = random_partition(tmp_path / "t-0", seed)
+    (log,) = look(tmp_path).directories[0].logs
+    shares = {}
+    for one in read_batches(segment(directory, 0).read_bytes()):
+        for record in one.records:
+            shares[record.offset] = len(one.data) / len(one.records)
+    gone = [
+        one.offset
+        for one in find([str(tmp_path)], KEYS).occurrences
+        if one.state in ("superseded", "aborted") and one.offset < log.last_stable_offset
+    ]
+    assert log.sample is not None
+    assert log.sample.after_roll_bytes == pytest.approx(sum(shares[offset] for offset in gone), abs=1)
+    assert log.sample.superseded_bytes == 0
 
 
 def test_what_the_budget_does_not_cover_is_not_read(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from cleanerd.cleaning.causes import dated
 from cleanerd.format.names import FileKind
-from cleanerd.policy.cleanable import SegmentFacts
+from cleanerd.policy.cleanable import SegmentFacts, non_active_from
 from cleanerd.policy.deadlines import grace_ms
 from cleanerd.units import duration, size, utc
 
@@ -25,15 +25,19 @@ def late(broker: BrokerFacts, directory: DirectoryFacts, limits: Limits) -> Iter
     written_ms = directory.cleaner_written_ms
     oldest = directory.logs[min(due, key=lambda number: due[number])]
     path = f"{directory.path}/cleaner-offset-checkpoint"
-    if written_ms is None or all(written_ms <= at_ms for at_ms in due.values()):
+    if written_ms is None or directory.judged_ms - written_ms > limits.due_ms:
+        look = (
+            "look for `log-cleaner` in the broker's log, and restart the broker if its thread has died"
+            if broker.config.broker_log_cleaner_enable
+            else "log.cleaner.enable is false: see whether cleanerd runs (`cleanerctl status`)"
+        )
         written = "is not there" if written_ms is None else f"was last written at {utc(written_ms)}"
         yield finding(
             "cleaner_dead",
             place_of(oldest, path),
             f"{path} {written}; {len(due)} logs are due, the first, {oldest.topic_partition}, since "
             f"{utc(min(due.values()))}",
-            "look for `log-cleaner` in the broker's log, restart the broker if its thread has died; or clean now: "
-            f"`cleanerd clean {broker.where}`",
+            f"{look}; or clean now: `cleanerd clean {broker.where}`",
             sum(directory.logs[number].range.cleanable_bytes for number in due),
         )
         return
@@ -49,12 +53,19 @@ def late(broker: BrokerFacts, directory: DirectoryFacts, limits: Limits) -> Iter
         )
 
 
-def missed_deadline(broker: BrokerFacts, _: DirectoryFacts, log: LogFacts, __: Limits) -> Finding | None:
+def missed_deadline(
+    broker: BrokerFacts, directory: DirectoryFacts, log: LogFacts, _: Limits
+) -> Finding | None:
     """Records that should have been compacted by now."""
     if not log.is_compacted:
         return None
     assert log.config is not None
-    lag_ms, late_ms = log.config.max_compaction_lag_ms, log.range.compaction_delay_ms
+    lag_ms = log.config.max_compaction_lag_ms
+    dirty = non_active_from([one.facts for one in log.snapshot.segments], log.range.first_dirty_offset)
+    closed_ms = min((one.modified_ms for one in dirty), default=directory.judged_ms)
+    late_ms = min(
+        log.range.compaction_delay_ms, directory.judged_ms - closed_ms
+    )  # old timestamps may be written today
     if late_ms <= grace_ms(lag_ms):
         return None
     held = "" if log.cause is None else f"; held back: {log.cause.text}"
@@ -153,13 +164,15 @@ def retention_overdue(
     config = log.config
     if config is None or not config.delete or config.retention_ms < 0 or config.remote_storage_enable:
         return None
-    oldest_ms = directory.judged_ms - config.retention_ms - limits.due_ms
+    due_ms = directory.judged_ms - limits.due_ms
     overdue: list[SegmentFacts] = []
     ends = [one.base_offset for one in log.snapshot.segments[1:]]
     for segment, end in zip(log.snapshot.segments, ends, strict=False):
-        if segment.facts.largest_timestamp_ms >= oldest_ms or end > log.snapshot.high_watermark:
+        facts = segment.facts  # old timestamps may be written today
+        is_old = max(facts.largest_timestamp_ms + config.retention_ms, facts.modified_ms) < due_ms
+        if not is_old or end > log.snapshot.high_watermark:
             break
-        overdue.append(segment.facts)
+        overdue.append(facts)
     if not overdue:
         return None
     days = (directory.judged_ms - overdue[0].largest_timestamp_ms) / DAY_MS

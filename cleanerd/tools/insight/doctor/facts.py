@@ -83,7 +83,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """The transaction that bounds the last stable offset; `since_ms`: the time of its first batch."""
+    """The transaction that bounds the last stable offset; `since_ms`: the timestamp of its first batch, but
+    not before the segments below it were closed: producers may write old timestamps.
+    """
 
     producer_id: int
     offset: int

@@ -157,11 +157,13 @@ class Gathering:
         if stability.open_producer is None:
             return None
         offset = stability.last_stable_offset
-        segment = [one for one in snapshot.segments if one.base_offset <= offset][-1]
+        *below, segment = [one for one in snapshot.segments if one.base_offset <= offset]
         for _, batches in tail_batches(self._files, segment, offset, self._budget.pace):
             first = batches[batches["last_offset"] >= offset]
             if len(first):
-                return OpenTransaction(stability.open_producer, offset, int(first["max_timestamp"][0]))
+                before_ms = max((one.facts.modified_ms for one in below), default=0)
+                since_ms = max(int(first["max_timestamp"][0]), before_ms)
+                return OpenTransaction(stability.open_producer, offset, since_ms)
         return None
 
     def _leftovers(

@@ -96,7 +96,7 @@ def _take(
     of = records["batch"]
     is_data = (batches["attributes"] & CONTROL == 0)[of]
     has_key, is_aborted = records["key_length"] >= 0, mark_aborted(batches, aborted)
-    sizes = (batches["size"] / np.maximum(batches["count"], 1))[of]
+    sizes = (batches["size"] / np.maximum(np.bincount(of, minlength=len(batches)), 1))[of]
     rows.aborted[is_active] += float(sizes[is_data & is_aborted[of]].sum())
     fingerprints, _, _ = fingerprint_records(
         found.piece.raw, found.part.expanded, batches, records, is_aborted, 0, _KEY, 1
