@@ -7,16 +7,15 @@ brokers. Without a metadata log, the live broker is asked for these.
 import contextlib
 import os
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.cleaning.foreign import left_alone
 from cleanerd.cleaning.knowledge import node_setting
-from cleanerd.cli import output
 from cleanerd.cli.privileges import become_owner
 from cleanerd.config.load import Configuration, examine, resolve
-from cleanerd.config.model import CleanerdConfig, ClusterMetadata, TopicConfig
+from cleanerd.config.model import CleanerdConfig, ClusterMetadata
 from cleanerd.config.settings import Layer
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.configuration.answers import ask_brokers
@@ -114,22 +113,17 @@ def log_dirs(arguments: Namespace) -> tuple[str, ...]:
     return _log_dirs([], resolve(read_sources(arguments.config)).broker.log_dirs)
 
 
-def topic_configs(arguments: Namespace, log_dirs: Sequence[str]) -> Callable[[str], TopicConfig] | None:
-    """The settings of topics, without options that override them; None, after a warning, if the configuration is invalid.
+def load_anyhow(arguments: Namespace) -> Loaded:
+    """As `load`; where the settings of the cluster cannot be read without them, and with a warning.
 
-    Without the metadata log, from the files and the environment.
+    Raises `BadConfiguration`, `BadUsage` for what the files and options say.
     """
+    static = _static(arguments)
     try:
-        configuration = resolve(read_sources(arguments.config))
-    except CleanerdError as error:
-        output.print_message(f"the configuration of topics is not known: {error}")
-        return None
-    try:
-        found = _metadata(RealFiles(), log_dirs, configuration.broker)
-        return configuration.with_metadata(found).topic
-    except CleanerdError as error:
-        output.print_message(f"the cluster's overrides for topics are not known: {error}")
-        return configuration.topic
+        return _with_cluster(static, static.log_dirs, None)
+    except (CleanerdError, OSError) as error:
+        where = ", ".join(static.log_dirs)
+        return replace(static, warnings=(f"the settings of the cluster are not known: {ours(error, where)}",))
 
 
 def _metadata(

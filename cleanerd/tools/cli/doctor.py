@@ -15,7 +15,7 @@ from shlex import quote
 from typing import Any
 
 from cleanerd.cli import output
-from cleanerd.cli.configuration import load, no_log_dirs
+from cleanerd.cli.configuration import load_anyhow, no_log_dirs
 from cleanerd.cli.named import is_nothing_there
 from cleanerd.cli.progress import bytes_on
 from cleanerd.cli.tables import write_table
@@ -36,7 +36,7 @@ def run(arguments: Namespace) -> int:
         fleet = merged(read_reports(arguments.merge), Limits())
         _report_fleet(arguments.output, fleet)
         return 3 if fleet["findings"] else 0
-    loaded = load(arguments)
+    loaded = load_anyhow(arguments)
     for reason in (*loaded.warnings, *no_log_dirs(loaded.log_dirs)):
         output.print_message(reason)
     is_nothing = is_nothing_there(arguments, loaded.log_dirs)

@@ -68,3 +68,13 @@ def test_reports_are_merged(tmp_path: Path, run: Run) -> None:
         assert (page.startswith("<!doctype html>"), "cleaner_dead" in page) == (True, True)
     report.write_text("{}")
     assert run("doctor", "--merge", str(report)).code == 2
+
+
+def test_a_metadata_log_that_cannot_be_read_ends_nothing(log_dir: Path, run: Run) -> None:
+    """What needs the settings of topics is not judged, and that is said."""
+    path = log_dir / "__cluster_metadata-0" / f"{0:020d}.log"
+    content = path.read_bytes()
+    path.write_bytes(content[:100] + b"\xff\xff\xff" + content[103:])
+    ran = run("doctor", f"--log-dir={log_dir}", "-o", "json")
+    assert (ran.code, "the settings of the cluster are not known" in ran.err) == (3, True)
+    assert [one["code"] for one in json.loads(ran.out)["findings"]] == ["unknown_topics"]

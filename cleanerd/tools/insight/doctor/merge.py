@@ -6,6 +6,7 @@ The newest report of a broker counts; with an older one of the same broker its g
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from operator import index
 from typing import Any
 
 from cleanerd.errors import BadUsage
@@ -16,6 +17,17 @@ from .facts import DAY_MS, HOUR_MS, Finding, Limits, Place, finding
 from .report import Row, finding_row
 
 _SEVERITIES = tuple(map(str, Severity))
+_FIELDS = {
+    "": ("at_ms", "node_id", "cluster_id is_whole"),
+    "directories": ("size_bytes free_bytes device", "", "path"),
+    "logs": (
+        "partition size_bytes active_bytes log_start log_end",
+        "second_segment superseded_bytes after_roll_bytes error_bytes cleanable_bytes due_since_ms",
+        "topic log_dir cleanup_policy",
+    ),
+    "findings": ("", "cost_bytes", "code meaning path topic partition evidence remedy"),
+}
+"""What is used of a report, by its lists: numbers, numbers or null, others."""
 
 
 def read_reports(paths: Iterable[str]) -> list[Row]:
@@ -27,35 +39,16 @@ def _read(path: str) -> Row:
     try:
         with open(path, "rb") as file:
             found: Row = json.load(file)
-        for directory in found["directories"]:
-            (
-                int(directory["size_bytes"]),
-                int(directory["free_bytes"]),
-                int(directory["device"]),
-                str(directory["path"]),
-            )
-        for log in found["logs"]:
-            (
-                int(log["log_start"]),
-                int(log["size_bytes"]),
-                str(log["topic"]),
-                int(log["partition"]),
-                str(log["log_dir"]),
-            )
-            (
-                int(log["second_segment"] or 0),
-                int(log["superseded_bytes"] or 0),
-                int(log["after_roll_bytes"] or 0),
-            )
+        for part, (numbers, maybe_numbers, others) in _FIELDS.items():
+            for row in [found] if part == "" else found[part]:
+                for name in numbers.split():
+                    index(row[name])
+                for name in maybe_numbers.split():
+                    index(row[name] or 0)
+                for name in others.split():
+                    row[name]
         for one in found["findings"]:
-            (
-                _SEVERITIES.index(one["severity"]),
-                int(one["cost_bytes"] or 0),
-                str(one["code"]),
-                str(one["path"]),
-            )
-            str(one["evidence"]), str(one["meaning"]), str(one["remedy"]), one["topic"], one["partition"]
-        int(found["at_ms"]), bool(found["is_whole"]), str(found["cluster_id"]), int(found["node_id"] or 0)
+            _SEVERITIES.index(one["severity"])
     except (ValueError, KeyError, TypeError) as error:
         raise BadUsage(f"{path}: expected what `cleanerd doctor -o json` writes ({error!r})") from None
     return found

@@ -15,7 +15,7 @@ def page(fleet: Mapping[str, Any], now_ms: int) -> bytes:
     """What needs attention first, then the largest logs by what can go, then all."""
     logs = sorted(fleet["logs"], key=lambda log: -log["size_bytes"])
     wasteful = [log for log in logs if (log["superseded_bytes"] or 0) + (log["after_roll_bytes"] or 0)]
-    wasteful.sort(key=lambda log: -(log["superseded_bytes"] + log["after_roll_bytes"]))
+    wasteful.sort(key=lambda log: -((log["superseded_bytes"] or 0) + (log["after_roll_bytes"] or 0)))
     return render(
         "doctor.html",
         fleet=fleet,
