@@ -18,6 +18,7 @@ from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.format.record import Record
 from cleanerd.format.time_index import TimeIndex, render_time_index
 from cleanerd.storage.metadata_log import find_metadata
+from cleanerd.storage.stability import read_stability
 from cleanerd.tools.insight.doctor import gather, sample
 from cleanerd.tools.insight.doctor.facts import DAY_MS, HOUR_MS, BrokerFacts, Limits, Sample
 from cleanerd.tools.insight.doctor.gather import Gathering
@@ -404,3 +405,13 @@ def test_an_interrupted_look_has_what_is_known(tmp_path: Path, monkeypatch: pyte
     broker = look(tmp_path)
     assert broker.is_interrupted
     assert codes(broker) == ["held_back"]
+    two(tmp_path, "u")
+    monkeypatch.setattr(
+        gather,
+        "read_stability",
+        lambda files, snapshot, **more: (
+            interrupt() if snapshot.topic_partition.topic == "u" else read_stability(files, snapshot, **more)
+        ),
+    )
+    broker = look(tmp_path, topic_sets=[COMPACT, ("u", "cleanup.policy", "compact")])
+    assert (broker.is_interrupted, len(broker.directories[0].logs)) == (True, 1)

@@ -55,7 +55,7 @@ class Gathering:
         self._limits = limits
         self._budget = budget
         self._files = CarefulFiles()
-        self._failed: dict[str, str] = {}
+        self._is_interrupted = False
 
     def run(
         self, log_dirs: Sequence[str], topics: Collection[str], partitions: Collection[int]
@@ -64,21 +64,26 @@ class Gathering:
         listed = [list_log_dir(path) for path in log_dirs]
         compare_log_dirs(listed, ())
         directories: list[DirectoryFacts] = []
-        is_interrupted = False
-        try:
+        with self._until_interrupted():
             directories.extend(self._directory(one, log_dirs, topics, partitions) for one in listed)
             for number, directory in enumerate(directories):
-                for sampled in self._sampled(directory):
+                for sampled in self._sampled(directory) if not self._is_interrupted else ():
                     directories[number] = sampled
-        except KeyboardInterrupt:
-            is_interrupted = True
         meta = next((one.meta for one in listed if one.meta is not None), None)
         metadata = self._configuration.metadata
         return BrokerFacts(
             self._where, self._now_ms, self._configuration.broker, tuple(directories),
             None if meta is None else meta.node_id, None if meta is None else meta.cluster_id,
-            None if metadata is None else metadata.release, not (topics or partitions), is_interrupted,
+            None if metadata is None else metadata.release, not (topics or partitions), self._is_interrupted,
         )  # fmt: skip
+
+    @contextlib.contextmanager
+    def _until_interrupted(self) -> Iterator[None]:
+        """A context that Ctrl-C ends; what was gathered by then stays, and nothing more is read."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self._is_interrupted = True
 
     def _directory(
         self, listed: ListedDir, log_dirs: Sequence[str], topics: Collection[str], partitions: Collection[int]
@@ -93,15 +98,15 @@ class Gathering:
             log_dir = LogDir.at(self._files, path, self._clock, log_dirs)
             checkpoints = log_dir.checkpoints()
             found = replace(found, cleaner_written_ms=checkpoints.cleaner_written_ms)
-            logs = []
-            for tp, directory in chosen:
-                with each_log(directory) as log:
-                    problems += list_partition(listed.facts, tp, directory).findings
-                    with contextlib.suppress(FileNotFoundError):
+            logs = list[LogFacts]()
+            with self._until_interrupted():
+                for tp, directory in chosen if not self._is_interrupted else ():
+                    with each_log(directory) as log, contextlib.suppress(FileNotFoundError):
+                        problems += list_partition(listed.facts, tp, directory).findings
                         one = when_settled(partial(self._log, log_dir, tp, checkpoints, found.judged_ms))
                         logs += [] if one is None else [one]
-                if log.error is not None:
-                    failed[directory] = str(log.error)
+                    if log.error is not None:
+                        failed[directory] = str(log.error)
             found = replace(
                 found, logs=tuple(logs), leftovers=tuple(self._leftovers(path, topics, partitions))
             )
