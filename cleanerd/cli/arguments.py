@@ -54,6 +54,17 @@ def rate(text: str) -> float | str:
     return parsed
 
 
+def price(text: str) -> float:
+    """An amount of money of 0 or more, in any currency."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < 1e9:
+        raise ArgumentTypeError(f"expected an amount such as 0.08, found {text!r}")
+    return found
+
+
 number = _typed(units.parse_number)
 duration = _typed(units.parse_duration)
 size = _typed(units.parse_size)

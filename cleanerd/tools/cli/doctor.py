@@ -20,7 +20,7 @@ from cleanerd.cli.named import is_nothing_there
 from cleanerd.cli.progress import bytes_on
 from cleanerd.cli.tables import write_table
 from cleanerd.env.clock import FixedNow, SystemClock
-from cleanerd.tools.insight.doctor.facts import BrokerFacts, Finding, Limits
+from cleanerd.tools.insight.doctor.facts import BrokerFacts, Limits
 from cleanerd.tools.insight.doctor.gather import Gathering
 from cleanerd.tools.insight.doctor.merge import merged, read_reports
 from cleanerd.tools.insight.doctor.page import page
@@ -48,7 +48,7 @@ def run(arguments: Namespace) -> int:
         gathering = Gathering(loaded.configuration, _where(arguments), clock, limits, budget)
         broker = gathering.run(loaded.log_dirs, arguments.topic, arguments.partition)
     findings = judge(broker, limits)
-    _report(arguments.output, broker, findings)
+    _report(arguments.output, broker, document(broker, findings, arguments.price))
     if broker.is_interrupted:
         output.print_message("interrupted: the report has what was known by then")
         return output.INTERRUPTED
@@ -66,8 +66,7 @@ def _where(arguments: Namespace) -> str:
     return " ".join(words)
 
 
-def _report(form: str, broker: BrokerFacts, findings: Sequence[Finding]) -> None:
-    found = document(broker, findings)
+def _report(form: str, broker: BrokerFacts, found: dict[str, Any]) -> None:
     if form == "html":
         _report_fleet(form, merged([found], Limits()))
     elif form == "jsonl":
@@ -82,7 +81,7 @@ def _report(form: str, broker: BrokerFacts, findings: Sequence[Finding]) -> None
         whole = size(sum(one.size_bytes for one in broker.directories))
         number = len(broker.directories)
         output.print_message(
-            f"{len(logs)} logs with {whole} in {number} directories: {len(findings)} findings{left}"
+            f"{len(logs)} logs with {whole} in {number} directories: {len(found['findings'])} findings{left}"
         )
 
 
@@ -127,12 +126,19 @@ def _write_findings(findings: Sequence[Row]) -> None:
             "SEVERITY": [one["severity"] for one in findings],
             "CODE": [one["code"] for one in findings],
             "WHERE": [_place(one) for one in findings],
-            "COSTS": ["" if one["cost_bytes"] is None else size(one["cost_bytes"]) for one in findings],
+            "COSTS": [_cost(one) for one in findings],
             "EVIDENCE": [one["evidence"] for one in findings],
         }
     )
     for one in findings:
         output.write(f"{_place(one)}: {one['meaning']}\n  remedy: {one['remedy']}\n")
+
+
+def _cost(one: Row) -> str:
+    if one["cost_bytes"] is None:
+        return ""
+    price = one["cost_per_month"]
+    return size(one["cost_bytes"]) + ("" if price is None else f", {price:,.2f} a month")
 
 
 def _place(one: Row) -> str:

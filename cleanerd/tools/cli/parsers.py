@@ -1,6 +1,6 @@
 """The command lines of the tools. Imports nothing heavy: every start of `cleanerd` runs it."""
 
-from cleanerd.cli.arguments import argument, number, option, rate, size
+from cleanerd.cli.arguments import argument, number, option, price, rate, size
 from cleanerd.cli.options import (
     CONFIGURATION,
     FORMATS,
@@ -39,6 +39,7 @@ COMMANDS = (
                 "--io", "bytes per second to read; default: 50MB", metavar="RATE", type=rate, default=50e6
             ),
             NOW,
+            option("--price", "of a GB a month, to show what findings cost", metavar="PRICE", type=price),
             option("--merge", "make one report of these, of one broker or more", metavar="FILE", nargs="+"),
             output("html"),
         ),

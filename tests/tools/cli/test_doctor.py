@@ -39,8 +39,9 @@ def test_a_finding_has_its_place_its_cost_and_its_remedy(tmp_path: Path, run: Ru
     options = f"--log-dir {root} --topic-set t:cleanup.policy=compact"
     assert found["remedy"].endswith(f"`cleanerd clean {options}`")
     assert report["logs"][0]["due_since_ms"] == NOW_MS - 7 * HOUR_MS
-    ran = run("doctor", f"--log-dir={root}", *T)
-    assert (ran.code, "cleaner_dead" in ran.out) == (3, True)
+    ran = run("doctor", f"--log-dir={root}", *T, "--price=1000000")
+    assert (ran.code, f"{found['cost_bytes']} B, 0.14 a month" in ran.out) == (3, True)
+    assert run("doctor", f"--log-dir={root}", *T, "--price=cheap").code == 2
     (line,) = run("doctor", f"--log-dir={root}", *T, "-o", "jsonl").out.splitlines()
     assert json.loads(line) == found
 

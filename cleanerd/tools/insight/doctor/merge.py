@@ -25,7 +25,7 @@ _FIELDS = {
         "second_segment superseded_bytes after_roll_bytes error_bytes cleanable_bytes due_since_ms",
         "topic log_dir cleanup_policy",
     ),
-    "findings": ("", "cost_bytes", "code meaning path topic partition evidence remedy"),
+    "findings": ("", "cost_bytes", "code meaning path topic partition evidence remedy cost_per_month"),
 }
 """What is used of a report, by its lists: numbers, numbers or null, others."""
 

@@ -8,20 +8,22 @@ from .facts import BrokerFacts, DirectoryFacts, Finding, LogFacts
 Row = Mapping[str, Any]
 
 
-def document(broker: BrokerFacts, findings: Sequence[Finding]) -> dict[str, Any]:
-    """The fields of the document, but for its version. Times are ms since 1970, sizes bytes; null: not known."""
+def document(broker: BrokerFacts, findings: Sequence[Finding], price: float | None = None) -> dict[str, Any]:
+    """The fields of the document, but for its version. Times are ms since 1970, sizes bytes; null: not known. `price`: of
+    10^9 bytes a month.
+    """
     return {
         "at_ms": broker.at_ms,
         "node_id": broker.node_id,
         "cluster_id": broker.cluster_id,
         "is_whole": broker.is_whole and not broker.is_interrupted,
-        "findings": [finding_row(one) for one in findings],
+        "findings": [finding_row(one, price) for one in findings],
         "directories": [_directory_row(one) for one in broker.directories],
         "logs": [log_row(one, log) for one in broker.directories for log in one.logs],
     }
 
 
-def finding_row(one: Finding) -> dict[str, Any]:
+def finding_row(one: Finding, price: float | None = None) -> dict[str, Any]:
     """A finding."""
     return {
         "code": one.code,
@@ -30,6 +32,9 @@ def finding_row(one: Finding) -> dict[str, Any]:
         **one.place._asdict(),
         "evidence": one.evidence,
         "cost_bytes": one.cost_bytes,
+        "cost_per_month": None
+        if price is None or one.cost_bytes is None
+        else round(one.cost_bytes * price / 1e9, 2),
         "remedy": one.remedy,
     }
 
