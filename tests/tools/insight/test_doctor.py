@@ -15,6 +15,7 @@ from cleanerd.env.files import RealFiles
 from cleanerd.format.batch import encode_batch
 from cleanerd.format.checkpoint import render_offset_checkpoint
 from cleanerd.format.names import FileKind, TopicPartition
+from cleanerd.format.producer_snapshot import ProducerEntry, render_producer_snapshot
 from cleanerd.format.record import Record
 from cleanerd.format.time_index import TimeIndex, render_time_index
 from cleanerd.storage.metadata_log import find_metadata
@@ -302,6 +303,7 @@ def test_directories_that_are_filled_unevenly(tmp_path: Path) -> None:
         tmp_path / "0", tmp_path / "1", topic_sets=[(one, "cleanup.policy", "delete") for one in "tu"]
     )
     assert codes(broker) == ["skew"]
+    assert codes(replace(broker, is_whole=False)) == []
 
 
 def test_more_keys_than_the_dedupe_buffer_has_room_for(tmp_path: Path) -> None:
@@ -364,6 +366,15 @@ def test_old_timestamps_that_are_written_today_are_no_fault(tmp_path: Path) -> N
     put(tmp_path / "t-0", 1, opened, age_ms=0)
     sets = [("t", "cleanup.policy", "compact,delete"), ("t", "max.compaction.lag.ms", str(HOUR_MS))]
     assert codes(look(tmp_path, topic_sets=sets)) == []
+
+
+def test_a_transaction_whose_beginning_is_gone(tmp_path: Path) -> None:
+    """A producer snapshot may know more than retention has left."""
+    entry = ProducerEntry(7, 0, 0, 1, 0, NOW_MS - DAY_MS, 0, 1)
+    for base in (5, 6):
+        put(tmp_path / "t-0", base, batch(base, str(base), "1", age_ms=2 * HOUR_MS), age_ms=2 * HOUR_MS)
+    segment(tmp_path / "t-0", 6, FileKind.PRODUCER_SNAPSHOT).write_bytes(render_producer_snapshot([entry]))
+    assert codes(look(tmp_path)) == ["open_transaction"]
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -162,7 +162,9 @@ class Gathering:
         if stability.open_producer is None:
             return None
         offset = stability.last_stable_offset
-        *below, segment = [one for one in snapshot.segments if one.base_offset <= offset]
+        *below, segment = [
+            one for one in snapshot.segments if one.base_offset <= offset
+        ] or snapshot.segments[:1]
         for _, batches in tail_batches(self._files, segment, offset, self._budget.pace):
             first = batches[batches["last_offset"] >= offset]
             if len(first):

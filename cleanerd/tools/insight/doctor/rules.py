@@ -72,7 +72,10 @@ def _directory(broker: BrokerFacts, directory: DirectoryFacts) -> Iterator[Findi
             alone[log.left_alone].append(str(log.topic_partition))
     for reason, logs in alone.items():
         yield finding(
-            "left_alone", Place(directory.path), f"{_some(logs)}: {reason}", "see there, then look again"
+            "left_alone",
+            Place(directory.path),
+            f"{_some(logs)}: {reason}",
+            "restore or set what the reason names",
         )
     unknown = sorted({log.topic_partition.topic for log in directory.logs if log.config is None})
     if unknown:
