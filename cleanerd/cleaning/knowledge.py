@@ -19,7 +19,7 @@ delete-records                   `why_untouched`
 import os
 from dataclasses import dataclass, replace
 
-from cleanerd.cleaning.assumed import REPLICAS, SETTINGS
+from cleanerd.cleaning.assumed import REPLICAS, SETTINGS, UNCHANGED
 from cleanerd.cleaning.causes import Cause
 from cleanerd.config.keys import TOPIC_KEYS
 from cleanerd.config.load import Configuration
@@ -255,7 +255,7 @@ class Knowledge:
                 f"{topic}: a change of {', '.join(doubted)} at the end of the metadata log of a stopped broker may never "
                 f"have been accepted by the cluster: whether it holds is not known; {_WAYS_OUT}"
             )
-        return None if has_begun else self._why_too_old(vouched)
+        return None if has_begun or UNCHANGED in self.assumed else self._why_too_old(vouched)
 
     def _doubted(self, topic: str, doubts: Doubts) -> list[str]:
         """The keys that decide for a topic, and whose values are not certain. A limit decides nothing without `delete`."""

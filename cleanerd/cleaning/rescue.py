@@ -32,7 +32,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from cleanerd.cleaning.assumed import SETTINGS
+from cleanerd.cleaning.assumed import UNCHANGED
 from cleanerd.cleaning.batching import in_jobs
 from cleanerd.cleaning.choose import partitions
 from cleanerd.cleaning.foreign import left_alone
@@ -123,9 +123,8 @@ class Rescue:
         until: float,
         spare: str | None,
     ) -> None:
-        self._request = replace(
-            request, force=True, rescues=True, assumed=request.assumed | {SETTINGS}, horizons=False
-        )
+        assumed = request.assumed | {UNCHANGED}
+        self._request = replace(request, force=True, rescues=True, assumed=assumed, horizons=False)
         self._progress = progress
         self._clock = clock
         self._session = session
@@ -140,6 +139,9 @@ class Rescue:
         for tp in partitions(log_dir, self._request):
             if interrupted(log_dir.partition(tp)):
                 found.steps.append(Step("resumed", str(tp), 0, 0, "planned", "a rescue was interrupted"))
+        if found.free_bytes >= found.until_bytes:
+            found.free_bytes_after = found.free_bytes
+            return found
         if log_dir.owner is not Owner.LIVE_BROKER:
             found.steps += self._foreseen_leftovers(log_dir)
             found.steps += self._retained(log_dir, ours, dry_run=True)
@@ -171,13 +173,16 @@ class Rescue:
             resumed = list(self._resumed(path))
             found, log_dir, ours = self._look(path)
             found.steps += resumed
-            if log_dir.owner is not Owner.LIVE_BROKER:
-                found.steps += self._delete_leftovers(log_dir)
-                if not self._is_enough(found):
-                    found.steps += self._make_writable(log_dir, ours, 0)
-                    found.steps += self._retained(log_dir, ours, dry_run=False)
-                if not self._is_enough(found):
-                    found.steps += self._make_writable(log_dir, ours, _LEAST_BYTES)
+            with contextlib.suppress(
+                LockHeld
+            ):  # its broker has started meanwhile: the rest of these is its own
+                if log_dir.owner is not Owner.LIVE_BROKER and not self._is_enough(found):
+                    found.steps += self._delete_leftovers(log_dir)
+                    if not self._is_enough(found):
+                        found.steps += self._make_writable(log_dir, ours, 0)
+                        found.steps += self._retained(log_dir, ours, dry_run=False)
+                    if not self._is_enough(found):
+                        found.steps += self._make_writable(log_dir, ours, _LEAST_BYTES)
             self._compact(log_dir, ours, found)
             wait_for_deleted()
             if any(step.outcome == "done" for step in found.steps):
@@ -199,7 +204,9 @@ class Rescue:
         assert configuration is not None, "a rescue is asked for on a command line"
         log_dir = self._log_dir(path)
         space, knowledge = space_of(path), Knowledge(log_dir, configuration, request.assumed)
-        found = Rescued(path, space.free_bytes, floor_bytes(space, 0.0), int(space.total_bytes * self._until))
+        start_bytes = floor_bytes(space, 0.0)
+        until_bytes = max(int(space.total_bytes * self._until), start_bytes)
+        found = Rescued(path, space.free_bytes, start_bytes, until_bytes)
         found.settings_as_of_ms = knowledge.vouched_until_ms
         logs = [tp for tp in partitions(log_dir, request) if _is_here(log_dir.partition(tp).path)]
         copies, why_held = log_dir.copies(logs), request.holds_of(path)
@@ -252,9 +259,13 @@ class Rescue:
             yield Step("leftovers", text, 0, freed + staged, "planned")
 
     def _names(self, log_dir: LogDir) -> list[str]:
-        """Names of the partition directories, in any transition; empty if the owner of the log directory is unknown."""
+        """Names of partition directories that nobody holds, in any transition; none if it is not known whose they are."""
         listed = self._files.list_names(log_dir.path) if log_dir.is_known else []
-        return [name for name in listed if parse_partition_dir(name) is not None]
+        parsed, why_held = (
+            {name: parse_partition_dir(name) for name in listed},
+            self._request.holds_of(log_dir.path),
+        )
+        return [name for name, found in parsed.items() if found is not None and why_held(found[0]) is None]
 
     def _delete_leftovers(self, log_dir: LogDir) -> Iterator[Step]:
         """Directory by directory, so that a broker that starts meanwhile gets `.lock`."""
@@ -271,7 +282,7 @@ class Rescue:
                         lock.check()
                         freed += delete_leftovers(log_dir, name)
             if isinstance(deletion.error, LockHeld):
-                raise deletion.error
+                break
             if deletion.error is not None:
                 yield Step("leftovers", name, 0, 0, "failed", str(deletion.error))
         if freed:
@@ -295,7 +306,10 @@ class Rescue:
                 with log_dir.lock() as lock:
                     lock.check()
                     with each_log(log_dir.partition(tp).path):
-                        gone += delete_offset_indexes(log_dir.partition(tp), suffices)
+                        for is_gone in delete_offset_indexes(log_dir.partition(tp)):
+                            gone += is_gone
+                            if suffices() or lock.is_wanted:
+                                break
         if gone and log_dir.is_known:
             freed = max(space_of(log_dir.path).free_bytes - before, 0)
             yield Step("indexes", f"{gone} offset indexes, which are made again", 0, freed, "done")
@@ -346,12 +360,12 @@ class Rescue:
         if self._spare is None or log_dir.owner is not Owner.STOPPED_BROKER:
             return False
         through = ThroughSpare(
-            self._request, self._progress, self._clock, self._session, self._files, self._spare
+            log_dir, self._request, self._progress, self._clock, self._session, self._files, self._spare
         )
         for tp in logs:
             before_bytes = log_size(log_dir.partition(tp))[0]
             with each_log(log_dir.partition(tp).path) as log:
-                result = through.exchange(log_dir, tp)
+                result = through.exchange(tp)
                 if isinstance(result.outcome, Staged):
                     freed = max(before_bytes - log_size(log_dir.partition(tp))[0], 0)
                     needed = result.statistics.least_extra_bytes

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 
 from cleanerd.cleaning.choose import examine_all
 from cleanerd.cleaning.clean import Cleaner
+from cleanerd.cleaning.commit.checks import Checks
+from cleanerd.cleaning.commit.host import CommitHost
 from cleanerd.cleaning.foreign import left_alone
 from cleanerd.cleaning.knowledge import Knowledge
 from cleanerd.cleaning.outcomes import Staged
@@ -12,7 +14,7 @@ from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
 from cleanerd.cleaning.wanted import ConfiguredNow, check_wanted
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.errors import PolicyChanged, SourceChanged
+from cleanerd.errors import PolicyChanged
 from cleanerd.format.names import TopicPartition
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.log_dir import LogDir
@@ -23,9 +25,10 @@ from cleanerd.storage.staged import discard_staged
 
 
 @dataclass(frozen=True, slots=True)
-class ThroughSpare:
+class ThroughSpare(CommitHost):
     """`request`: as for `clean_once`, of a rescue. `spare`: the directory on another file system."""
 
+    log_dir: LogDir
     request: CleanRequest
     progress: Progress
     clock: Clock
@@ -33,13 +36,10 @@ class ThroughSpare:
     files: Files
     spare: str
 
-    def exchange(self, log_dir: LogDir, tp: TopicPartition) -> LogResult:
+    def exchange(self, tp: TopicPartition) -> LogResult:
         """Clean the group of a log that frees the most, on the spare, and have it take its place. Raises CleanerdError."""
-        files, configuration, followed = (
-            self.files,
-            self.request.configuration,
-            FollowedReplicas(self.files),
-        )
+        files, configuration, log_dir = self.files, self.request.configuration, self.log_dir
+        followed = FollowedReplicas(files)
         assert configuration is not None
 
         def is_only_replica(of: LogDir, tp: TopicPartition) -> bool:
@@ -64,7 +64,7 @@ class ThroughSpare:
                 if isinstance(result.outcome, Staged):
                     with log_dir.lock() as lock:
                         lock.check()
-                        self._check(log_dir, tp, request, candidate.range.first_uncleanable_offset)
+                        Checks(log_dir, self, [tp]).check_elsewhere(tp, staged)
                         commit_from_spare(partition, staged)
                 return result
         finally:
@@ -73,16 +73,12 @@ class ThroughSpare:
                     discard_staged(staged)
                     files.rmdir(spare)
 
-    def _check(self, log_dir: LogDir, tp: TopicPartition, request: CleanRequest, round_end: int) -> None:
-        """Whether the result is still wanted, as `Committer` asks before each commit. Raises CleanerdError."""
-        configuration, facts = (
-            ConfiguredNow(request, self.files).now(),
-            log_dir.commit_facts([tp], is_live=False),
-        )
+    def check(self, tp: TopicPartition, round_end: int) -> None:
+        """Whether the result is still wanted. Raises CleanerdError."""
+        request, log_dir = self.request, self.log_dir
+        configuration = ConfiguredNow(request, self.files).now()
         alone = left_alone(log_dir, [tp], configuration, request.topics, request.assumed, has_begun=True)
-        if tp in alone or tp in facts.elsewhere:
-            raise PolicyChanged(f"{log_dir.partition(tp).path}: {alone.get(tp) or facts.elsewhere[tp]}")
-        if facts.high_watermarks.get(tp, round_end) < round_end:
-            raise SourceChanged(f"{log_dir.partition(tp).path}: its high watermark is below {round_end} now")
+        if tp in alone:
+            raise PolicyChanged(f"{log_dir.partition(tp).path}: {alone[tp]}")
         assert configuration is not None
         check_wanted(log_dir, tp, configuration.topic(tp.topic), round_end)

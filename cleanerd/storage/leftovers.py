@@ -11,7 +11,7 @@ Called with `.lock` held. Nothing depends on these files, so whatever subset of 
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Iterator
 
 from cleanerd.env.space import wait_for_deleted
 from cleanerd.errors import CorruptFile
@@ -61,23 +61,22 @@ def bytes_of(log_dir: LogDir, paths: list[str]) -> int:
     return sum(log_dir.files.stat(path).size_bytes for path in paths)
 
 
-def delete_offset_indexes(partition: PartitionDir, suffices: Callable[[], bool]) -> int:
-    """Rule 2 for one log, oldest segments first, until that `suffices`; how many went. Raises OSError, SourceChanged.
+def delete_offset_indexes(partition: PartitionDir) -> Iterator[bool]:
+    """Rule 2 for one log, oldest segments first: whether that of the next one has gone. Raises OSError, SourceChanged.
 
     A broker makes a missing index again from what is sound of its segment, and cuts off the rest. So only a segment that is
     sound as a whole, and bears no aborted transactions, which it would have to make again as well, goes without one.
     """
-    gone = 0
     for base in live_logs(partition)[:-1]:
-        if suffices():
-            break
         index, aborted = (SegmentFileName(base, kind) for kind in (FileKind.OFFSET_INDEX, FileKind.TXN_INDEX))
         if not partition.exists(index) or (partition.exists(aborted) and partition.stat(aborted).size_bytes):
             continue
+        is_sound = False
         with contextlib.suppress(CorruptFile):
             sound_end(partition.path_of(SegmentFileName(base, FileKind.LOG)))
+            is_sound = True
+        if is_sound:
             partition.unlink(index)
             partition.sync()  # a file system with a journal frees nothing before
             wait_for_deleted()
-            gone += 1
-    return gone
+        yield is_sound

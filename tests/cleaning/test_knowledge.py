@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from cleanerd.cleaning.assumed import SETTINGS
+from cleanerd.cleaning.assumed import SETTINGS, UNCHANGED
 from cleanerd.cleaning.knowledge import Knowledge
 from cleanerd.config.load import Configuration, resolve
 from cleanerd.config.model import ClusterMetadata
@@ -240,6 +240,7 @@ def test_what_the_cluster_may_not_have_accepted_is_not_known(
     assert (reason is None) == is_known
     assert is_known or "may never have been accepted" in str(reason)
     assert stopped.why(NOW_MS, SETTINGS) is None
+    assert (stopped.why(NOW_MS + HOUR_MS, UNCHANGED) is None) == is_known, "the word of a rescue is for later"
     assert stopped.why(NOW_MS, topics=[("orders", "cleanup.policy", "compact")]) is None
     (stopped.path / LOCK).touch()
     stopped.append(NOW_MS)

@@ -3,17 +3,22 @@
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cleanerd.cleaning.rescue import _alone
+from cleanerd.cleaning.choose import Candidate
+from cleanerd.cleaning.clean import Cleaner
+from cleanerd.cleaning.rescue import Rescue, Step, _alone
+from cleanerd.cleaning.result import LogResult
 from cleanerd.cli import rescue
 from cleanerd.cli.main import make_parser
 from cleanerd.env.files import RealFiles
 from cleanerd.env.space import space_of
+from cleanerd.errors import LockHeld
+from cleanerd.format.names import TopicPartition
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from tests.cleaning.logs import META_PROPERTIES, contents, lock_of_another, newest, put, stop_broker
 from tests.cleaning.test_bad_input import mounted
@@ -105,14 +110,25 @@ def test_a_disk_without_a_name_is_freed(spark: LazySpark, tmp_path: Path) -> Non
         assert newest(log_dir / "t-0") == before
 
 
-def test_what_a_start_of_the_broker_would_delete_goes_first(spark: LazySpark, tmp_path: Path) -> None:
-    """Then nothing else is done, if that is enough."""
+def test_what_a_start_of_the_broker_would_delete_goes_first(
+    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then nothing else is done, if that is enough; and nothing at all where enough is free."""
     with full(tmp_path / "full") as log_dir:
         (log_dir / "filler").rename(log_dir / "t-0" / f"{0:020}.log.deleted")
+        deleted = log_dir / f"u-0.{'0' * 32}-delete"
+        deleted.mkdir()
         before = sorted((log_dir / "t-0").glob("*.log"))
-        code, done, _ = run(spark, log_dir, "--yes", "--until=5%")
+        with monkeypatch.context() as patched:
+            patched.setattr("cleanerd.cli.clean._holds_of", lambda *_: {TopicPartition("u", 0): "held"}.get)
+            code, done, _ = run(spark, log_dir, "--yes", "--until=5%")
         assert (code, [step["name"] for step in done["steps"]]) == (0, ["leftovers"])
         assert sorted((log_dir / "t-0").glob("*.log")) == before
+        assert deleted.exists(), "held: whoever paused it may want what is left of it"
+        for way in ([], ["--yes"]):
+            code, done, _ = run(spark, log_dir, "--until=5%", *way)
+            assert (code, done["steps"]) == (0, []), "enough is free"
+        assert deleted.exists()
 
 
 def test_where_no_group_fits_the_first_one_goes_through_a_spare(spark: LazySpark, tmp_path: Path) -> None:
@@ -159,6 +175,48 @@ def test_what_was_interrupted_is_no_success_however_much_is_free(
         code, done, told = run(spark, log_dir, "--yes", "--until=1%")
         assert (code, done["is_interrupted"]) == (0, False), (done, told)
         assert newest(log_dir / "t-0") == before
+
+
+def test_what_no_longer_fits_the_log_does_not_take_its_place(
+    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker has started while the group was written, has cut off what superseded its records, and is gone again."""
+    spare, stage = tmp_path / "spare", Cleaner.stage
+    spare.mkdir()
+    with full(tmp_path / "full", every=3) as log_dir:
+        logs = sorted((log_dir / "t-0").glob("*.log"))
+
+        def cutting(cleaner: Cleaner, candidates: Sequence[Candidate]) -> list[LogResult]:
+            staged = stage(cleaner, candidates)
+            for path in logs[-3:]:
+                path.unlink()
+            return staged
+
+        monkeypatch.setattr(Cleaner, "stage", cutting)
+        before = {path: path.read_bytes() for path in logs[:-3]}
+        _, done, _ = run(spark, log_dir, "--yes", f"--spare={spare}", "--until=1%")
+        assert {path: path.read_bytes() for path in logs[:-3]} == before
+        assert "which follows the cleaned range, is gone" in str(done["steps"])
+        assert list(spare.iterdir()) == []
+
+
+def test_a_broker_that_starts_in_the_middle_gets_its_directory(
+    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log is as it was, and what has been done is told."""
+    with full(tmp_path / "full") as log_dir, ExitStack() as broker:
+        (log_dir / "t-0" / f"{0:020}.log.deleted").write_bytes(b"")
+
+        def starting(*_: object, **__: object) -> Iterator[Step]:
+            broker.enter_context(lock_of_another(log_dir / ".lock"))
+            raise LockHeld("a broker has started", None)
+
+        monkeypatch.setattr(Rescue, "_make_writable", starting)
+        before = contents(log_dir / "t-0")
+        code, done, told = run(spark, log_dir, "--yes")
+        del before[f"{0:020}.log.deleted"]
+        assert (code, contents(log_dir / "t-0")) == (1, before)
+        assert "its broker runs" in str(done["steps"]), (done, told)
 
 
 def test_a_spare_on_the_same_disk_is_refused(spark: LazySpark, tmp_path: Path) -> None:

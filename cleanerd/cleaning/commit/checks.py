@@ -64,6 +64,16 @@ class Checks:
         self._check_wanted(partition, tp, basis.round_end)
         return Ready(tp, partition, basis, (), [])
 
+    def check_elsewhere(self, tp: TopicPartition, staged: PartitionDir) -> None:
+        """As `ready`, of groups that are staged in another directory; `storage.spare` looks at them and at their sources."""
+        partition, groups = self._log_dir.partition(tp), read_manifests(staged)
+        for basis in set(map(_basis, groups)):
+            self._check_basis(partition, tp, basis)
+            self._check_reach(partition, basis)
+        if not groups[-1].leader_epochs:
+            self._check_unwritten(partition, groups, live_logs(partition), staged)
+        self._check_wanted(partition, tp, groups[-1].round_end)
+
     def _ready_groups(self, tp: TopicPartition, partition: PartitionDir, groups: list[StagedGroup]) -> Ready:
         last, live = groups[-1], live_logs(partition)
         if not last.is_last:  # a cleaning that was interrupted while it staged must not move the checkpoint
@@ -83,7 +93,7 @@ class Checks:
         for basis in bases:
             self._check_reach(partition, basis)
         if not last.leader_epochs:
-            self._check_unwritten(partition, groups, live)
+            self._check_unwritten(partition, groups, live, partition)
         self._check_wanted(partition, tp, last.round_end)
         if any(group.removes_expired for group in groups):
             self._host.check_expired(tp)
@@ -117,7 +127,11 @@ class Checks:
             raise SourceChanged(f"{partition.path}: {reason}")
 
     def _check_unwritten(
-        self, partition: PartitionDir, groups: Sequence[StagedGroup], live: Sequence[int]
+        self,
+        partition: PartitionDir,
+        groups: Sequence[StagedGroup],
+        live: Sequence[int],
+        staged: PartitionDir,
     ) -> None:
         """As `_check_reach`, for a log without leader epochs (message format 0 or 1): raise SourceChanged if a segment below
         the end of the range was written after the result was.
@@ -125,7 +139,7 @@ class Checks:
         Cleanings keep the times of segments. One that is later than now is that of a clock that was wrong.
         """
         files, now_ns = partition.files, self._log_dir.clock.now_ms() * 1_000_000
-        staged_ns = min(files.stat(partition.path_of(str(group.manifest))).mtime_ns for group in groups)
+        staged_ns = min(staged.stat(group.manifest).mtime_ns for group in groups)
         for base in live:
             path = segment_path(partition.path, base, FileKind.LOG)
             if base < groups[-1].round_end and staged_ns < files.stat(path).mtime_ns <= now_ns:
