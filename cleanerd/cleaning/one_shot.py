@@ -88,12 +88,15 @@ def _directories(run: Run, files: Files, clock: Clock) -> Iterator[Directory]:
     """The directories of a node; one that cannot be opened becomes a failed result."""
     request = run.request
     for path in request.log_dirs:
+        directory = None
         with each_log(path) as place:
             found = known_log_dir(request, files, clock, path)
+            if found is not None:
+                directory = Directory(run, found, partitions(found, request))
         if place.error is not None:
             run.add(LogResult.of_error(NO_LOG, path, place.error))
-        elif found is not None:
-            yield Directory(run, found, partitions(found, request))
+        elif directory is not None:
+            yield directory
 
 
 def known_log_dir(request: CleanRequest, files: Files, clock: Clock, path: str) -> LogDir | None:

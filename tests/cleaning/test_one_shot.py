@@ -22,6 +22,7 @@ from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.scan import Checkpoints
 from tests.cleaning.logs import assert_cleaned, clean, contents, lock_of_another, size_of, write_logs
+from tests.sim.hooked import HookedFiles
 from tests.storage.metadata import SAMPLE_ID, TOPIC, batch, config, log, topic
 
 BURST_S = 0.3
@@ -248,6 +249,26 @@ def test_a_directory_that_fails_has_one_result_for_each_log(
     assert ran.results.keys() == {("good", "a"), ("bad", "b")}
     assert ran.outcome("b", "bad") == "failed"
     assert_cleaned(ran, good / "a-0")
+
+
+def test_a_directory_that_fails_while_it_is_listed_ends_nothing_in_the_others(
+    spark: LazySpark, tmp_path: Path
+) -> None:
+    """The disk works as long as it is asked whose it is."""
+    good, bad = write_logs(tmp_path / "good", "a"), write_logs(tmp_path / "bad", "b")
+    listed = list[str]()
+
+    def fail(call: str, path: str) -> None:
+        if (call, path) == ("list_names", str(bad)):
+            listed.append(path)
+            if len(listed) == fails_at:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    for fails_at in (1, 2):
+        listed.clear()
+        ran = clean(spark, good, bad, files=HookedFiles(fail), options=["--dry-run"])
+        assert (ran.code, ran.outcome("", "bad"), ran.outcome("a", "good")) == (1, "failed", "planned")
+        assert os.strerror(errno.EIO) in ran.reason("", "bad")
 
 
 def node_of(log_dir: Path, number: int, *frames: bytes) -> Path:
