@@ -18,14 +18,13 @@ from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.broker_agent.live_logs import LiveLog
 from cleanerd.broker_agent.swap import Swap, Swapped
 from cleanerd.cleaning.commit.committer import Committer
-from cleanerd.cleaning.commit.host import Commit, CommitHost
-from cleanerd.cleaning.commit.swap import CommitBySwap
+from cleanerd.cleaning.commit.host import CommitHost
 from cleanerd.cleaning.outcomes import Staged
 from cleanerd.cleaning.result import LogResult, Size, Statistics
 from cleanerd.config.model import CleanerdConfig
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
-from cleanerd.errors import Aborted, SourceChanged
+from cleanerd.errors import SourceChanged
 from cleanerd.format import names
 from cleanerd.format.checkpoint import render_leader_epochs, render_offset_checkpoint
 from cleanerd.storage.checkpoints import read_checkpoints
@@ -36,7 +35,7 @@ from cleanerd.storage.staged import manifest_names, read_manifests, staged_names
 from cleanerd.storage.topic_id import LiveIdentity
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.logs import META_PROPERTIES
+from tests.cleaning.logs import META_PROPERTIES, lock_of_another
 from tests.daemon.processes import wait_until
 from tests.storage.test_lock import starting_broker
 from tests.tools.client.cleaning import TP, Cleaning, committed
@@ -256,8 +255,12 @@ def test_a_live_broker_swaps_nothing_that_is_younger_than_the_lag_that_it_applie
         def swap(self, log_dir: str, _: Swap) -> Swapped:
             return Swapped("later", "other", "asked", (), log_dir, True)
 
-    brokers = Broker(FILES, SystemClock(), CleanerdConfig)
-    done = CommitBySwap(at(staged, ()), CommitHost(), brokers, [TP]).run([Commit(TP)])[TP]
-    assert ("by what its broker applies" if lag_ms else "asked") in str(done)
-    assert isinstance(done, Aborted) == bool(lag_ms)
+        def check(self, *_: object) -> None:
+            """It can be asked."""
+
+    brokers, log_dir = Broker(FILES, SystemClock(), CleanerdConfig), at(staged, ())
+    with lock_of_another(Path(staged.log_dir) / names.LOCK):
+        (settled,) = Committer(log_dir, brokers=brokers).settle([LogResult(TP, staged.log_dir, Staged())])
+    assert ("by what its broker applies" if lag_ms else "asked") in str(settled.reason)
+    assert isinstance(settled.outcome, Staged), "else it would be cleaned again at once, for as long as that lasts"
     assert read_manifests(PartitionDir(FILES, staged.directory)), "it waits"

@@ -120,7 +120,7 @@ class Committer:
         """The end of the account of a log."""
         made = result.outcome
         if isinstance(done, LockHeld):
-            what = "waits for the lock" if isinstance(made, Staged) else "checkpoint not written"
+            what = "waits" if isinstance(made, Staged) else "checkpoint not written"
             return result.waiting(f"{what}: {done}")
         if isinstance(done, CleanerdError):
             try_discard_staged(self._log_dir.partition(result.topic_partition))

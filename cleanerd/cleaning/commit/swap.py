@@ -8,7 +8,7 @@ from cleanerd.cleaning.commit.checks import Checks
 from cleanerd.cleaning.commit.host import Commit, CommitHost, Committed, Done, TimeUp
 from cleanerd.cleaning.wanted import check_wanted
 from cleanerd.config.model import TopicConfig
-from cleanerd.errors import Aborted, LockHeld, LogUncleanable, NoWayIn, PolicyChanged, SourceChanged, each_log
+from cleanerd.errors import LockHeld, LogUncleanable, NoWayIn, PolicyChanged, SourceChanged, each_log
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.commit import check_previous
 from cleanerd.storage.log_dir import LogDir
@@ -80,9 +80,10 @@ class CommitBySwap:
         return Committed(swap.round_end, "swap")
 
     def _check_lag(self, swap: Swap) -> None:
-        """Raise Aborted if the min.compaction.lag.ms that the broker applies keeps what is to be swapped: it may wait.
+        """Raise LockHeld if the min.compaction.lag.ms that the broker applies keeps what is to be swapped: it waits.
 
-        The end of the metadata log may have a change that the quorum has not accepted, and the broker applies what it has.
+        The end of the metadata log may have a change that the quorum has not accepted, and the broker applies what it has,
+        also of its own configuration. A result that was thrown away would be made again at once, for as long as that lasts.
         """
         tp = swap.topic_partition
         for log in self._brokers.describe_if_live(self._log_dir.path, [tp]) or ():
@@ -91,4 +92,4 @@ class CommitBySwap:
             try:
                 check_wanted(self._log_dir, tp, applied, swap.round_end)
             except PolicyChanged as error:
-                raise Aborted(f"by what its broker applies, {error}") from error
+                raise LockHeld(f"by what its broker applies, {error}") from error
