@@ -262,5 +262,7 @@ def test_a_live_broker_swaps_nothing_that_is_younger_than_the_lag_that_it_applie
     with lock_of_another(Path(staged.log_dir) / names.LOCK):
         (settled,) = Committer(log_dir, brokers=brokers).settle([LogResult(TP, staged.log_dir, Staged())])
     assert ("by what its broker applies" if lag_ms else "asked") in str(settled.reason)
-    assert isinstance(settled.outcome, Staged), "else it would be cleaned again at once, for as long as that lasts"
+    assert isinstance(settled.outcome, Staged), (
+        "else it would be cleaned again at once, for as long as that lasts"
+    )
     assert read_manifests(PartitionDir(FILES, staged.directory)), "it waits"
