@@ -77,10 +77,14 @@ def load_each(
 def _static(arguments: Namespace) -> Loaded:
     """Load the configuration without the settings of the cluster."""
     configuration = resolve(read_sources(arguments.config, arguments.set, arguments.topic_set))
+    return Loaded(configuration, _named_log_dirs(arguments, configuration))
+
+
+def _named_log_dirs(arguments: Namespace, configuration: Configuration) -> tuple[str, ...]:
     if not (arguments.log_dir or arguments.config or _names_log_dirs(configuration)):
         unread = "".join(f"; {text}" for text in configuration.unread)
         raise BadUsage(f"which logs? give the broker's --config FILE, or --log-dir DIR{unread}")
-    return Loaded(configuration, _log_dirs(arguments.log_dir, configuration.broker.log_dirs))
+    return _log_dirs(arguments.log_dir, configuration.broker.log_dirs)
 
 
 def _check_read_again(arguments: Namespace) -> None:
@@ -110,7 +114,7 @@ def log_dirs(arguments: Namespace) -> tuple[str, ...]:
     """
     if arguments.log_dir:
         return _log_dirs(arguments.log_dir, ())
-    return _log_dirs([], resolve(read_sources(arguments.config)).broker.log_dirs)
+    return _named_log_dirs(arguments, resolve(read_sources(arguments.config)))
 
 
 def load_anyhow(arguments: Namespace) -> Loaded:

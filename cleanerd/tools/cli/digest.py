@@ -1,6 +1,6 @@
 """`cleanerd digest`: one number for the state of a log, and whether two logs are in the same state.
 
-Exit 0 if every log has a digest, or all that are compared are equal; 1 if some log has none or cannot be compared, or if
+Exit 0 if every log has a digest, and all that are compared are equal; 1 if some log has none or cannot be compared, or if
 none of the logs that were named was found; 3 if some differ; 2 or 78 if the command line or the configuration is wrong.
 
 JSON and YAML are those of `insight.digest_report`; JSON lines are the logs, or the comparisons, alone.
@@ -17,10 +17,19 @@ from cleanerd.cli.named import is_nothing_there
 from cleanerd.cli.tables import write_table
 from cleanerd.errors import BadUsage
 from cleanerd.format.names import CLUSTER_METADATA_TOPIC
-from cleanerd.tools.insight.digest import Question, digest_logs
-from cleanerd.tools.insight.digest_report import Comparison, Side, compare, document, log_row, read_reports
+from cleanerd.tools.insight.digest import LogDigest, Question, digest_logs
+from cleanerd.tools.insight.digest_report import (
+    Comparison,
+    Side,
+    compare,
+    document,
+    log_row,
+    read_reports,
+    sides_of,
+)
 from cleanerd.tools.insight.digest_rows import Terms
 from cleanerd.tools.insight.log_dir_check import list_log_dir
+from cleanerd.units import key_text
 
 _BUCKETS_MAX = 1 << 16
 _KEYS_SHOWN = 20
@@ -34,33 +43,51 @@ def run(arguments: Namespace) -> int:
     directories = log_dirs(arguments)
     for reason in no_log_dirs(directories):
         output.print_message(reason)
+    listed = [list_log_dir(log_dir) for log_dir in directories]
     paths = [
         path
-        for log_dir in directories
-        for tp, path in list_log_dir(log_dir).chosen(arguments.topic, arguments.partition)
+        for one in listed
+        for tp, path in one.chosen(arguments.topic, arguments.partition)
         if tp.topic != CLUSTER_METADATA_TOPIC
     ]
     is_nothing = is_nothing_there(arguments, directories)
     found = digest_logs(paths, question)
+    for path, why in [one.unlisted for one in listed if one.unlisted is not None]:
+        found.failed[path] = why
     for path, reason in found.failed.items():
         output.print_message(reason if path in reason else f"{path}: {reason}")
+    compared = [one for one in compare(sides_of(found, question)) if len(one.sides) > 1]
     if output.is_table(arguments.output):
-        logs = found.logs
-        write_table(
-            {
-                "LOG": [str(log.topic_partition) for log in logs],
-                "FROM": [str(log.start) for log in logs],
-                "AT": [str(log.at) for log in logs],
-                "KEYS": [f"{log.keys:,}" for log in logs],
-                "DIGEST": [f"{log.digest:032x}" for log in logs],
-                "NO KEY": [f"{log.no_key[0]:,}" if log.no_key[0] else "" for log in logs],
-            }
-        )
+        _write_digests(found.logs, is_one_directory=len(directories) == 1)
+        _write_comparisons(compared)
     elif arguments.output == "jsonl":
         output.write_document("jsonl", logs=[log_row(log) for log in found.logs])
     else:
         output.write_document(arguments.output, **document(found, question))
-    return 1 if found.failed or is_nothing else 0
+    return 1 if found.failed or is_nothing else _exit_code(compared)
+
+
+def _write_digests(logs: Sequence[LogDigest], *, is_one_directory: bool) -> None:
+    write_table(
+        {
+            "LOG": [str(log.topic_partition) if is_one_directory else log.directory for log in logs],
+            "FROM": [str(log.start) for log in logs],
+            "AT": [str(log.at) for log in logs],
+            "KEYS": [f"{log.keys:,}" for log in logs],
+            "DIGEST": [f"{log.digest:032x}" for log in logs],
+            "NO KEY": [f"{log.no_key[0]:,}" if log.no_key[0] else "" for log in logs],
+        }
+    )
+    for log in logs:
+        for one in log.listed:
+            output.write(f"{log.topic_partition} {key_text(one.key)}: offset {one.offset}\n")
+
+
+def _exit_code(compared: Sequence[Comparison]) -> int:
+    results = {one.result for one in compared}
+    if "differs" in results:
+        return 3
+    return 1 if "not_comparable" in results else 0
 
 
 def _question(arguments: Namespace) -> Question:
@@ -86,17 +113,35 @@ def _numbers(text: str, buckets: int) -> list[int]:
 
 
 def _compare(arguments: Namespace) -> int:
-    compared = compare(read_reports(arguments.compare), None if arguments.keys is None else _listed)
+    asked = {
+        "--config": arguments.config,
+        "--log-dir": arguments.log_dir,
+        "--at": arguments.at is not None,
+        "--from": arguments.start is not None,
+        "--no-offsets": arguments.no_offsets,
+    }
+    for name in (name for name, is_given in asked.items() if is_given):
+        raise BadUsage(
+            f"{name}: --compare reads reports alone; give it to the `cleanerd digest` that writes them"
+        )
+    sides, lacks = read_reports(arguments.compare)
+    topics, partitions = arguments.topic, arguments.partition
+    chosen = [
+        side
+        for side in sides
+        if (not topics or side.row["topic"] in topics)
+        and (not partitions or side.row["partition"] in partitions)
+    ]
+    for reason in lacks:
+        output.print_message(reason)
+    compared = compare(chosen, None if arguments.keys is None else _listed)
     if not compared:
-        output.print_message("no log is in these reports twice")
+        output.print_message("no log is in these reports" + " that was asked for" * bool(sides))
     if output.is_table(arguments.output):
         _write_comparisons(compared)
     else:
         output.write_document(arguments.output, compared=[one.fields for one in compared])
-    results = {one.result for one in compared}
-    if "differs" in results:
-        return 3
-    return 1 if not results or "not_comparable" in results else 0
+    return _exit_code(compared) or (1 if lacks or not compared else 0)
 
 
 def _listed(side: Side, buckets: Sequence[int]) -> Side | None:
@@ -127,7 +172,7 @@ def _write_comparisons(compared: Sequence[Comparison]) -> None:
     for one in compared:
         for row in (one.keys or ())[:_KEYS_SHOWN]:
             places = ["not there" if place is None else f"offset {place['offset']}" for place in row["sides"]]
-            output.write(f"{one.topic_partition} {row['key']}: {places[0]}, {places[1]}\n")
+            output.write(f"{one.topic_partition} {row['key']}: {', '.join(places)}\n")
         if one.keys is None and one.buckets:
             for side in one.sides:
                 output.write(f"the keys of {side.name}: {side.again(one.buckets[:_KEYS_SHOWN])}\n")

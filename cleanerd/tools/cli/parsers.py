@@ -114,12 +114,18 @@ COMMANDS = (
             option("--no-offsets", "of keys, values and headers only, to compare two clusters"),
             option(
                 "--keys",
-                "list the keys of these buckets; with --compare those that differ, from the logs on this machine",
+                "list the keys of these buckets, such as 3,17; default: of all; with --compare those that differ, from the "
+                "logs on this machine",
                 metavar="BUCKETS",
                 nargs="?",
                 const="",
             ),
-            option("--compare", "compare the logs in these reports", metavar="FILE", nargs="+"),
+            option(
+                "--compare",
+                "compare the logs in these reports, which -o json wrote",
+                metavar="FILE",
+                nargs="+",
+            ),
             output(),
         ),
     ),

@@ -3,20 +3,20 @@
 A document is `{"seed", "buckets", "offsets", "keys_of", "logs": [...], "failed": [...]}`. Sums are 32 hexadecimal digits.
 """
 
-import json
 import shlex
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from os.path import dirname
+from dataclasses import asdict, dataclass, field
+from operator import index
+from os.path import basename, dirname, join
 from typing import Any
 
-from cleanerd.errors import BadUsage
-from cleanerd.format.names import TopicPartition
+from cleanerd.format.names import TopicPartition, parse_partition_dir
 from cleanerd.units import key_text
 
 from .digest import Digests, LogDigest, Question
 from .digest_rows import Terms
+from .reports import read_report
 
 Row = dict[str, Any]
 
@@ -75,11 +75,12 @@ class Side:
     terms: Terms
     keys_of: frozenset[int]
     row: Row
+    failed: str | None = None  # why there is no digest
 
     @property
     def name(self) -> str:
         """The name of the log, for people."""
-        return f"{self.report} ({self.row['log_dir']})"
+        return f"{self.report} ({self.row['log_dir']})" if self.report else str(self.row["log_dir"])
 
     def again(self, buckets: Sequence[int]) -> str:
         """The command that lists the keys of some buckets of the same digest."""
@@ -94,10 +95,10 @@ class Side:
 
 @dataclass(slots=True)
 class Comparison:
-    """Two sides of a log. `result`: equal, differs, or not_comparable, and then `why`."""
+    """Two sides of a log, or its only one. `result`: equal, differs, or not_comparable, and then `why`."""
 
     topic_partition: TopicPartition
-    sides: tuple[Side, Side]
+    sides: tuple[Side, ...]
     result: str
     why: str | None = None
     buckets: list[int] = field(default_factory=list)
@@ -118,22 +119,45 @@ class Comparison:
         }
 
 
-def read_reports(paths: Sequence[str]) -> list[Side]:
-    """The logs in documents. Raises BadUsage, OSError."""
-    return [side for path in paths for side in _sides(path)]
+def sides_of(found: Digests, question: Question) -> list[Side]:
+    """The logs of a run, to compare those of which it has several replicas."""
+    return [Side("", question.terms, question.wanted, log_row(log)) for log in found.logs]
 
 
-def _sides(path: str) -> list[Side]:
-    try:
-        with open(path, "rb") as file:
-            found = json.load(file)
-        terms = Terms(int(found["seed"]), int(found["buckets"]), bool(found["offsets"]))
-        sides = [Side(path, terms, frozenset(found["keys_of"]), row) for row in found["logs"]]
-        for side in sides:
-            int(side.row["digest"], 16), _tp(side.row), int(side.row["at"]), int(side.row["from"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadUsage(f"{path}: expected what `cleanerd digest -o json` writes ({error!r})") from None
-    return sides
+def read_reports(paths: Sequence[str]) -> tuple[list[Side], list[str]]:
+    """The logs in documents, and what else they lack, with the reasons. Raises BadUsage."""
+    sides, lacks = list[Side](), list[str]()
+    for path in paths:
+        with read_report(path, "digest") as found:
+            terms = Terms(int(found["seed"]), int(found["buckets"]), bool(found["offsets"]))
+            keys_of = frozenset(map(int, found["keys_of"]))
+            for row in found["logs"]:
+                _check(row)
+                sides.append(Side(path, terms, keys_of, row))
+            for failed in found["failed"]:
+                directory, why = str(failed["directory"]), str(failed["reason"])
+                parsed = parse_partition_dir(basename(directory))
+                if parsed is None:
+                    lacks.append(f"{path}: {directory}: {why}")
+                else:
+                    row = {**asdict(parsed[0]), "log_dir": dirname(directory)}
+                    sides.append(Side(path, terms, keys_of, row, why))
+    return sides, lacks
+
+
+def _check(row: Row) -> None:
+    """Raise KeyError, ValueError or TypeError unless everything is there that a comparison uses."""
+    _tp(row)
+    for name in ("from", "at", "log_start", "cleaned_to", "stable_end", "keys", "no_key_records"):
+        index(row[name])
+    sums = row["bucket_sums"]
+    for text in (row["digest"], row["no_key_digest"], *sums.values()):
+        int(text, 16)
+    for bucket in sums:
+        int(bucket)
+    for one in row["listed"]:
+        [one[name] for name in ("key", "offset", "timestamp_ms", "hash")]
+    join(row["log_dir"])
 
 
 def _tp(row: Row) -> TopicPartition:
@@ -143,7 +167,7 @@ def _tp(row: Row) -> TopicPartition:
 def compare(
     sides: Sequence[Side], listed: Callable[[Side, Sequence[int]], Side | None] | None = None
 ) -> list[Comparison]:
-    """Each log of each report with the first one of its name. A log that has only one side is not there.
+    """Each log of each report with the first one of its name. What has only one side may be lost on the other.
 
     `listed`: looks up the keys of some buckets on a side, None where that is not possible.
     """
@@ -153,6 +177,8 @@ def compare(
     found = []
     for tp, (first, *others) in sorted(by_log.items()):
         found += [_compared(tp, (first, other), listed) for other in others]
+        if not others:
+            found.append(Comparison(tp, (first,), "not_comparable", f"only {first.name} has it"))
     return found
 
 
@@ -208,6 +234,9 @@ def _place(row: Mapping[str, Any] | None) -> Row | None:
 
 
 def _why_not(one: Side, other: Side) -> str | None:
+    for side in (one, other):
+        if side.failed is not None:
+            return f"{side.name}: {side.failed}"
     if one.terms != other.terms:
         return "seed, buckets or --no-offsets are not the same"
     if not one.terms.with_offsets:

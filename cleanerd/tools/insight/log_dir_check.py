@@ -51,6 +51,14 @@ class LogDir(Judged):
         """The log directory as a whole."""
         return self.path, "", -1
 
+    @property
+    def unlisted(self) -> tuple[str, str] | None:
+        """Its path, and why it could not be listed; None if it was."""
+        for one in self.findings:
+            if one.code == "unreadable" and one.path == self.path:
+                return self.path, f"expected {one.expected}, found {one.found}"
+        return None
+
     def file(self, name: str) -> str:
         """The path of an entry of the directory."""
         return os.path.join(self.path, name)

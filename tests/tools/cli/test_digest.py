@@ -35,9 +35,12 @@ def test_compare_names_the_keys_of_logs_on_this_machine(log_dir: Path, tmp_path:
     report = tmp_path / "both.json"
 
     def compared(*more: str) -> tuple[int, str]:
-        ran = run("digest", f"--log-dir={log_dir}", f"--log-dir={other}", "--topic=zstd", "-o", "json", *more)
-        report.write_text(ran.out)
+        wrote = run(
+            "digest", f"--log-dir={log_dir}", f"--log-dir={other}", "--topic=zstd", "-o", "json", *more
+        )
+        report.write_text(wrote.out)
         ran = run("digest", "--compare", str(report), "--keys")
+        assert wrote.code == ran.code, "two replicas are compared in the run that reads them, too"
         return ran.code, ran.out
 
     assert compared()[0] == 0
@@ -72,15 +75,93 @@ def test_arguments_that_make_no_sense(arguments: tuple[str, ...], log_dir: Path,
     assert (ran.code, ran.out) == (2, "")
 
 
+@pytest.fixture
+def reports(log_dir: Path, tmp_path: Path, run: Run) -> tuple[Path, Path]:
+    """Of the same logs, on two machines."""
+    paths = tmp_path / "a.json", tmp_path / "b.json"
+    for path in paths:
+        path.write_text(run("digest", f"--log-dir={log_dir}", "-o", "json").out)
+    return paths
+
+
+def test_a_log_that_one_report_lacks_or_has_no_digest_of_is_not_equal(
+    reports: tuple[Path, Path], run: Run
+) -> None:
+    """Unknown means no: what was lost, or is damaged, on one side must not pass for the same."""
+    a, b = reports
+    whole = json.loads(b.read_text())
+    lost = {**whole, "logs": [row for row in whole["logs"] if row["topic"] != "zstd"]}
+    failed = {"directory": "/there/zstd-0", "reason": "/there/zstd-0/x.log: at byte 0: expected a batch"}
+    for report, why in (
+        (lost, f"only {a}"),
+        ({**lost, "failed": [failed]}, "at byte 0: expected a batch"),
+        ({**whole, "failed": [{"directory": "/there", "reason": "Permission denied"}]}, "Permission denied"),
+    ):
+        b.write_text(json.dumps(report))
+        ran = run("digest", "--compare", str(a), str(b))
+        assert ran.code == 1, why
+        assert why in ran.out + ran.err
+    b.write_text(json.dumps(lost))
+    assert run("digest", "--compare", str(a), str(b), "--topic=plain", "--partition=0").code == 0
+    assert run("digest", "--compare", str(a), str(b), "--topic=nowhere").code == 1
+
+
+def test_a_directory_that_cannot_be_read_is_no_success(tmp_path: Path, run: Run) -> None:
+    config = tmp_path / "server.properties"
+    config.write_text(f"log.dirs={tmp_path}/nowhere\n")
+    ran = run("digest", f"--config={config}", "-o", "json")
+    assert (ran.code, f"{tmp_path}/nowhere: expected a readable directory" in ran.err) == (1, True)
+    assert json.loads(ran.out)["failed"][0]["directory"] == f"{tmp_path}/nowhere"
+
+
+@pytest.mark.parametrize("command", [("digest",), ("verify",), ("inspect",), ("find", "--key=k")])
+def test_no_directory_is_named_by_nothing(command: tuple[str, ...], run: Run) -> None:
+    """Kafka's default, a directory below /tmp, is not meant."""
+    ran = run(*command)
+    assert (ran.code, ran.out) == (2, "")
+    assert "which logs?" in ran.err
+
+
+def test_keys_are_listed_for_people_too(log_dir: Path, run: Run) -> None:
+    ran = run("digest", f"--log-dir={log_dir}", "--topic=zstd", "--keys")
+    assert (ran.code, "zstd-0 key-7: offset " in ran.out) == (0, True)
+
+
+def test_what_compare_would_not_heed_is_refused(reports: tuple[Path, Path], log_dir: Path, run: Run) -> None:
+    a, b = map(str, reports)
+    for given in (f"--log-dir={log_dir}", "--config=x", "--at=5", "--from=0", "--no-offsets"):
+        ran = run("digest", given, "--compare", a, b)
+        assert (ran.code, ran.out) == (2, "")
+        assert given.partition("=")[0] in ran.err
+
+
+def test_a_report_of_another_version_or_without_a_field(reports: tuple[Path, Path], run: Run) -> None:
+    a, b = reports
+    whole = json.loads(b.read_text())
+
+    def compared(report: object) -> str:
+        b.write_text(json.dumps(report))
+        ran = run("digest", "--compare", str(a), str(b))
+        assert (ran.code, ran.out) == (2, "")
+        assert str(b) in ran.err
+        return ran.err
+
+    assert "found 'cleanerd/v0'" in compared({**whole, "apiVersion": "cleanerd/v0"})
+    for name in whole["logs"][0]:
+        logs = [{key: value for key, value in row.items() if key != name} for row in whole["logs"]]
+        assert f"without '{name}'" in compared({**whole, "logs": logs})
+
+
 def test_a_report_that_is_none(tmp_path: Path, run: Run) -> None:
     for content in (
         "",
         "[]",
         "{}",
-        '{"seed": 0, "buckets": 1, "offsets": true, "keys_of": [], "logs": [{}]}',
+        '{"apiVersion": "cleanerd/v1"}',
     ):
         (tmp_path / "report.json").write_text(content)
         ran = run("digest", "--compare", str(tmp_path / "report.json"))
         assert (ran.code, ran.out) == (2, "")
         assert "expected what `cleanerd digest -o json` writes" in ran.err
-    assert run("digest", "--compare", str(tmp_path / "nowhere")).code in (1, 2)
+    assert run("digest", "--compare", str(tmp_path / "nowhere")).code == 2
+    assert run("digest", "--compare", str(tmp_path)).code == 2

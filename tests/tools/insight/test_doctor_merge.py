@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cleanerd import API_VERSION
 from cleanerd.errors import BadUsage
 from cleanerd.tools.insight.doctor.facts import DAY_MS, Limits
 from cleanerd.tools.insight.doctor.merge import merged, read_reports
@@ -69,12 +70,14 @@ def test_days_until_full_by_two_reports_of_a_broker(report: dict[str, Any]) -> N
 
 def test_what_is_no_report_is_named(tmp_path: Path, report: dict[str, Any]) -> None:
     path = tmp_path / "report.json"
+    report = {"apiVersion": API_VERSION, **report}
     path.write_text(json.dumps(report))
     assert read_reports([str(path)]) == [report]
     for content in (
         "",
         "{}",
         "[]",
+        json.dumps(report | {"apiVersion": "cleanerd/v0"}),
         json.dumps(report | {"logs": [{}]}),
         json.dumps(report | {"findings": [1]}),
     ):

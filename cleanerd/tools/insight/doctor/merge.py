@@ -3,14 +3,13 @@
 The newest report of a broker counts; with an older one of the same broker its growth is known.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from operator import index
 from typing import Any
 
-from cleanerd.errors import BadUsage
 from cleanerd.tools.insight.findings import Severity
+from cleanerd.tools.insight.reports import read_report
 from cleanerd.units import size, utc
 
 from .facts import DAY_MS, HOUR_MS, Finding, Limits, Place, finding
@@ -31,14 +30,12 @@ _FIELDS = {
 
 
 def read_reports(paths: Iterable[str]) -> list[Row]:
-    """Documents of `report`. Raises BadUsage, OSError."""
+    """Documents of `report`. Raises BadUsage."""
     return [_read(path) for path in paths]
 
 
 def _read(path: str) -> Row:
-    try:
-        with open(path, "rb") as file:
-            found: Row = json.load(file)
+    with read_report(path, "doctor") as found:
         for part, (numbers, maybe_numbers, others) in _FIELDS.items():
             for row in [found] if part == "" else found[part]:
                 for name in numbers.split():
@@ -49,8 +46,6 @@ def _read(path: str) -> Row:
                     row[name]
         for one in found["findings"]:
             _SEVERITIES.index(one["severity"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadUsage(f"{path}: expected what `cleanerd doctor -o json` writes ({error!r})") from None
     return found
 
 
