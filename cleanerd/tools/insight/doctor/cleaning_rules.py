@@ -15,17 +15,14 @@ _SEGMENT_MS = "set segment.ms of the topic to what a duplicate may cost in time"
 
 def late(broker: BrokerFacts, directory: DirectoryFacts, limits: Limits) -> Iterator[Finding]:
     """Logs that are due for long: the cleaner of their directory is dead, or passes them over."""
-    since = {number: log.due_since_ms() for number, log in enumerate(directory.logs)}
-    due = {
-        number: at_ms for number, at_ms in since.items()
-        if at_ms is not None and directory.judged_ms - at_ms > limits.due_ms
-    }  # fmt: skip
+    latest_ms = directory.judged_ms - limits.due_ms
+    since = [(at_ms, log) for log in directory.logs if (at_ms := log.due_since_ms()) is not None]
+    due = sorted(((at_ms, log) for at_ms, log in since if at_ms < latest_ms), key=lambda one: one[0])
     if not due:
         return
-    written_ms = directory.cleaner_written_ms
-    oldest = directory.logs[min(due, key=lambda number: due[number])]
+    written_ms, (oldest_ms, oldest) = directory.cleaner_written_ms, due[0]
     path = f"{directory.path}/cleaner-offset-checkpoint"
-    if written_ms is None or directory.judged_ms - written_ms > limits.due_ms:
+    if written_ms is None or written_ms < latest_ms:
         look = (
             "look for `log-cleaner` in the broker's log, and restart the broker if its thread has died"
             if broker.config.broker_log_cleaner_enable
@@ -35,14 +32,12 @@ def late(broker: BrokerFacts, directory: DirectoryFacts, limits: Limits) -> Iter
         yield finding(
             "cleaner_dead",
             place_of(oldest, path),
-            f"{path} {written}; {len(due)} logs are due, the first, {oldest.topic_partition}, since "
-            f"{utc(min(due.values()))}",
+            f"{path} {written}; {len(due)} logs are due, the first, {oldest.topic_partition}, since {utc(oldest_ms)}",
             f"{look}; or clean now: `cleanerd clean {broker.where}`",
-            sum(directory.logs[number].range.cleanable_bytes for number in due),
+            sum(log.range.cleanable_bytes for _, log in due),
         )
         return
-    for number, at_ms in due.items():
-        log = directory.logs[number]
+    for at_ms, log in due:
         yield finding(
             "cleaner_stuck",
             place_of(log, offset=log.range.first_dirty_offset),
@@ -63,9 +58,8 @@ def missed_deadline(
     lag_ms = log.config.max_compaction_lag_ms
     dirty = non_active_from([one.facts for one in log.snapshot.segments], log.range.first_dirty_offset)
     closed_ms = min((one.modified_ms for one in dirty), default=directory.judged_ms)
-    late_ms = min(
-        log.range.compaction_delay_ms, directory.judged_ms - closed_ms
-    )  # old timestamps may be written today
+    # Old timestamps may be written today.
+    late_ms = min(log.range.compaction_delay_ms, directory.judged_ms - closed_ms)
     if late_ms <= grace_ms(lag_ms):
         return None
     held = "" if log.cause is None else f"; held back: {log.cause.text}"
