@@ -368,6 +368,18 @@ def test_old_timestamps_that_are_written_today_are_no_fault(tmp_path: Path) -> N
     assert codes(look(tmp_path, topic_sets=sets)) == []
 
 
+def test_names_and_small_files_are_those_of_verify(tmp_path: Path) -> None:
+    above_high_watermark(tmp_path)
+    checkpoint(tmp_path, "replication-offset", {TP: 3})
+    (tmp_path / "t-0" / "partition.metadata").unlink()
+    (tmp_path / "backup").mkdir()
+    found = {one.code: one.evidence for one in judge(look(tmp_path), replace(LIMITS, due_ms=DAY_MS))}
+    assert found == {
+        "foreign_directory": "expected TOPIC-PARTITION, found backup",
+        "partition_metadata_missing": str(tmp_path / "t-0" / "partition.metadata"),
+    }
+
+
 def test_a_transaction_whose_beginning_is_gone(tmp_path: Path) -> None:
     """A producer snapshot may know more than retention has left."""
     entry = ProducerEntry(7, 0, 0, 1, 0, NOW_MS - DAY_MS, 0, 1)

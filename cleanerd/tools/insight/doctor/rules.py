@@ -59,7 +59,8 @@ def _directory(broker: BrokerFacts, directory: DirectoryFacts) -> Iterator[Findi
         )
     for one in directory.problems:
         place = Place(one.path, one.topic or None, None if one.partition < 0 else one.partition)
-        text = f"expected {one.expected}, found {one.found}"
+        words = (("expected", one.expected), ("found", one.found))
+        text = ", ".join(f"{word} {what}" for word, what in words if what) or one.path
         yield Finding(one.code, one.kind.severity, one.kind.meaning, place, text, one.kind.remedy)
     for path, reason in (directory.failed or {}).items():
         remedy = (
