@@ -203,7 +203,8 @@ class LogDirLock:
         assert self._slot.fd is not None
         data = text.encode()
         try:
-            os.pwrite(self._slot.fd, data, 0)
+            if os.pwrite(self._slot.fd, data, 0) != len(data):  # the next byte would not fit
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.ftruncate(self._slot.fd, len(data))
             os.fsync(self._slot.fd)
             with open_directory(os.path.dirname(self._path), os.O_RDONLY) as directory:

@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from cleanerd.format.checkpoint import render_offset_checkpoint
 from cleanerd.format.names import TopicPartition
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.checkpoints import read_offsets, update_cleaner_checkpoint
-from cleanerd.storage.lock import HOLD_S, probe
+from cleanerd.storage.lock import HOLD_S, other_holder, probe
 from cleanerd.storage.log_dir import LogDir, Recovered
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
@@ -214,6 +215,32 @@ def test_without_leases_a_slice_ends_in_time_and_three_times_as_long_is_left_to_
     assert len(held_s) > 2
     assert max(held_s) <= 2 * HOLD_S
     assert paused_s == pytest.approx([3 * held for held in held_s])
+
+
+def test_a_log_directory_that_hangs_keeps_no_broker_of_another_one_from_being_announced(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Log directories fail alone: a loop that looks at it waits, and who commits in the other one does not."""
+    look, met, over = other_holder, threading.Event(), threading.Event()
+
+    def hangs(log_dir: str) -> int | None:
+        if log_dir == str(world.b):
+            met.set()
+            assert over.wait(PATIENCE_S)
+        return look(log_dir)
+
+    monkeypatch.setattr("cleanerd.daemon.work.ownership.other_holder", hangs)
+    ownership, loop = world.parts.ownership, ThreadPoolExecutor(2)
+    observing = loop.submit(ownership.observe, [str(world.b)])
+    assert met.wait(PATIENCE_S)
+    announcing = loop.submit(ownership.yield_to_broker, str(world.a))
+    try:
+        announcing.result(10)
+        assert ownership.is_yielding(str(world.a))
+    finally:
+        over.set()
+        observing.result(PATIENCE_S)
+        loop.shutdown()
 
 
 @NEEDS_ROOT

@@ -13,7 +13,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from cleanerd.daemon.api.control import Control
-from cleanerd.daemon.api.refusals import Conflict, Invalid, NotFound, Unavailable
+from cleanerd.daemon.api.refusals import Conflict, Invalid, NotFound, Timeout, Unavailable
 from cleanerd.daemon.api.verbs import (
     ROUTES,
     clean,
@@ -238,16 +238,18 @@ def refused_as_the_disk_is_full(message: str) -> Iterator[None]:
             yield
 
 
+def named(world: Stage) -> list[dict[str, object]]:
+    """The holds in the lock file of the first log directory."""
+    keeper = read_keeper(str(world.a))
+    assert keeper is not None
+    return list(json.loads(keeper.holds))
+
+
 def test_a_pause_is_what_it_was_said_to_be_after_a_restart_too(world: Stage) -> None:
     """The state directory is full for a while: what was refused does not come later, what comes back was said to. The lock
     files name what holds (rule A.7).
     """
     store, states = world.parts.store, world.parts.states
-
-    def named() -> list[dict[str, object]]:
-        keeper = read_keeper(str(world.a))
-        assert keeper is not None
-        return list(json.loads(keeper.holds))
 
     with refused_as_the_disk_is_full("would not survive a restart"):
         pause.pause(world.control, "one", "me")
@@ -255,12 +257,32 @@ def test_a_pause_is_what_it_was_said_to_be_after_a_restart_too(world: Stage) -> 
     assert (store.all(HOLD, dict), states.holds()) == ({}, [])
     pause.pause(world.control, "one", "me", ttl_ms=HOUR_MS)
     assert list(store.all(HOLD, TypeAdapter(Hold).validate_python).values()) == states.holds()
-    assert named() == list(map(asdict, states.holds()))
+    assert named(world) == list(map(asdict, states.holds()))
     with refused_as_the_disk_is_full("a restart would bring it back"):
         resume.resume(world.control, "one")
-    assert (states.holds(), named()) == ([], [])
+    assert (states.holds(), named(world)) == ([], [])
     store.prune(0, 10**6)
     assert store.all(HOLD, dict) == {}
+
+
+@pytest.mark.parametrize("failure", ["busy", "unwritable"])
+def test_a_pause_that_was_withdrawn_is_in_no_lock_file(
+    world: Stage, monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    """Another client has paused something meanwhile, and named all holds (rule A.7)."""
+    parts, hold = world.parts, world.parts.states.hold
+
+    def busy(one: Hold, timeout_s: float | None = None) -> list[LogId]:
+        hold(one, timeout_s)
+        parts.ownership.name_holds()
+        assert named(world)
+        return [world.log("one")] if failure == "busy" else []
+
+    monkeypatch.setattr(parts.states, "hold", busy)
+    monkeypatch.setattr(parts.store, "put", lambda *_: False)
+    with pytest.raises((Timeout, Unavailable)):
+        pause.pause(world.control, "one", "me")
+    assert (parts.states.holds(), named(world)) == ([], [])
 
 
 def test_an_unmute_that_a_restart_would_take_back_says_so(world: Stage) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from cleanerd.config.sources import read_sources
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.store import HOLD, Store
 from cleanerd.daemon.work.holds import Hold
-from cleanerd.daemon.work.kept_holds import HISTORY, kept_holds
+from cleanerd.daemon.work.kept_holds import HISTORY, HoldsOnDisk, kept_holds
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import DirOffline
@@ -179,6 +180,32 @@ def test_a_state_that_was_moved_is_the_same(stopped: Daemon, log_dir: Path) -> N
     moved = Daemon(lost(stopped), log_dir)
     assert moved.held() == ["orders"]
     moved.stop()
+
+
+def test_a_part_of_a_lock_file_lifts_no_hold(tmp_path: Path, log_dir: Path) -> None:
+    """What a power failure leaves of one write, or of two, where the states are not there (rule A.7)."""
+    states, texts = [tmp_path / "a state with a longer path", tmp_path / "state"], list[str]()
+    for state, pattern in zip(states, ("orders", "clicks"), strict=True):
+        daemon = Daemon(state, log_dir)
+        daemon.pause(pattern)
+        daemon.stop()
+        shutil.rmtree(state)
+        texts.append((log_dir / CLEANERD_LOCK).read_text())
+    old, new = texts
+    lifted = list[str]()
+    for cut in range(1, len(old)):
+        for found in (
+            old[:cut],
+            new[:cut],
+            new[:cut] + old[cut:],
+            old[:cut] + new[cut:],
+            f"{new[:cut]:\0<999}",
+        ):
+            (log_dir / CLEANERD_LOCK).write_text(found)
+            with suppress(DirOffline):
+                if HoldsOnDisk(SystemClock(), (), lifted.append).of(str(log_dir))(LOG) is None:
+                    lifted.append(found)
+    assert lifted == []
 
 
 @pytest.mark.parametrize("name", ["state", "second"])

@@ -177,6 +177,16 @@ def test_what_is_written_and_the_name_of_the_file_survive_a_power_failure(
     assert synced == [(tmp_path / names.CLEANERD_LOCK).stat().st_ino, tmp_path.stat().st_ino]
 
 
+def test_a_text_for_which_there_is_no_room_is_not_said_to_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel writes as much as fits."""
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, data[:2], at))
+    with LogDirLock(str(tmp_path), names.CLEANERD_LOCK) as lock, pytest.raises(DirOffline, match="No space"):
+        lock.write("text\n")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_5_a_new_file_is_of_the_owner_of_its_directory_whatever_the_umask(tmp_path: Path) -> None:
     os.chown(tmp_path, 1234, 1235)

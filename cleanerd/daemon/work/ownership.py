@@ -217,16 +217,19 @@ class Ownership:
     def observe(self, log_dirs: Iterable[str]) -> None:
         """Note which brokers have come and gone; once a second, so that the time for a restart begins when one has gone."""
         for log_dir in log_dirs:
-            with (
-                self._watching,
-                contextlib.suppress(DirOffline),
-            ):  # nothing is known of it until it works again
-                self._starts[log_dir] = self._next(log_dir, self._starts.get(log_dir, BrokerStart()))
+            before = self._starts.get(log_dir, BrokerStart())
+            with contextlib.suppress(DirOffline):  # nothing is known of it until it works again
+                after = self._next(log_dir, before)
+                # Not held while it is looked at: a disk that hangs keeps nobody from the others.
+                with self._watching:
+                    if self._starts.get(log_dir, BrokerStart()) == before:
+                        self._starts[log_dir] = after
 
     def yield_to_broker(self, log_dir: str) -> None:
         """A broker is about to start: nothing of ours begins there until it has `.lock`, or for `BROKER_START_S`."""
+        announced = self.look(log_dir).announced(self.clock.monotonic_s())
         with self._watching:
-            self._starts[log_dir] = self.look(log_dir).announced(self.clock.monotonic_s())
+            self._starts[log_dir] = announced
 
     def _restarts_at_once(self, log_dir: str) -> bool:
         """Whether a broker that starts there does not wait for our lock."""

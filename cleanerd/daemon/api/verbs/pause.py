@@ -27,11 +27,13 @@ def pause(
     running = parts.states.hold(hold, timeout_ms / 1000)
     if running:
         parts.states.release(hold.id)
+        parts.ownership.name_holds()  # another pause may have named it meanwhile
         names = ", ".join(sorted(map(str, running))[:10])
         raise Timeout(f"still being cleaned after {timeout_ms} ms: {names}; nothing is paused")
     if not parts.store.put(HOLD, hold.id, asdict(hold)):
         parts.states.release(hold.id)
         parts.store.delete(HOLD, hold.id)  # else it would be written once that works again
+        parts.ownership.name_holds()
         raise Unavailable("the hold would not survive a restart: the state directory cannot be written")
     parts.ownership.name_holds()
     return control.views.hold(hold)
