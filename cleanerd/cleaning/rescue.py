@@ -58,7 +58,7 @@ from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.leftovers import bytes_of, delete_leftovers, delete_offset_indexes, leftover_files
 from cleanerd.storage.log_dir import CleanedByAnother, LogDir, Owner
 from cleanerd.storage.partition_dir import check_no_link, log_size
-from cleanerd.storage.spare import interrupted, resume
+from cleanerd.storage.spare import check_resumable, interrupted, resume
 from cleanerd.storage.staged import is_waiting, staged_bytes
 from cleanerd.units import size
 
@@ -138,7 +138,12 @@ class Rescue:
         found, log_dir, ours = self._look(path)
         for tp in partitions(log_dir, self._request):
             if interrupted(log_dir.partition(tp)):
-                found.steps.append(Step("resumed", str(tp), 0, 0, "planned", "a rescue was interrupted"))
+                with each_log(log_dir.partition(tp).path) as log:
+                    check_resumable(log_dir.partition(tp))
+                found.is_interrupted |= log.error is not None
+                outcome: Outcome = "planned" if log.error is None else "failed"
+                reason = "a rescue was interrupted" if log.error is None else str(log.error)
+                found.steps.append(Step("resumed", str(tp), 0, 0, outcome, reason))
         if found.free_bytes >= found.until_bytes:
             found.free_bytes_after = found.free_bytes
             return found

@@ -92,14 +92,14 @@ def _report(found: list[Rescued], arguments: Namespace) -> None:
                 "REASON": [step.reason or "" for step in steps],
             })  # fmt: skip
         is_now = "are" if arguments.yes else "would be"
-        verdict = "enough" if one.is_enough else "not enough"
+        verdict = "enough" if one.free_bytes_after >= one.start_bytes else "not enough"
         output.write(
             f"{one.log_dir}: {size(one.free_bytes)} were free, {size(one.free_bytes_after)} {is_now} free: {verdict} for a "
             f"start of the broker, which takes {size(one.start_bytes)}\n"
         )
         if one.is_interrupted:
             output.write(
-                "a part of a log lies on the spare alone: run this again before you start the broker\n"
+                "but a part of a log lies on the spare alone: the broker does not start before this has ended well\n"
             )
         if one.settings_as_of_ms is not None:
             output.write(

@@ -33,11 +33,9 @@ def list_segments(files: Files, directory: str) -> list[str]:
     that is not whole (`spare`).
     """
     listed = files.list_names(directory)
-    if RESCUE in listed:
-        raise LogUncleanable(
-            f"{directory}/{RESCUE}: a rescue was interrupted, and records of this log lie on its --spare: run `cleanerd "
-            "rescue --yes` again, before the broker, which does not start with this file"
-        )
+    reason = why_not_whole(directory, listed)
+    if reason is not None:
+        raise LogUncleanable(reason)
     odd = in_other_digits(listed)
     if odd is not None:
         found = f"the digits of another locale, in which its broker runs ({odd}): cleanerd leaves such logs to their broker"
@@ -47,6 +45,16 @@ def list_segments(files: Files, directory: str) -> list[str]:
         found = f"{short}, of which a broker makes a segment of its own when it starts: move it out of the directory"
         raise CorruptFile(f"{directory}/{short}", 0, "a file name with an offset of 20 digits", found)
     return listed
+
+
+def why_not_whole(directory: str, listed: Iterable[str]) -> str | None:
+    """Why a log with these names in its directory lacks records that lie elsewhere (`spare`); None: it does not."""
+    if RESCUE not in listed:
+        return None
+    return (
+        f"{directory}/{RESCUE}: a rescue was interrupted, and records of this log lie on its --spare: run `cleanerd "
+        "rescue --yes` again, before the broker, which does not start with this file"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,22 @@ def interrupted(partition: PartitionDir) -> bool:
 
 
 def resume(partition: PartitionDir) -> None:
-    """Go on with what `interrupted` has found. Raises LogUncleanable where the spare does not have it; OSError."""
+    """Go on with what `interrupted` has found. Raises as `check_resumable`."""
+    spare, group = check_resumable(partition)
+    if group is None:
+        partition.unlink(RESCUE)
+        partition.sync()
+        return
+    _exchange(partition, spare, group)
+    with contextlib.suppress(OSError):
+        partition.files.rmdir(spare.path)
+
+
+def check_resumable(partition: PartitionDir) -> tuple[PartitionDir, StagedGroup | None]:
+    """The spare and the group with which `resume` would go on; None where the sources are all there, and it takes 1 back.
+
+    Raises LogUncleanable where the spare does not have what is missing, CorruptFile, OSError.
+    """
     journal = partition.path_of(RESCUE)
     try:
         fields = json.loads(partition.files.read(journal))
@@ -146,18 +161,14 @@ def resume(partition: PartitionDir) -> None:
         raise CorruptFile(journal, 0, "the journal of a rescue", repr(error)) from error
     for group in _declared(spare):
         if list(group.sources) == sources and staged_flaw(spare, group) is None:
-            _exchange(partition, spare, group)
-            with contextlib.suppress(OSError):
-                partition.files.rmdir(spare.path)
-            return
+            return spare, group
     if _sources_left(partition, sources) != sources:
         raise LogUncleanable(
             f"{partition.path}: a rescue was interrupted, and {spare.path} does not have its group, from offset "
             f"{sources[0].base_offset} on: mount the spare again and run rescue again. If it is lost, so are the newest "
             f"values that it had: without {journal} the broker starts with what is left"
         )
-    partition.unlink(RESCUE)
-    partition.sync()
+    return spare, None
 
 
 def _declared(spare: PartitionDir) -> Iterator[StagedGroup]:
@@ -175,9 +186,14 @@ def on_spare(spare: str, log_dir: str, name: str) -> str:
         raise LogUncleanable(
             f"--spare {spare}: expected a directory on another file system, found one on that of {log_dir}"
         )
-    if os.path.lexists(os.path.join(spare, META_PROPERTIES)):
-        raise LogUncleanable(f"--spare {spare}: expected a directory of no broker, found a log directory")
+    place = os.path.realpath(spare)
+    while place != os.path.dirname(place):
+        if os.path.lexists(os.path.join(place, META_PROPERTIES)):
+            raise LogUncleanable(
+                f"--spare {spare}: expected a directory of no broker, found a log directory: {place}"
+            )
+        place = os.path.dirname(place)
     made = f"{name}.{secrets.token_hex(4)}"
-    with open_directory(spare) as place:
-        os.mkdir(made, 0o700, dir_fd=place)
+    with open_directory(spare) as opened:
+        os.mkdir(made, 0o700, dir_fd=opened)
     return os.path.join(os.path.abspath(spare), made)

@@ -17,9 +17,10 @@ from cleanerd.cli import rescue
 from cleanerd.cli.main import make_parser
 from cleanerd.env.files import RealFiles
 from cleanerd.env.space import space_of
-from cleanerd.errors import LockHeld
+from cleanerd.errors import LockHeld, LogUncleanable
 from cleanerd.format.names import TopicPartition
 from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.storage.spare import on_spare
 from tests.cleaning.logs import META_PROPERTIES, contents, lock_of_another, newest, put, stop_broker
 from tests.cleaning.test_bad_input import mounted
 from tests.ctl import captured
@@ -171,7 +172,11 @@ def test_what_was_interrupted_is_no_success_however_much_is_free(
             code, done, _ = run(spark, log_dir, "--yes", f"--spare={spare}", "--until=1%")
         assert (code, done["is_interrupted"], done["is_enough"]) == (1, True, False)
         code, plan, _ = run(spark, log_dir)
-        assert (plan["steps"][0]["name"], plan["steps"][0]["outcome"]) == ("resumed", "planned")
+        assert (code, plan["steps"][0]["name"], plan["steps"][0]["outcome"]) == (0, "resumed", "planned")
+        spare.rename(tmp_path / "not mounted")
+        code, plan, _ = run(spark, log_dir)
+        assert (code, plan["steps"][0]["outcome"], plan["is_enough"]) == (1, "failed", False)
+        (tmp_path / "not mounted").rename(spare)
         code, done, told = run(spark, log_dir, "--yes", "--until=1%")
         assert (code, done["is_interrupted"]) == (0, False), (done, told)
         assert newest(log_dir / "t-0") == before
@@ -227,6 +232,11 @@ def test_a_spare_on_the_same_disk_is_refused(spark: LazySpark, tmp_path: Path) -
         assert code == 1
         assert "expected a directory on another file system" in str(done["steps"])
         assert newest(log_dir / "t-0") == before
+        spare = tmp_path / "logs-2" / "spare"
+        spare.mkdir(parents=True)
+        (tmp_path / "logs-2" / "meta.properties").touch()
+        with pytest.raises(LogUncleanable, match="expected a directory of no broker"):
+            on_spare(str(spare), str(log_dir), "t-0")  # no broker would start with it
 
 
 def test_another_nodes_directory_is_not_touched(spark: LazySpark, tmp_path: Path) -> None:

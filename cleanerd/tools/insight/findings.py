@@ -106,6 +106,10 @@ KINDS: Mapping[str, Kind] = {
     ),
     "foreign_directory": Kind(_E, "a directory that keeps a broker from starting", "move it out of the log directory"),
     "foreign_file": Kind(_I, "a file that is not Kafka's", "nothing"),
+    "rescue_interrupted": Kind(
+        _E, "a rescue was interrupted: a part of the log lies on its --spare alone",
+        "leave the file where it is: mount the spare, and run `cleanerd rescue --yes` again before the broker",
+    ),
     "misnamed_file": Kind(_E, "a file whose name keeps a broker from starting", "move it out of the partition"),
     "other_digits": Kind(
         _W,

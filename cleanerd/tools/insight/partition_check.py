@@ -160,6 +160,9 @@ def _judge_name(found: Partition, name: str) -> None:
     if name.endswith((".checkpoint", ".checkpoint.deleted", ".checkpoint.part")) and os.path.isfile(path):
         return
     number, _, _ = name.partition(".")
+    if name == names.RESCUE:
+        found.add("rescue_interrupted", path)
+        return
     if in_other_digits([name]) is not None:
         found.add("other_digits", path, -1, "an offset in ASCII digits", name)
         return

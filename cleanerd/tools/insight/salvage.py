@@ -48,7 +48,7 @@ from cleanerd.format.txn_index import AbortedTxn
 from cleanerd.kernels.tables import Bytes, Table
 from cleanerd.policy.grouping import MAX_RELATIVE_OFFSET
 from cleanerd.storage.index_files import read_txn_index
-from cleanerd.storage.partition_dir import bases_of
+from cleanerd.storage.partition_dir import bases_of, why_not_whole
 from cleanerd.storage.producer_state import ProducerState
 
 from .new_segment import NewSegment, check_stopped
@@ -132,6 +132,9 @@ def _check_usage(source: str, output: str) -> None:
         raise BadUsage(f"{source}: expected a partition directory, named TOPIC-PARTITION")
     if not os.path.isdir(source):
         raise BadUsage(f"{source}: expected a directory")
+    lacking = why_not_whole(source, os.listdir(source))
+    if lacking is not None:
+        raise BadUsage(lacking)
     waiting = waiting_swaps(os.listdir(source))
     if waiting:
         raise BadUsage(

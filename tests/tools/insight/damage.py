@@ -14,7 +14,7 @@ from uuid import UUID
 
 from cleanerd.format.batch import iterate_batches
 from cleanerd.format.checkpoint import parse_offset_checkpoint, render_offset_checkpoint
-from cleanerd.format.names import FileKind
+from cleanerd.format.names import RESCUE, FileKind
 from cleanerd.format.partition_metadata import render_partition_metadata
 from cleanerd.format.producer_snapshot import parse_producer_snapshot, render_producer_snapshot
 from tests.kernels.damage import sealed
@@ -246,6 +246,7 @@ BESIDE = (
     Written("foreign_directory", "lost+found/"),
     Written("foreign_file", "plain-0/notes.txt"),
     Written("misnamed_file", "plain-0/backup.log"),
+    Written("rescue_interrupted", f"plain-0/{RESCUE}"),
     Written("offset_too_large", "plain-0/99999999999999999999.log", code="misnamed_file"),
     Written("short_name", "plain-0/17.log"),
     Written("other_digits", f"plain-0/{chr(0x660) * 20}.log"),

@@ -13,7 +13,7 @@ from cleanerd.env.files import RealFiles
 from cleanerd.errors import BadUsage, LockHeld
 from cleanerd.format import names
 from cleanerd.format.batch import iterate_batches
-from cleanerd.format.names import FileKind
+from cleanerd.format.names import RESCUE, FileKind
 from cleanerd.format.producer_snapshot import parse_producer_snapshot
 from cleanerd.storage import file_bytes
 from cleanerd.tools.client.producer import Producer
@@ -292,6 +292,10 @@ def test_a_segment_that_waits_to_be_swapped_in_is_not_forgotten(log_dir: Path) -
         Path(f"{log}.cleaned").touch()
     assert not copy_of(source).exists()
     Path(f"{log}.deleted").rename(log)
+    (source / RESCUE).touch()
+    with pytest.raises(BadUsage, match="records of this log lie on its --spare"):
+        salvage(str(source), str(copy_of(source)))
+    (source / RESCUE).unlink()
     assert salvage(str(source), str(copy_of(source))).damage == []
 
 
