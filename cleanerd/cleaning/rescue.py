@@ -44,7 +44,7 @@ from cleanerd.cleaning.retain import retain_log
 from cleanerd.cleaning.through_spare import ThroughSpare
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.env.space import floor_bytes, names_left, space_of, wait_for_deleted
+from cleanerd.env.space import floor_bytes, names_left, reserved_bytes, space_of, wait_for_deleted
 from cleanerd.env.trust import open_directory
 from cleanerd.errors import (
     CleanerdError,
@@ -87,7 +87,9 @@ class Rescued:
     """The result of a rescue in a log directory, or its forecast. Bytes are those of the file system.
 
     `start_bytes`: what a start of its broker takes; `until_bytes`: when to stop. `settings_as_of_ms`: the last sign of life
-    of the broker; None where what is configured holds. `is_interrupted`: of some log a part lies on a spare alone.
+    of the broker; None where what is configured holds. `reserved_bytes`: free for root alone, where nothing is for others:
+    if root has written into what is kept for it (ext4), that much has to be freed before anything shows. `is_interrupted`:
+    of some log a part lies on a spare alone.
     `would_help`: what is never done here, in words.
     """
 
@@ -96,6 +98,7 @@ class Rescued:
     start_bytes: int
     until_bytes: int
     settings_as_of_ms: int | None = None
+    reserved_bytes: int = 0
     steps: list[Step] = field(default_factory=list)
     free_bytes_after: int = 0
     would_help: list[str] = field(default_factory=list)
@@ -213,6 +216,7 @@ class Rescue:
         until_bytes = max(int(space.total_bytes * self._until), start_bytes)
         found = Rescued(path, space.free_bytes, start_bytes, until_bytes)
         found.settings_as_of_ms = knowledge.vouched_until_ms
+        found.reserved_bytes = 0 if space.free_bytes else reserved_bytes(path)
         logs = [tp for tp in partitions(log_dir, request) if _is_here(log_dir.partition(tp).path)]
         copies, why_held = log_dir.copies(logs), request.holds_of(path)
         alone = {tp: f"it lies in {other} as well" for tp, other in copies.items()}

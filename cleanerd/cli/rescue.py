@@ -106,6 +106,12 @@ def _report(found: list[Rescued], arguments: Namespace) -> None:
                 f"by the settings as of {instant(one.settings_as_of_ms)}, the last sign of life of the broker; --yes is "
                 "your word that the cluster has changed none since\n"
             )
+        if one.reserved_bytes and not (arguments.yes and one.is_enough):
+            output.write(
+                f"{size(one.reserved_bytes)} are free for root alone, and what is freed may go there first: on ext4 "
+                f'`tune2fs -m 0 "$(findmnt -no SOURCE -T {one.log_dir})"` gives them to the broker, at once; then run this '
+                "again\n"
+            )
         if one.free_bytes_after < one.until_bytes:
             for text in one.would_help[:_HELP_MAX]:
                 output.write(f"would help: {text}\n")

@@ -86,6 +86,12 @@ def space_of(path: str) -> Space:
     return Space(stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize)
 
 
+def reserved_bytes(path: str) -> int:
+    """Bytes that are free for root alone, as ext4 keeps 5 % of a file system. Raises OSError."""
+    found = os.statvfs(path)
+    return (found.f_bfree - found.f_bavail) * found.f_frsize
+
+
 def names_left(path: str) -> int:
     """How many files can still be made on the file system of `path`; very many if it does not count them. Raises OSError."""
     found = os.statvfs(path)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -24,19 +25,20 @@ from cleanerd.storage.spare import on_spare
 from tests.cleaning.logs import META_PROPERTIES, contents, lock_of_another, newest, put, stop_broker
 from tests.cleaning.test_bad_input import mounted
 from tests.ctl import captured
+from tests.operate.tools import need
 
 SEGMENT_BYTES = 1_000_000
 RECORDS, KEYS = 12_000, 1_000
 
 
 @contextmanager
-def full(log_dir: Path, size: str = "size=14m", *, every: int = 1) -> Iterator[Path]:
+def full(log_dir: Path, *options: str, every: int = 1) -> Iterator[Path]:
     """Twelve segments, of which the last one has the newest value of every key, and not a byte more on their disk.
 
     Only of `every` so manyth record; the others have keys of their own, so that every segment keeps most of it.
     """
     log_dir.mkdir()
-    with mounted(log_dir, "-t", "tmpfs", "-o", size, "none"):
+    with mounted(log_dir, *(options or ("-t", "tmpfs", "-o", "size=14m", "none"))):
         records = (
             (b"key %d" % (number % KEYS if number % every == 0 else number + KEYS), os.urandom(900))
             for number in range(RECORDS)
@@ -99,13 +101,33 @@ def test_a_disk_without_a_byte_is_freed_and_no_key_is_lost(spark: LazySpark, tmp
 
 def test_a_disk_without_a_name_is_freed(spark: LazySpark, tmp_path: Path) -> None:
     """0 inodes: not even a lock file can be made."""
-    with full(tmp_path / "full", "size=64m,nr_inodes=64") as log_dir:
+    with full(tmp_path / "full", "-t", "tmpfs", "-o", "size=64m,nr_inodes=64", "none") as log_dir:
         before, number = newest(log_dir / "t-0"), 0
         with suppress(OSError):
             while True:
                 (log_dir / f"name{number}").touch()
                 number += 1
         assert os.statvfs(log_dir).f_favail == 0
+        code, done, told = run(spark, log_dir, "--yes")
+        assert (code, done["is_enough"]) == (0, True), (done, told)
+        assert newest(log_dir / "t-0") == before
+
+
+def test_where_root_has_filled_what_is_kept_for_it_the_way_out_is_told(
+    spark: LazySpark, tmp_path: Path
+) -> None:
+    """What is freed goes there first, so that nothing can be written."""
+    image = tmp_path / "image"
+    with image.open("wb") as file:
+        file.truncate(24 << 20)
+    subprocess.run([need("mkfs.ext4", "e2fsprogs"), "-q", "-m5", str(image)], check=True)
+    with full(tmp_path / "full", "-o", "loop", str(image)) as log_dir:
+        before = newest(log_dir / "t-0")
+        code, done, _ = run(spark, log_dir, "--yes")
+        assert code == 1
+        assert done["reserved_bytes"] > 0
+        device = subprocess.check_output(["findmnt", "-no", "SOURCE", "-T", str(log_dir)], text=True).strip()
+        subprocess.run([need("tune2fs", "e2fsprogs"), "-m0", device], check=True)
         code, done, told = run(spark, log_dir, "--yes")
         assert (code, done["is_enough"]) == (0, True), (done, told)
         assert newest(log_dir / "t-0") == before
