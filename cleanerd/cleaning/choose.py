@@ -32,7 +32,7 @@ from cleanerd.storage.partition_dir import log_size
 from cleanerd.storage.scan import Checkpoints, PartitionSnapshot
 from cleanerd.storage.stability import Stability, read_stability
 from cleanerd.storage.staged import StagedGroup
-from cleanerd.storage.unflushed import as_flushed
+from cleanerd.storage.unflushed import as_flushed, sync_unflushed
 from cleanerd.units import utc
 
 _NO_MAX_LAG = 2**63 - 1
@@ -213,7 +213,10 @@ def _examine(
     if snapshot is None:
         return LogResult(tp, log_dir.path, Skipped("the directory holds no segment"))
     if snapshot.is_kafka and not snapshot.is_reported and log_dir.owner is Owner.STOPPED_BROKER:
-        snapshot = as_flushed(snapshot, booted_ms())
+        flushed = as_flushed(snapshot, booted_ms())
+        if flushed is not snapshot and not request.dry_run:
+            sync_unflushed(log_dir.files, snapshot)
+        snapshot = flushed
         if names.REPLICATION_CHECKPOINT in snapshot.unlisted and request.is_only_replica(log_dir, tp):
             snapshot = replace(snapshot, high_watermark=snapshot.log_end_offset)  # nobody else has to have it
     stability = read_stability(

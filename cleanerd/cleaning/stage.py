@@ -36,8 +36,6 @@ def stage_log(
     snapshot = plan.candidate.snapshot
     if snapshot.recovery_point is None:
         _sync_from(PartitionDir(files, snapshot.directory), plan, plan.work.first_dirty_offset)
-    elif snapshot.unflushed_from is not None:
-        _sync_from(PartitionDir(files, snapshot.directory), plan, snapshot.unflushed_from)
     for number in changed:
         group, parts = plan.groups[number], rewritten.parts.get(number, [])
         first, last = group.sources[0], group.sources[-1]

@@ -124,7 +124,6 @@ class PartitionSnapshot:
     topic_stamp: str = ""  # likewise: of a topic that is created again since
     unlisted: tuple[str, ...] = ()  # `Checkpoints.unlisted`; none where no broker would write an entry
     is_reported: bool = False  # its bounds are those of a live broker, which swaps what is staged
-    unflushed_from: int | None = None  # `storage.unflushed`: to be synced before anything follows from it
 
     @property
     def size_bytes(self) -> int:

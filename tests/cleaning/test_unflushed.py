@@ -1,6 +1,7 @@
 """What a broker that died had not flushed counts as flushed once it is synced (`storage.unflushed`)."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,11 @@ from cleanerd.cleaning.result import LogResult
 from cleanerd.env.files import RealFiles
 from cleanerd.format import names
 from cleanerd.spark_runtime.lazy_spark import LazySpark
+from tests.cleaning.logs import contents
 from tests.cleaning.member import NODE, OTHER, T0_MS, TP, Broker, others, values
+from tests.cleaning.test_bad_input import mounted
+from tests.cleaning.test_rescue import fill
+from tests.operate.tools import need
 
 CHECKPOINTS = (names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT)
 
@@ -50,6 +55,35 @@ def test_a_broker_that_died_before_its_first_checkpoint_is_cleaned_once_its_segm
     declared = next(at for at, name in enumerate(calls) if name.endswith(".manifest.cleanerd"))
     assert set(logs) <= set(calls[:declared]), "the active one, too: the ends of transactions may lie in it"
     assert len(broker.keys()) == 11
+
+
+def test_what_a_failed_sync_has_left_in_memory_alone_supersedes_nothing(
+    tmp_path: Path, spark: LazySpark
+) -> None:
+    """The pool of a thin volume was full: the broker was told, and died. Now there is room; a sync succeeds, in vain."""
+    pool, volume = tmp_path / "pool", tmp_path / "volume"
+    pool.mkdir()
+    volume.mkdir()
+    with mounted(pool, "-t", "tmpfs", "-o", "size=20m", "none"):
+        with (pool / "image").open("wb") as image:
+            image.truncate(32 << 20)
+        options = ["-q", "-m0", "-b4096", "-O^has_journal", "-Enodiscard,lazy_itable_init=0"]
+        subprocess.run([need("mkfs.ext4", "e2fsprogs"), *options, str(pool / "image")], check=True)
+        with mounted(volume, "-o", "loop", str(pool / "image")):
+            broker = died(volume / "logs", spark, NODE, without=CHECKPOINTS)
+            log = sorted((volume / "logs" / str(TP)).glob("*.log"))[1]
+            subprocess.run(["sync", "-f", str(volume)], check=True)
+            fill(pool)
+            (volume / "again").write_bytes(log.read_bytes())
+            (volume / "again").rename(log)
+            with pytest.raises(OSError, match=r"No space|Input/output"):
+                RealFiles().fsync(str(log))
+            (pool / "filler").unlink()
+            RealFiles().fsync(str(log))
+            before = contents(volume / "logs" / str(TP))
+            result = cleaned(broker)
+            assert result.outcome.word == "failed", result
+            assert contents(volume / "logs" / str(TP)).keys() == before.keys()
 
 
 def test_what_was_written_before_the_machine_booted_stays_unflushed(tmp_path: Path, spark: LazySpark) -> None:
