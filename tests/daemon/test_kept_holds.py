@@ -5,6 +5,7 @@ import shutil
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
@@ -19,7 +20,9 @@ from cleanerd.env.files import RealFiles
 from cleanerd.errors import DirOffline
 from cleanerd.format.names import CLEAN_SHUTDOWN, CLEANERD_LOCK, TopicPartition
 from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.storage.whose import Onlooker, Whose
 from tests.cleaning.logs import assert_cleaned, clean, contents, write_logs
+from tests.daemon.processes import wait_until
 
 DAY_MS = 86_400_000
 LOG = TopicPartition("orders", 0)
@@ -235,6 +238,33 @@ def test_a_hold_that_has_ended_does_not_come_back(tmp_path: Path, log_dir: Path)
     again = Daemon(tmp_path / "state", log_dir)
     assert again.held() == []
     again.stop()
+
+
+def test_a_log_directory_that_hangs_keeps_no_pause_waiting(
+    tmp_path: Path, log_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in force before; the lock files have it once that disk works again (rule A.7)."""
+    daemon, look, met, over = Daemon(tmp_path / "state", log_dir), Onlooker.look, Event(), Event()
+
+    def hangs(onlooker: Onlooker, path: str, *, thorough: bool = False) -> Whose:
+        if thorough:
+            met.set()
+            assert over.wait(60)
+        return look(onlooker, path, thorough=thorough)
+
+    monkeypatch.setattr(Onlooker, "look", hangs)
+    monkeypatch.setattr("cleanerd.daemon.work.ownership._NAMING_S", 0.1)
+    scanner = Thread(target=daemon.parts.ownership.take, args=([str(log_dir)],))
+    scanner.start()
+    assert met.wait(60)
+    pausing = Thread(target=daemon.pause, args=("orders",))
+    pausing.start()
+    pausing.join(10)
+    over.set()
+    assert not pausing.is_alive()
+    scanner.join()
+    wait_until(lambda: "orders" in (log_dir / CLEANERD_LOCK).read_text(), 30)
+    daemon.stop()
 
 
 def test_without_a_lock_file_the_state_of_the_configuration_holds(

@@ -36,6 +36,7 @@ from cleanerd.daemon.engine.process import EngineProcess
 from cleanerd.daemon.loops import cleanings
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.store import Store
+from cleanerd.daemon.work import ownership
 from cleanerd.env import files as env_files
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import Aborted
@@ -256,9 +257,13 @@ def held_slots() -> list[tuple[str, storage_lock._Slot]]:
 
 
 def without_waiting(clock: Tick) -> SimpleNamespace:
-    """`threading` for those who pause: time goes by at once."""
+    """`threading` for those who pause, or wait for a thread: time goes by at once, and its work is done in this one."""
     event = SimpleNamespace(wait=lambda seconds=0.0: clock.pass_s(seconds or 0.0))
-    return SimpleNamespace(Event=lambda: event, Lock=threading.Lock)
+
+    def thread(target: Callable[[], object], **_: object) -> SimpleNamespace:
+        return SimpleNamespace(start=target, join=lambda _: None)
+
+    return SimpleNamespace(Event=lambda: event, Lock=threading.Lock, Thread=thread)
 
 
 @contextlib.contextmanager
@@ -281,7 +286,7 @@ def instead_of_the_machine(
         mock.patch.object(uuid, "uuid4", identity),
         mock.patch.object(sys, "excepthook", lambda kind, error, _: report(f"{kind.__name__}: {error}")),
     ]
-    waiting = (commit_host, log_dir, retain, storage_lock, segments, writer)
+    waiting = (commit_host, log_dir, ownership, retain, storage_lock, segments, writer)
     patches += [mock.patch.object(module, "threading", without_waiting(clock)) for module in waiting]
     patches += [mock.patch.object(module, "ThreadPoolExecutor", InlinePool) for module in (clean, cuts)]
     patches += [mock.patch.object(env_files, "_sync_threads", InlinePool())]

@@ -33,6 +33,7 @@ from cleanerd.storage.metadata_log import why_other_node
 from cleanerd.storage.no_log_dir import why_no_log_dir
 from cleanerd.storage.whose import Onlooker
 
+_NAMING_S = 5.0
 _log = structlog.get_logger("cleanerd")
 
 
@@ -147,10 +148,18 @@ class Ownership:
         return refused
 
     def name_holds(self) -> None:
-        """Write the current holds to the lock file of every taken directory."""
-        with self._mutex:
-            for log_dir, lock in self._locks.items():
-                self.holds.name(log_dir, lock)
+        """Write the current holds to the lock file of every taken directory. They are in force before that, so that nobody
+        waits long for a disk that hangs: it is done once that works again.
+        """
+
+        def name() -> None:
+            with self._mutex:
+                for log_dir, lock in self._locks.items():
+                    self.holds.name(log_dir, lock)
+
+        naming = threading.Thread(target=name, name="cleanerd-holds", daemon=True)
+        naming.start()
+        naming.join(_NAMING_S)
 
     def take_at_start(self, log_dirs: Sequence[str]) -> dict[str, str]:
         """Like `take`, but raises Fatal, with the pid, if another cleanerd works in one of them.
