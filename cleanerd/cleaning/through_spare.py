@@ -20,7 +20,7 @@ from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.replicas import FollowedReplicas
-from cleanerd.storage.spare import commit_from_spare, interrupted, on_spare
+from cleanerd.storage.spare import commit_from_spare, interrupted, on_spare, read_back
 from cleanerd.storage.staged import discard_staged
 
 
@@ -62,6 +62,7 @@ class ThroughSpare(CommitHost):
                     return candidate
                 (result,) = cleaner.stage([candidate])
                 if isinstance(result.outcome, Staged):
+                    read_back(staged)
                     with log_dir.lock() as lock:
                         lock.check()
                         Checks(log_dir, self, [tp]).check_elsewhere(tp, staged)

@@ -46,15 +46,14 @@ Acted = Callable[[str], None]
 
 
 def sound_end(path: str) -> int:
-    """The offset after the last batch of a `.log` or `.log.swap`, its base if it is empty; a broker checks no CRC here (D2).
+    """The offset after the last batch of a `.log`, staged or swapped as well, its base if it is empty.
 
-    Raises CorruptFile unless the whole file is sound batches whose offsets rise from the base on; OSError.
+    A broker checks no CRC in a `.log.swap` (D2). Raises CorruptFile unless all of it is sound batches whose offsets rise
+    from the base on; OSError.
     """
     directory, name = os.path.split(path)
-    end, suffix = (
-        int(name.partition(".")[0]),
-        Suffix.SWAP if name.endswith(Suffix.SWAP.value) else Suffix.LIVE,
-    )
+    end = int(name.partition(".")[0])
+    suffix = next((one for one in (Suffix.SWAP, Suffix.STAGED) if name.endswith(one.value)), Suffix.LIVE)
     with OpenSegment(directory, end, suffix) as segment:
         for batch in segment.batches():
             with corruption_in(path, batch.position):

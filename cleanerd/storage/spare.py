@@ -6,7 +6,7 @@ Called with `.lock` held. `rescue` stands for `run-cleanerd-rescue-again.log` in
 step  what is done                                           what a kill or a power failure after it leaves
 ====  =====================================================  ==========================================================
 0     revalidate; the group lies staged on the spare, with   the old log; on the spare what nobody needs
-      its manifest
+      its manifest, and was read from its disk (`read_back`)
 1     `rescue` is written under a staged name, synced, and   the old log, which no broker loads: the name is none of a
       renamed; sync                                          segment, so its start ends with an error that has it
 2     `.log` of the sources is unlinked, ascending, each     a log without its oldest records, which no broker loads and
@@ -34,6 +34,8 @@ import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
+from cleanerd.env.files import open_regular
+from cleanerd.env.page_cache import drop
 from cleanerd.env.trust import open_directory
 from cleanerd.errors import CorruptFile, LogUncleanable, SourceChanged
 from cleanerd.format.names import META_PROPERTIES, RESCUE, SEGMENT_KINDS, FileKind, SegmentFileName, Suffix
@@ -42,6 +44,7 @@ from cleanerd.policy.commit_plan import epochs_contradiction, segments_contradic
 from .checkpoints import read_leader_epochs
 from .generation import check_generation
 from .partition_dir import PartitionDir
+from .recover import sound_end
 from .staged import SourceSegment, StagedGroup, discard_staged, live_logs, read_manifests, staged_flaw
 
 _UNFINISHED = f"{RESCUE}{Suffix.STAGED.value}"
@@ -69,6 +72,22 @@ def commit_from_spare(partition: PartitionDir, spare: PartitionDir) -> StagedGro
     partition.sync()
     _exchange(partition, spare, group)
     return group
+
+
+def read_back(spare: PartitionDir) -> None:
+    """Read what is staged on the spare from its disk, not from memory, while the sources are there.
+
+    Raises CorruptFile, OSError: then nothing but the spare would have what it cannot give back.
+    """
+    for group in read_manifests(spare):
+        for kind, size_bytes in group.sizes.items():
+            path = spare.path_of(group.staged(kind))
+            with open_regular(path) as fd:
+                drop(fd, ((0, size_bytes),))
+            if kind is FileKind.LOG:
+                sound_end(path)
+            else:
+                spare.files.read(path)
 
 
 def _revalidate(partition: PartitionDir, spare: PartitionDir, group: StagedGroup) -> None:

@@ -204,10 +204,13 @@ def test_what_was_interrupted_is_no_success_however_much_is_free(
         assert newest(log_dir / "t-0") == before
 
 
+@pytest.mark.parametrize("is_rotten", [False, True])
 def test_what_no_longer_fits_the_log_does_not_take_its_place(
-    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_rotten: bool
 ) -> None:
-    """A broker has started while the group was written, has cut off what superseded its records, and is gone again."""
+    """A broker has started while the group was written, has cut off what superseded its records, and is gone again. Or the
+    spare does not give back what was written to it.
+    """
     spare, stage = tmp_path / "spare", Cleaner.stage
     spare.mkdir()
     with full(tmp_path / "full", every=3) as log_dir:
@@ -215,15 +218,19 @@ def test_what_no_longer_fits_the_log_does_not_take_its_place(
 
         def cutting(cleaner: Cleaner, candidates: Sequence[Candidate]) -> list[LogResult]:
             staged = stage(cleaner, candidates)
-            for path in logs[-3:]:
+            for path in logs[-3:] if not is_rotten else ():
                 path.unlink()
+            for path in spare.glob(f"*/{0:020}.log.cleanerd") if is_rotten else ():
+                times = path.stat()
+                path.write_bytes(path.read_bytes()[:-1] + b"!")
+                os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
             return staged
 
         monkeypatch.setattr(Cleaner, "stage", cutting)
         before = {path: path.read_bytes() for path in logs[:-3]}
         _, done, _ = run(spark, log_dir, "--yes", f"--spare={spare}", "--until=1%")
         assert {path: path.read_bytes() for path in logs[:-3]} == before
-        assert "which follows the cleaned range, is gone" in str(done["steps"])
+        assert ("CRC" if is_rotten else "which follows the cleaned range, is gone") in str(done["steps"])
         assert list(spare.iterdir()) == []
 
 
