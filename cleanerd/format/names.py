@@ -17,7 +17,7 @@ These pieces are joined, and suffixes looked at, here only. A name that does not
 import os
 import re
 import unicodedata
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -132,21 +132,19 @@ def _in_ascii(name: str) -> str:
     return "".join(str(unicodedata.decimal(char)) if char.isdecimal() else char for char in name)
 
 
-def taken_for_another(listed: Collection[str]) -> str | None:
+def taken_for_another(listed: Iterable[str]) -> str | None:
     """The first name that a broker takes for a file of a segment, and which is not the name of one (spec disk A6).
 
     It reads any number before the first dot, and then opens the file of 20 digits: of `5.log` an empty segment at 5, in the
-    middle of the log or at its end; at the sight of `5.log.cleaned` it deletes every `.swap` from there on.
+    middle of the log or at its end. Where that file is there it is opened twice, until a cleaning has merged it with another
+    one. At the sight of `5.log.cleaned` it deletes every `.swap` from there on.
     """
     for name in listed:
         if not name.endswith((".log", ".cleaned", ".swap")) or parse_segment_file(name) is not None:
             continue
         number = _NUMBER.match(name)
-        if number is None or not -MAX_OFFSET <= int(number[1]) <= MAX_OFFSET:
-            continue
-        if name.endswith(FileKind.LOG.value) and str(SegmentFileName(int(number[1]), FileKind.LOG)) in listed:
-            continue  # it opens that one twice
-        return name
+        if number is not None and -MAX_OFFSET <= int(number[1]) <= MAX_OFFSET:
+            return name
     return None
 
 

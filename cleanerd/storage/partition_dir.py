@@ -42,7 +42,7 @@ def list_segments(files: Files, directory: str) -> list[str]:
         raise CorruptFile(f"{directory}/{odd}", 0, "a file name in ASCII digits", found)
     short = taken_for_another(listed)
     if short is not None and files.stat(f"{directory}/{short}").is_regular:
-        found = f"{short}, of which a broker makes a segment of its own when it starts: move it out of the directory"
+        found = f"{short}, of which a broker that starts makes a segment where there is none: move it out of the directory"
         raise CorruptFile(f"{directory}/{short}", 0, "a file name with an offset of 20 digits", found)
     return listed
 

@@ -139,13 +139,20 @@ def test_digits_of_other_locales_are_seen() -> None:
 
 
 def test_what_a_broker_takes_for_another_segment() -> None:
-    """Spec disk A6: any number before the first dot; the segment that is there already is opened twice, which is no harm."""
+    """Spec disk A6: any number before the first dot; a segment that is there already may be merged with another one."""
     there = "00000000000000000005.log"
-    for name in ("7.log", "-7.log", "000000000000000000007.log", "7.bak.log", "7.cleaned", "5.log.swap"):
-        assert taken_for_another([there, name]) == name
-    harmless = (
+    for name in (
+        "7.log",
+        "-7.log",
+        "000000000000000000007.log",
+        "7.bak.log",
+        "7.cleaned",
+        "5.log.swap",
         "5.log",
         "00000000000000000005.bak.log",
+    ):
+        assert taken_for_another([there, name]) == name
+    harmless = (
         "7.index",
         "7.log.deleted",
         "backup.log",

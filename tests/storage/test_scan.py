@@ -95,7 +95,7 @@ def test_a_log_with_a_segment_in_the_digits_of_another_locale_is_left_alone(log_
 
 
 @pytest.mark.parametrize(
-    "short", ["9.log", "+2.log", "00000000000000000002.orig.log", "0.log.cleaned", "9.swap"]
+    "short", ["9.log", "+2.log", "00000000000000000000.bak.log", "0.log.cleaned", "9.swap"]
 )
 def test_a_log_of_which_its_broker_would_make_another_one_is_left_alone(log_dir: Path, short: str) -> None:
     """Spec disk A6: it opens a segment at any number that it reads, and deletes each `.swap` behind a `.cleaned`."""
