@@ -41,7 +41,7 @@ from cleanerd.cleaning.one_shot import clean_once, known_log_dir
 from cleanerd.cleaning.outcomes import Aborted, Committed, Failed, Held, Planned, Skipped, Staged, Unchanged
 from cleanerd.cleaning.result import NO_LOG, CleanRequest, LogResult, Progress
 from cleanerd.cleaning.retain import retain_log
-from cleanerd.cleaning.through_spare import ThroughSpare
+from cleanerd.cleaning.through_spare import ThroughSpare, why_no_spare
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.env.space import floor_bytes, names_left, reserved_bytes, space_of, wait_for_deleted
@@ -157,12 +157,12 @@ class Rescue:
         found.steps += sorted(
             map(_foreseen, results), key=lambda step: -step.frees_bytes / max(step.needs_bytes, 1)
         )
-        free_bytes = found.free_bytes
+        free_bytes, no_spare = found.free_bytes, why_no_spare(log_dir, self._spare)
         for number, step in enumerate(found.steps):
             if step.outcome == "planned" and step.needs_bytes > max(free_bytes, _LEAST_BYTES):
-                has_spare = self._spare is not None
+                may = self._spare is not None and no_spare is None
                 found.steps[number] = (
-                    replace(step, name="spare") if has_spare else replace(step, outcome="no_room")
+                    replace(step, name="spare") if may else replace(step, outcome="no_room", reason=no_spare)
                 )
             free_bytes += step.frees_bytes if found.steps[number].outcome == "planned" else 0
         found.free_bytes_after = free_bytes
@@ -243,7 +243,12 @@ class Rescue:
             if not self._request.topic_config(tp.topic).compact
         }
         largest = max(deleting, key=lambda tp: deleting[tp], default=None)
-        if largest is not None and deleting[largest]:
+        if largest is not None and not log_dir.is_known:
+            yield (
+                f"a cleanup.policy for {largest} and others (--topic-set): no broker has left here how its topics are "
+                "configured"
+            )
+        elif largest is not None and deleting[largest]:
             yield (
                 f"a shorter retention.ms of topics without compact, which hold {size(sum(deleting.values()))}, {largest} "
                 f"{size(deleting[largest])} of that (--topic-set {largest.topic}:retention.ms=...)"
@@ -366,7 +371,11 @@ class Rescue:
 
     def _through_spare(self, log_dir: LogDir, logs: Sequence[TopicPartition], found: Rescued) -> bool:
         """(e) for the first of these logs of which that frees something; whether it has."""
-        if self._spare is None or log_dir.owner is not Owner.STOPPED_BROKER:
+        if self._spare is None:
+            return False
+        no_spare = why_no_spare(log_dir, self._spare)
+        if no_spare is not None:
+            found.would_help.insert(0, f"a spare that can be used: {no_spare}")
             return False
         through = ThroughSpare(
             log_dir, self._request, self._progress, self._clock, self._session, self._files, self._spare

@@ -14,14 +14,25 @@ from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
 from cleanerd.cleaning.wanted import ConfiguredNow, check_wanted
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.errors import PolicyChanged
+from cleanerd.errors import PolicyChanged, each_log
 from cleanerd.format.names import TopicPartition
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from cleanerd.storage.log_dir import LogDir
+from cleanerd.storage.log_dir import LogDir, Owner
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.replicas import FollowedReplicas
-from cleanerd.storage.spare import commit_from_spare, interrupted, on_spare, read_back
+from cleanerd.storage.spare import check_spare, commit_from_spare, interrupted, on_spare, read_back
 from cleanerd.storage.staged import discard_staged
+
+
+def why_no_spare(log_dir: LogDir, spare: str | None) -> str | None:
+    """Why nothing of the directory goes through the spare that was given; None if it can, or if none was."""
+    if spare is None:
+        return None
+    if log_dir.owner is not Owner.STOPPED_BROKER:
+        return "--spare helps only in the directory of a broker (meta.properties) that does not run"
+    with each_log(spare) as checked:
+        check_spare(spare, log_dir.path)
+    return None if checked.error is None else str(checked.error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,12 @@ def _report(found: list[Rescued], arguments: Namespace) -> None:
         output.write_document(arguments.output, log_dirs=rows)
         return
     for one in found:
-        steps = [step for step in one.steps if step.outcome != "skipped"]
+        is_done = one.free_bytes_after >= one.until_bytes  # what had no room until then need not have any
+        steps = [
+            step
+            for step in one.steps
+            if step.outcome != "skipped" and not (step.outcome == "no_room" and is_done)
+        ]
         if steps:
             write_table({
                 "STEP": [step.name for step in steps],
@@ -116,4 +121,5 @@ def _report(found: list[Rescued], arguments: Namespace) -> None:
             for text in one.would_help[:_HELP_MAX]:
                 output.write(f"would help: {text}\n")
     if found and not arguments.yes:
-        output.write("nothing was changed; --yes does it\n")
+        is_planned = any(step.outcome == "planned" for one in found for step in one.steps)
+        output.write(f"nothing was changed; {'--yes does it' if is_planned else 'nothing would be'}\n")

@@ -31,6 +31,7 @@ import contextlib
 import json
 import os
 import secrets
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
@@ -196,11 +197,10 @@ def _declared(spare: PartitionDir) -> Iterator[StagedGroup]:
         yield from read_manifests(spare)
 
 
-def on_spare(spare: str, log_dir: str, name: str) -> str:
-    """A new directory on the spare for a partition directory: another broker may use the same spare.
-
-    Raises OSError; LogUncleanable for a spare that is none.
-    """
+def check_spare(spare: str, log_dir: str) -> None:
+    """Raise OSError, or LogUncleanable for a spare that is none."""
+    if not stat.S_ISDIR(os.stat(spare).st_mode):
+        raise LogUncleanable(f"--spare {spare}: expected a directory, found something else")
     if os.stat(spare).st_dev == os.stat(log_dir).st_dev:
         raise LogUncleanable(
             f"--spare {spare}: expected a directory on another file system, found one on that of {log_dir}"
@@ -212,6 +212,11 @@ def on_spare(spare: str, log_dir: str, name: str) -> str:
                 f"--spare {spare}: expected a directory of no broker, found a log directory: {place}"
             )
         place = os.path.dirname(place)
+
+
+def on_spare(spare: str, log_dir: str, name: str) -> str:
+    """A new directory on the spare for a partition directory: another broker may use the same spare. Raises as above."""
+    check_spare(spare, log_dir)
     made = f"{name}.{secrets.token_hex(4)}"
     with open_directory(spare) as opened:
         os.mkdir(made, 0o700, dir_fd=opened)

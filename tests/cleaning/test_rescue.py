@@ -259,13 +259,38 @@ def test_a_spare_on_the_same_disk_is_refused(spark: LazySpark, tmp_path: Path) -
         before = newest(log_dir / "t-0")
         code, done, _ = run(spark, log_dir, "--yes", f"--spare={log_dir / 'spare'}")
         assert code == 1
-        assert "expected a directory on another file system" in str(done["steps"])
+        assert "expected a directory on another file system" in done["would_help"][0]
         assert newest(log_dir / "t-0") == before
         spare = tmp_path / "logs-2" / "spare"
         spare.mkdir(parents=True)
         (tmp_path / "logs-2" / "meta.properties").touch()
         with pytest.raises(LogUncleanable, match="expected a directory of no broker"):
             on_spare(str(spare), str(log_dir), "t-0")  # no broker would start with it
+        for spare, why in (
+            (log_dir, "expected a directory on another file system"),
+            (tmp_path / "nowhere", "No such file or directory"),
+            (Path("/dev/null"), "expected a directory, found something else"),
+        ):
+            code, plan, _ = run(spark, log_dir, f"--spare={spare}")
+            assert (code, plan["is_enough"], why in str(plan["steps"])) == (1, False, True)
+
+
+def test_a_plan_promises_no_spare_and_no_retention_where_no_broker_was(
+    spark: LazySpark, tmp_path: Path
+) -> None:
+    """Nothing there says that these topics are not compacted, so a shorter retention is no advice."""
+    spare = tmp_path / "spare"
+    spare.mkdir()
+    with full(tmp_path / "full", every=3) as log_dir:
+        for path in log_dir.iterdir():
+            path.unlink() if path.is_file() and path.name != "filler" else None
+        fill(log_dir)
+        code, plan, _ = run(spark, log_dir, f"--spare={spare}")
+        assert (code, plan["steps"][0]["outcome"], plan["is_enough"]) == (1, "no_room", False)
+        code, done, _ = run(spark, log_dir, f"--spare={spare}", "--yes")
+        assert (code, "--spare helps only" in str(done["would_help"])) == (1, True)
+        code, plan, _ = rescued(spark, log_dir)
+        assert (code, "retention.ms" in str(plan), "cleanup.policy for t-0" in str(plan)) == (1, False, True)
 
 
 def test_another_nodes_directory_is_not_touched(spark: LazySpark, tmp_path: Path) -> None:

@@ -22,9 +22,10 @@ from cleanerd.tools.insight.find import Found, Occurrence, find
 from cleanerd.units import key_text, utc
 
 _KEY_SHOWN = 64
+_MISSING_SHOWN = 5
 _DECODERS: Mapping[str, Callable[[str], bytes]] = {
     "text": lambda text: text.encode("utf-8", "surrogateescape"),
-    "hex": bytes.fromhex,
+    "hex": lambda text: bytes.fromhex(text.removeprefix("0x")),  # as cleanerd prints keys that are no text
     "base64": lambda text: base64.b64decode(text, validate=True),
 }
 
@@ -42,6 +43,12 @@ def run(arguments: Namespace) -> int:
     for path, reason in found.failed.items():
         output.print_message(reason if path in reason else f"{path}: {reason}")
     _report(arguments.output, found)
+    missing = sorted(keys - {one.key for one in found.occurrences})
+    if missing and not is_nothing:
+        shown = ", ".join(key_text(key[:_KEY_SHOWN], len(key)) for key in missing[:_MISSING_SHOWN])
+        more = f" and {len(missing) - _MISSING_SHOWN} more" * (len(missing) > _MISSING_SHOWN)
+        where = "in what could be read" if found.failed else "anywhere, and everything was read"
+        output.print_message(f"not found {where}: {shown}{more}")
     if found.occurrences:
         return 0
     return 1 if is_nothing or found.failed else 4
@@ -50,16 +57,19 @@ def run(arguments: Namespace) -> int:
 def _keys(arguments: Namespace) -> set[bytes]:
     texts = list(arguments.key)
     if arguments.keys_file is not None:
-        with open(arguments.keys_file, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
-            texts += [line.removesuffix("\n") for line in file]
+        try:
+            with open(arguments.keys_file, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+                texts += [line.removesuffix("\n") for line in file]
+        except OSError as error:
+            raise BadUsage(f"--keys-file: cannot read {arguments.keys_file!r}: {error.strerror}") from error
     if not texts:
         raise BadUsage("no key: give --key or --keys-file")
     keys = set()
     for text in texts:
         try:
             keys.add(_DECODERS[arguments.encoding](text))
-        except ValueError as error:
-            raise BadUsage(f"a key that is not {arguments.encoding}: {text!r}: {error}") from None
+        except ValueError:
+            raise BadUsage(f"expected a key in {arguments.encoding}, found {text!r}") from None
     return keys
 
 

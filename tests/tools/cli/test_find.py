@@ -24,7 +24,10 @@ def test_documents_and_exit_codes(log_dir: Path, tmp_path: Path, run: Run) -> No
         "superseded",
         "with the next cleaning",
     )
-    assert run("find", f"--log-dir={log_dir}", "--key=no such key").code == 4
+    ran = run("find", f"--log-dir={log_dir}", "--key=no such key")
+    assert (ran.code, "not found anywhere, and everything was read: no such key\n" in ran.err) == (4, True)
+    ran = run("find", f"--log-dir={log_dir}", "--key=no such key", "--key=key-1")
+    assert (ran.code, "everything was read: no such key\n" in ran.err) == (0, True)
     assert run("find", f"--log-dir={log_dir}", "--topic=nowhere", "--key=key-1").code == 1
     (empty := tmp_path / "empty").mkdir()
     ran = run("find", f"--log-dir={empty}", "--key=key-1")
@@ -34,7 +37,8 @@ def test_documents_and_exit_codes(log_dir: Path, tmp_path: Path, run: Run) -> No
 
 
 @pytest.mark.parametrize(
-    ("encoding", "key"), [("text", "key-1"), ("hex", "6b65792d31"), ("base64", "a2V5LTE=")]
+    ("encoding", "key"),
+    [("text", "key-1"), ("hex", "6b65792d31"), ("hex", "0x6b65792d31"), ("base64", "a2V5LTE=")],
 )
 def test_keys_in_every_form(encoding: str, key: str, log_dir: Path, tmp_path: Path, run: Run) -> None:
     words = ("find", f"--log-dir={log_dir}", "--topic=idempotent", f"--encoding={encoding}", "-o", "jsonl")
@@ -50,7 +54,10 @@ def test_keys_that_make_no_sense(log_dir: Path, run: Run) -> None:
     for encoding, key in (("hex", "6"), ("base64", "-")):
         ran = run("find", f"--log-dir={log_dir}", f"--encoding={encoding}", f"--key={key}")
         assert (ran.code, ran.out) == (2, "")
-        assert f"a key that is not {encoding}: {key!r}" in ran.err
+        assert f"expected a key in {encoding}, found {key!r}" in ran.err
+    ran = run("find", f"--log-dir={log_dir}", f"--keys-file={log_dir}")
+    assert (ran.code, ran.out) == (2, "")
+    assert f"--keys-file: cannot read '{log_dir}': Is a directory" in ran.err
 
 
 def test_what_cannot_be_read_may_hold_it(log_dir: Path, run: Run) -> None:
@@ -60,3 +67,4 @@ def test_what_cannot_be_read_may_hold_it(log_dir: Path, run: Run) -> None:
     ran = run("find", f"--log-dir={log_dir}", "--topic=plain", "--key=no such key")
     assert ran.code == 1
     assert str(log) in ran.err
+    assert "not found in what could be read: no such key" in ran.err
