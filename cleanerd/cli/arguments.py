@@ -50,7 +50,9 @@ def rate(text: str) -> float | str:
     """Bytes per second, or `unlimited`."""
     parsed = text if text == "unlimited" else size(text)
     if not parsed:
-        raise ArgumentTypeError("expected more than 0, or unlimited; `cleanerctl pause '*'` stops everything")
+        raise ArgumentTypeError(
+            "expected more than 0, or unlimited; what stops a daemon is `cleanerctl pause '*'`"
+        )
     return parsed
 
 

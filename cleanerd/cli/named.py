@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from cleanerd.cli import output
 from cleanerd.cli.configuration import no_log_dirs
 from cleanerd.cli.parser import did_you_mean
+from cleanerd.errors import BadUsage
 from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
 
 
@@ -38,6 +39,15 @@ def is_nothing_there(
     if topics or partitions:
         return not is_named and is_all_listed
     return bool(arguments.log_dir) and not logs and len(list(no_log_dirs(log_dirs))) == len(log_dirs)
+
+
+def check_reports_alone(arguments: Namespace, option: str, *others: str) -> None:
+    """Raise BadUsage for one of the others (parameters), which an option that reads reports would not heed."""
+    for name in others:
+        value = getattr(arguments, name)
+        if not (value is None or value is False or value == []):  # 0 is given
+            given = "--from" if name == "start" else f"--{name.replace('_', '-')}"
+            raise BadUsage(f"{given}: {option} reads reports alone; give it to the command that writes them")
 
 
 def _missing_topics(

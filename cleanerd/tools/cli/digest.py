@@ -13,7 +13,7 @@ from os.path import isdir, join
 
 from cleanerd.cli import output
 from cleanerd.cli.configuration import log_dirs, no_log_dirs
-from cleanerd.cli.named import is_nothing_there
+from cleanerd.cli.named import check_reports_alone, is_nothing_there
 from cleanerd.cli.tables import write_table
 from cleanerd.errors import BadUsage
 from cleanerd.format.names import CLUSTER_METADATA_TOPIC
@@ -113,17 +113,7 @@ def _numbers(text: str, buckets: int) -> list[int]:
 
 
 def _compare(arguments: Namespace) -> int:
-    asked = {
-        "--config": arguments.config,
-        "--log-dir": arguments.log_dir,
-        "--at": arguments.at is not None,
-        "--from": arguments.start is not None,
-        "--no-offsets": arguments.no_offsets,
-    }
-    for name in (name for name, is_given in asked.items() if is_given):
-        raise BadUsage(
-            f"{name}: --compare reads reports alone; give it to the `cleanerd digest` that writes them"
-        )
+    check_reports_alone(arguments, "--compare", "config", "log_dir", "at", "start", "no_offsets")
     sides, lacks = read_reports(arguments.compare)
     topics, partitions = arguments.topic, arguments.partition
     chosen = [

@@ -16,7 +16,7 @@ from typing import Any
 
 from cleanerd.cli import output
 from cleanerd.cli.configuration import load_anyhow, no_log_dirs
-from cleanerd.cli.named import is_nothing_there
+from cleanerd.cli.named import check_reports_alone, is_nothing_there
 from cleanerd.cli.progress import bytes_on
 from cleanerd.cli.tables import write_table
 from cleanerd.env.clock import FixedNow, SystemClock
@@ -33,6 +33,8 @@ from cleanerd.units import size, utc
 def run(arguments: Namespace) -> int:
     """Look, judge, report; returns the exit code."""
     if arguments.merge:
+        others = ("config", "log_dir", "set", "topic_set", "topic", "partition", "now_ms", "price")
+        check_reports_alone(arguments, "--merge", *others)
         fleet = merged(read_reports(arguments.merge), Limits())
         _report_fleet(arguments.output, fleet)
         return 3 if fleet["findings"] else 0
@@ -77,7 +79,8 @@ def _report(form: str, broker: BrokerFacts, found: dict[str, Any]) -> None:
         _write_findings(found["findings"])
         logs = [log for one in broker.directories for log in one.logs]
         unread = sum(log.is_compacted and log.sample is None for log in logs)
-        left = f"; {unread} compacted logs were not read (--read-max)" if unread else ""
+        why = "" if broker.is_interrupted else " (--read-max)"
+        left = f"; {unread} compacted logs were not read{why}" if unread else ""
         whole = size(sum(one.size_bytes for one in broker.directories))
         number = len(broker.directories)
         output.print_message(

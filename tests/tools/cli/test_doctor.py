@@ -67,6 +67,9 @@ def test_reports_are_merged(tmp_path: Path, run: Run) -> None:
     for words in (("--merge", str(report)), (f"--log-dir={root}", *T)):
         page = run("doctor", *words, "-o", "html").out
         assert (page.startswith("<!doctype html>"), "cleaner_dead" in page) == (True, True)
+    for given in (f"--log-dir={root}", "--config=x", "--topic=t", "--set=a=b"):
+        ran = run("doctor", given, "--merge", str(report))
+        assert (ran.code, ran.out, given.partition("=")[0] in ran.err) == (2, "", True)
     report.write_text("{}")
     assert run("doctor", "--merge", str(report)).code == 2
 
