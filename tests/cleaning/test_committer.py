@@ -19,7 +19,7 @@ from cleanerd.broker_agent.live_logs import LiveLog
 from cleanerd.broker_agent.swap import Swap, Swapped
 from cleanerd.cleaning.commit.committer import Committer
 from cleanerd.cleaning.commit.host import CommitHost
-from cleanerd.cleaning.outcomes import Staged
+from cleanerd.cleaning.outcomes import Staged, Unchanged
 from cleanerd.cleaning.result import LogResult, Size, Statistics
 from cleanerd.config.model import CleanerdConfig
 from cleanerd.env.clock import SystemClock
@@ -261,6 +261,10 @@ def test_a_live_broker_swaps_nothing_that_is_younger_than_the_lag_that_it_applie
     brokers, log_dir = Broker(FILES, SystemClock(), CleanerdConfig), at(staged, ())
     with lock_of_another(Path(staged.log_dir) / names.LOCK):
         (settled,) = Committer(log_dir, brokers=brokers).settle([LogResult(TP, staged.log_dir, Staged())])
+        basis = staged.plan.candidate.basis
+        unchanged = LogResult(TP, staged.log_dir, Unchanged(basis), end_offset=basis.round_end)
+        (recorded,) = Committer(log_dir, brokers=brokers).settle([unchanged])
+    assert "asked" in str(recorded.reason), "where nothing goes, only the first dirty offset moves"
     assert ("by what its broker applies" if lag_ms else "asked") in str(settled.reason)
     assert isinstance(settled.outcome, Staged), (
         "else it would be cleaned again at once, for as long as that lasts"

@@ -61,7 +61,8 @@ class CommitBySwap:
             swap = self.prepare(commit)
             if swap is None:
                 return None
-            self._check_lag(swap)
+            if swap.groups:  # else nothing goes, and the log would be read again and again
+                self._check_lag(swap)
             answer = self._brokers.swap(self._log_dir.path, swap)
             self._host.answered(answer)
             for group in swap.groups[: len(answer.lock_s)]:
