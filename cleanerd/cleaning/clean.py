@@ -335,8 +335,9 @@ class Cleaner:
 
     def _lacks_names(self, wanted: Sequence[tuple[_Log, Room]]) -> bool:
         """Whether a file system is so full that not all files of these logs, of one log directory, can be made on it."""
-        names = sum(room.names for _, room in wanted)
-        return self._request.rescues and names > names_left(wanted[0][0].plan.work.directory)
+        place, names = wanted[0][0].plan.work.directory, sum(room.names for _, room in wanted)
+        left_bytes = space_of(place).free_bytes - sum(room.peak_bytes for _, room in wanted)
+        return self._request.rescues and (names > names_left(place) or left_bytes < SWAP_BYTES)
 
     def _reserve(self, log: _Log, counted: RewrittenLog) -> NoSpace | None:
         """Room for a whole log; or, unless its result waits, for as many of its groups as there is room for."""

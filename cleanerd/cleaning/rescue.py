@@ -53,7 +53,7 @@ from cleanerd.errors import (
     NoSpace,
     each_log,
 )
-from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
+from cleanerd.format.names import CLEANERD_LOCK, DirKind, TopicPartition, parse_partition_dir
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.leftovers import bytes_of, delete_leftovers, delete_offset_indexes, leftover_files
 from cleanerd.storage.log_dir import CleanedByAnother, LogDir, Owner
@@ -63,8 +63,8 @@ from cleanerd.storage.staged import is_waiting, staged_bytes
 from cleanerd.units import size
 
 Outcome = Literal["planned", "done", "no_room", "failed", "skipped"]
-_LEAST_BYTES, _LEAST_INODES = 128 << 10, 32
-"""With less than that nothing at all can be written: (c)."""
+_LEAST_BYTES, _LEAST_INODES = 512 << 10, 32
+"""With less than that nothing at all can be written: (c). XFS makes no file with less than 200 KiB."""
 _INDEXES_MAX = 64
 _DELETED_WAIT_S, _POLL_S = 75.0, 1.0
 """How long a live broker may take to delete what a swap has replaced (file.delete.delay.ms is a minute)."""
@@ -181,16 +181,9 @@ class Rescue:
             resumed = list(self._resumed(path))
             found, log_dir, ours = self._look(path)
             found.steps += resumed
-            with contextlib.suppress(
-                LockHeld
-            ):  # its broker has started meanwhile: the rest of these is its own
-                if log_dir.owner is not Owner.LIVE_BROKER and not self._is_enough(found):
-                    found.steps += self._delete_leftovers(log_dir)
-                    if not self._is_enough(found):
-                        found.steps += self._make_writable(log_dir, ours, 0)
-                        found.steps += self._retained(log_dir, ours, dry_run=False)
-                    if not self._is_enough(found):
-                        found.steps += self._make_writable(log_dir, ours, _LEAST_BYTES)
+            if log_dir.owner is not Owner.LIVE_BROKER and not self._is_enough(found):
+                with contextlib.suppress(LockHeld):  # a broker that has started: the rest of these is its own
+                    self._without_room(log_dir, ours, found)
             self._compact(log_dir, ours, found)
             wait_for_deleted()
             if any(step.outcome == "done" for step in found.steps):
@@ -201,6 +194,22 @@ class Rescue:
             )
             self._name_spare(found)
             return found
+
+    def _without_room(self, log_dir: LogDir, ours: Sequence[TopicPartition], found: Rescued) -> None:
+        """(a) to (c). Raises LockHeld, CleanedByAnother, CleanerdError, OSError."""
+        found.steps += self._delete_leftovers(log_dir)
+        if not self._is_enough(found):
+            has_file = self._files.exists(os.path.join(log_dir.path, CLEANERD_LOCK))
+            found.steps += self._make_writable(log_dir, ours, 0 if has_file else _LEAST_BYTES)
+            with _unless_full():
+                found.steps += self._retained(log_dir, ours, dry_run=False)
+        if not self._is_enough(found):
+            found.steps += self._make_writable(log_dir, ours, _LEAST_BYTES)
+            if space_of(log_dir.path).free_bytes < _LEAST_BYTES:
+                more = (
+                    f"{size(_LEAST_BYTES)} free, to make files with: move something away that is not Kafka's"
+                )
+                found.would_help.insert(0, more)
 
     def _is_enough(self, found: Rescued) -> bool:
         wait_for_deleted()
@@ -396,7 +405,8 @@ class Rescue:
     def _resumed(self, path: str) -> Iterator[Step]:
         """End an interrupted step (e) of an earlier rescue before anything else."""
         log_dir = self._log_dir(path)
-        _check_alone(log_dir)
+        with _unless_full(), log_dir.cleaned_by_us():
+            pass  # no other cleanerd works there
         for tp in partitions(log_dir, self._request):
             partition = log_dir.partition(tp)
             if not interrupted(partition):
@@ -472,15 +482,16 @@ def _reasons(alone: dict[TopicPartition, str]) -> Iterator[str]:
         yield f"{logs[0]}{more}: left alone: {reason}"
 
 
-def _check_alone(log_dir: LogDir) -> None:
-    """Raise CleanedByAnother while a daemon or another one-shot works there; a lock file may not have room yet."""
+@contextlib.contextmanager
+def _unless_full() -> Iterator[None]:
+    """A context in which a directory that has no room for a lock file is no error."""
     try:
-        with log_dir.cleaned_by_us():
-            pass
-    except CleanedByAnother:
-        raise
-    except DirOffline:
-        if names_left(log_dir.path) and space_of(log_dir.path).free_bytes:
+        yield
+    except DirOffline as error:
+        if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in (
+            errno.ENOSPC,
+            errno.EDQUOT,
+        ):
             raise
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from cleanerd.cleaning.plan import CleaningPlan
 from cleanerd.env.files import Files
-from cleanerd.env.space import Space, space_for
+from cleanerd.env.space import SWAP_BYTES, Space, space_for
 from cleanerd.errors import NoSpace
 from cleanerd.format import offset_index, time_index, txn_index
 from cleanerd.format.head import HEADER_SIZE
@@ -144,12 +144,15 @@ class Room:
         return FILES_OF_GROUP * len(self._groups)
 
     def freeing(self, room_bytes: int, names: int) -> Sequence[int]:
-        """Groups for which there is room, and files, together, first those that free the most for the bytes they need."""
+        """Groups for which there is room, and files, together, first those that free the most for the bytes they need.
+
+        More than one leave SWAP_BYTES free.
+        """
         frees = {number: -self.taken(is_committed=True, numbers=[number]) for number in self._groups}
         needs = {number: self.peak_of([number]) for number in self._groups}
         fitting = list[int]()
         for number in sorted(frees, key=lambda number: (-frees[number] / max(needs[number], 1), number)):
-            if frees[number] > 0 and needs[number] <= room_bytes:
+            if frees[number] > 0 and needs[number] <= room_bytes - (SWAP_BYTES if fitting else 0):
                 fitting.append(number)
                 room_bytes -= needs[number]
         return sorted(fitting[: names // FILES_OF_GROUP])

@@ -51,8 +51,9 @@ def floor_bytes(space: Space, ratio: float) -> int:
     return max(int(space.total_bytes * ratio), min(_FLOOR_BYTES, space.total_bytes // _FLOOR_SHARE))
 
 
-SWAP_BYTES = 128 << 10
-"""What a rescue leaves free beside a live broker: its swap renames, and writes a checkpoint."""
+SWAP_BYTES = 256 << 10
+"""What a rescue leaves free beside a live broker, whose swap renames and writes a checkpoint, and with all but its first
+group: XFS makes no file where less than 200 KiB are free."""
 _AMPLE_BYTES = 1 << 30
 """More than all concurrent writers write at once."""
 

@@ -13,8 +13,7 @@ from cleanerd.spark_runtime.lazy_spark import LazySpark
 from tests.cleaning.logs import contents
 from tests.cleaning.member import NODE, OTHER, T0_MS, TP, Broker, others, values
 from tests.cleaning.test_bad_input import mounted
-from tests.cleaning.test_rescue import fill
-from tests.operate.tools import need
+from tests.cleaning.test_rescue import fill, image_of
 
 CHECKPOINTS = (names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT)
 
@@ -65,11 +64,9 @@ def test_what_a_failed_sync_has_left_in_memory_alone_supersedes_nothing(
     pool.mkdir()
     volume.mkdir()
     with mounted(pool, "-t", "tmpfs", "-o", "size=20m", "none"):
-        with (pool / "image").open("wb") as image:
-            image.truncate(32 << 20)
-        options = ["-q", "-m0", "-b4096", "-O^has_journal", "-Enodiscard,lazy_itable_init=0"]
-        subprocess.run([need("mkfs.ext4", "e2fsprogs"), *options, str(pool / "image")], check=True)
-        with mounted(volume, "-o", "loop", str(pool / "image")):
+        options = ("-m0", "-b4096", "-O^has_journal", "-Enodiscard,lazy_itable_init=0")
+        image = image_of(pool / "image", 32 << 20, "mkfs.ext4", *options)
+        with mounted(volume, "-o", "loop", str(image)):
             broker = died(volume / "logs", spark, NODE, without=CHECKPOINTS)
             log = sorted((volume / "logs" / str(TP)).glob("*.log"))[1]
             subprocess.run(["sync", "-f", str(volume)], check=True)
