@@ -29,8 +29,7 @@ import fcntl
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import replace
 
 from cleanerd.cleaning.assumed import UNCHANGED
 from cleanerd.cleaning.batching import in_jobs
@@ -39,6 +38,7 @@ from cleanerd.cleaning.foreign import left_alone
 from cleanerd.cleaning.knowledge import Knowledge
 from cleanerd.cleaning.one_shot import clean_once, known_log_dir
 from cleanerd.cleaning.outcomes import Aborted, Committed, Failed, Held, Planned, Skipped, Staged, Unchanged
+from cleanerd.cleaning.rescued import Outcome, Rescued, Step
 from cleanerd.cleaning.result import NO_LOG, CleanRequest, LogResult, Progress
 from cleanerd.cleaning.retain import retain_log
 from cleanerd.cleaning.through_spare import ThroughSpare, why_no_spare
@@ -62,52 +62,11 @@ from cleanerd.storage.spare import check_resumable, interrupted, resume
 from cleanerd.storage.staged import is_waiting, staged_bytes
 from cleanerd.units import size
 
-Outcome = Literal["planned", "done", "no_room", "failed", "skipped"]
 _LEAST_BYTES, _LEAST_INODES = 512 << 10, 32
 """With less than that nothing at all can be written: (c). XFS makes no file with less than 200 KiB."""
 _INDEXES_MAX = 64
 _DELETED_WAIT_S, _POLL_S = 75.0, 1.0
 """How long a live broker may take to delete what a swap has replaced (file.delete.delay.ms is a minute)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A step of a rescue, done or foreseen. `logs`: what it is about. Bytes that it needs before it frees any."""
-
-    name: Literal["resumed", "leftovers", "retention", "indexes", "compaction", "spare"]
-    logs: str
-    needs_bytes: int
-    frees_bytes: int
-    outcome: Outcome
-    reason: str | None = None
-
-
-@dataclass(slots=True)
-class Rescued:
-    """The result of a rescue in a log directory, or its forecast. Bytes are those of the file system.
-
-    `start_bytes`: what a start of its broker takes; `until_bytes`: when to stop. `settings_as_of_ms`: the last sign of life
-    of the broker; None where what is configured holds. `reserved_bytes`: free for root alone, where nothing is for others:
-    if root has written into what is kept for it (ext4), that much has to be freed before anything shows. `is_interrupted`:
-    of some log a part lies on a spare alone.
-    `would_help`: what is never done here, in words.
-    """
-
-    log_dir: str
-    free_bytes: int
-    start_bytes: int
-    until_bytes: int
-    settings_as_of_ms: int | None = None
-    reserved_bytes: int = 0
-    steps: list[Step] = field(default_factory=list)
-    free_bytes_after: int = 0
-    would_help: list[str] = field(default_factory=list)
-    is_interrupted: bool = False
-
-    @property
-    def is_enough(self) -> bool:
-        """Whether the broker can start."""
-        return self.free_bytes_after >= self.start_bytes and not self.is_interrupted
 
 
 class Rescue:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 
-from cleanerd.cleaning.rescue import Rescue, Rescued
+from cleanerd.cleaning.rescue import Rescue
+from cleanerd.cleaning.rescued import Rescued
 from cleanerd.cleaning.result import CleanRequest
 from cleanerd.cli import output
 from cleanerd.cli.clean import requests_from

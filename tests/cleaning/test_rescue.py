@@ -12,7 +12,8 @@ import pytest
 
 from cleanerd.cleaning.choose import Candidate
 from cleanerd.cleaning.clean import Cleaner
-from cleanerd.cleaning.rescue import Rescue, Step, _alone
+from cleanerd.cleaning.rescue import Rescue, _alone
+from cleanerd.cleaning.rescued import Step
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cli import rescue
 from cleanerd.cli.main import make_parser
