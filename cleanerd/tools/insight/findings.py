@@ -12,6 +12,7 @@ info      worth knowing; nothing has to be done
 """
 
 import contextlib
+import errno
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -194,8 +195,11 @@ class Judged:
         self.findings.append(Finding(code, *self.subject, path, position, str(expected), str(found)))
 
     @contextlib.contextmanager
-    def reading(self, path: str, unreadable: str = "unreadable") -> Iterator[None]:
-        """A context in which an unreadable file is a finding and ends the block; a missing file is none."""
+    def reading(self, path: str, too_large: str = "unreadable") -> Iterator[None]:
+        """A context in which an unreadable file is a finding and ends the block; a missing file is none.
+
+        A file that this user may not read, or on a bad disk, can be sound: no remedy for its content is named.
+        """
         try:
             yield
         except FileNotFoundError:
@@ -203,14 +207,14 @@ class Judged:
         except NotRegular as error:
             self.add("not_regular", path, -1, "a regular file", error.found)
         except OSError as error:
-            self.add(unreadable, path, -1, "a readable file", error.strerror)
+            code = too_large if error.errno == errno.EFBIG else "unreadable"
+            self.add(code, path, -1, "a readable file", error.strerror)
 
     def parsed(
         self,
         path: str,
         parse: Callable[[bytes], _T],
         code: str,
-        unreadable: str | None = None,
         *,
         in_writing: bool = False,
     ) -> _T | None:
@@ -218,7 +222,7 @@ class Judged:
 
         `in_writing`: invalid content is no finding, because a broker may be writing the file.
         """
-        with self.reading(path, unreadable or code):
+        with self.reading(path, code):
             content = read_small(path, SMALL_BYTES)
             try:
                 return parse(content)

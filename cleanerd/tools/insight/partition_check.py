@@ -234,7 +234,7 @@ _INDEXES = {FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX}
 
 def _read_metadata(found: Partition) -> None:
     path = found.path(names.PARTITION_METADATA)
-    found.topic_id = found.parsed(path, parse_partition_metadata, "partition_metadata", "unreadable")
+    found.topic_id = found.parsed(path, parse_partition_metadata, "partition_metadata")
     if found.topic_id is None and found.facts.is_kraft and _is_missing(found, path):
         found.add("partition_metadata_missing", path)
     path = found.path(names.LEADER_EPOCH_CHECKPOINT)

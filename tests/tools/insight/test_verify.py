@@ -1,5 +1,6 @@
 """`verify`: nothing to say about a healthy directory, and one finding for each kind of damage."""
 
+import errno
 import importlib
 import os
 import shutil
@@ -54,6 +55,21 @@ def test_a_damage_is_found_where_it_is(harm: Damage, log_dir: Path) -> None:
     assert (str(path), position) in [(finding.path, finding.position) for finding in mine], found
     assert {finding.code for finding in found} - {damage.DAMAGES[harm]} <= ALSO.get(harm, set()), found
     assert len({finding.topic for finding in found} - {""}) <= 1
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
+def test_a_small_file_that_cannot_be_read_may_be_sound(
+    number: int, log_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by another user than the broker's: no remedy tells to delete a checkpoint that nobody has looked into."""
+
+    def refused(path: str, max_bytes: int) -> bytes:
+        raise OSError(number, os.strerror(number), path)
+
+    monkeypatch.setattr("cleanerd.tools.insight.findings.read_small", refused)
+    found = findings(log_dir)
+    assert str(log_dir / "replication-offset-checkpoint") in {one.path for one in found}
+    assert {one.code for one in found if one.found == os.strerror(number)} == {"unreadable"}
 
 
 def test_every_code_has_a_damage() -> None:
