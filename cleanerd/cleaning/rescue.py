@@ -44,7 +44,14 @@ from cleanerd.cleaning.retain import retain_log
 from cleanerd.cleaning.through_spare import ThroughSpare, why_no_spare
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.env.space import floor_bytes, names_left, reserved_bytes, space_of, wait_for_deleted
+from cleanerd.env.space import (
+    floor_bytes,
+    lacks_names,
+    names_left,
+    reserved_bytes,
+    space_of,
+    wait_for_deleted,
+)
 from cleanerd.env.trust import open_directory
 from cleanerd.errors import (
     CleanerdError,
@@ -106,7 +113,7 @@ class Rescue:
                 outcome: Outcome = "planned" if log.error is None else "failed"
                 reason = "a rescue was interrupted" if log.error is None else str(log.error)
                 found.steps.append(Step("resumed", str(tp), 0, 0, outcome, reason))
-        if found.free_bytes >= found.until_bytes:
+        if self._is_enough(found):
             found.free_bytes_after = found.free_bytes
             return found
         if log_dir.owner is not Owner.LIVE_BROKER:
@@ -125,6 +132,8 @@ class Rescue:
                 )
             free_bytes += step.frees_bytes if found.steps[number].outcome == "planned" else 0
         found.free_bytes_after = free_bytes
+        is_planned = any(step.outcome == "planned" for step in found.steps)
+        found.lacks_names = lacks_names(path) and not is_planned
         self._name_spare(found)
         return found
 
@@ -147,7 +156,7 @@ class Rescue:
             wait_for_deleted()
             if any(step.outcome == "done" for step in found.steps):
                 self._has_more(log_dir, found.free_bytes)
-            found.free_bytes_after = space_of(path).free_bytes
+            found.free_bytes_after, found.lacks_names = space_of(path).free_bytes, lacks_names(path)
             found.is_interrupted = any(
                 interrupted(log_dir.partition(tp)) for tp in partitions(log_dir, self._request)
             )
@@ -172,7 +181,7 @@ class Rescue:
 
     def _is_enough(self, found: Rescued) -> bool:
         wait_for_deleted()
-        return space_of(found.log_dir).free_bytes >= found.until_bytes
+        return space_of(found.log_dir).free_bytes >= found.until_bytes and not lacks_names(found.log_dir)
 
     def _look(self, path: str) -> tuple[Rescued, LogDir, list[TopicPartition]]:
         """The directory, and the logs in it that are ours to touch."""

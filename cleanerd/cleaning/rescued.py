@@ -25,7 +25,7 @@ class Rescued:
     `start_bytes`: what a start of its broker takes; `until_bytes`: when to stop. `settings_as_of_ms`: the last sign of life
     of the broker; None where what is configured holds. `reserved_bytes`: free for root alone, where nothing is for others:
     if root has written into what is kept for it (ext4), that much has to be freed before anything shows. `is_interrupted`:
-    of some log a part lies on a spare alone.
+    of some log a part lies on a spare alone. `lacks_names`: too few files can be made for a start (inodes).
     `would_help`: what is never done here, in words.
     """
 
@@ -39,8 +39,9 @@ class Rescued:
     free_bytes_after: int = 0
     would_help: list[str] = field(default_factory=list)
     is_interrupted: bool = False
+    lacks_names: bool = False
 
     @property
     def is_enough(self) -> bool:
         """Whether the broker can start."""
-        return self.free_bytes_after >= self.start_bytes and not self.is_interrupted
+        return self.free_bytes_after >= self.start_bytes and not (self.is_interrupted or self.lacks_names)

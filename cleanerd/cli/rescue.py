@@ -57,8 +57,7 @@ def run(arguments: Namespace, session: LazySpark | None = None) -> int:
         return BUSY
     wanted = [one.until_bytes if arguments.until is not None else one.start_bytes for one in found]
     is_enough = all(
-        one.free_bytes_after >= least and not one.is_interrupted
-        for one, least in zip(found, wanted, strict=True)
+        one.is_enough and one.free_bytes_after >= least for one, least in zip(found, wanted, strict=True)
     )
     return 0 if found and not errors and is_enough else 1
 
@@ -103,6 +102,8 @@ def _report(found: list[Rescued], arguments: Namespace) -> None:
             f"{one.log_dir}: {size(one.free_bytes)} were free, {size(one.free_bytes_after)} {is_now} free: {verdict} for a "
             f"start of the broker, which takes {size(one.start_bytes)}\n"
         )
+        if one.lacks_names:
+            output.write("but too few files can be made there (inodes, `df -i`) for a start of the broker\n")
         if one.is_interrupted:
             output.write(
                 "but a part of a log lies on the spare alone: the broker does not start before this has ended well\n"

@@ -99,6 +99,11 @@ def names_left(path: str) -> int:
     return found.f_favail if found.f_files else _COUNTLESS
 
 
+def lacks_names(path: str) -> bool:
+    """Whether fewer files can be made than a start of a broker makes: 256, or 5 % of those of a small file system."""
+    return names_left(path) < min(256, os.statvfs(path).f_files // 20)
+
+
 def space_for(path: str, suffices: Callable[[Space], bool]) -> Space:
     """Free bytes of a file system; if they do not suffice, first waits until files deleted by this process are freed.
 

@@ -120,8 +120,9 @@ def test_xfs_which_makes_no_file_long_before_its_last_byte_is_freed(spark: LazyS
         assert newest(log_dir / "t-0") == before
 
 
-def test_a_disk_without_a_name_is_freed(spark: LazySpark, tmp_path: Path) -> None:
-    """0 inodes: not even a lock file can be made."""
+@pytest.mark.parametrize("has_room", [False, True])
+def test_a_disk_without_a_name_is_freed(spark: LazySpark, tmp_path: Path, has_room: bool) -> None:
+    """0 inodes: not even a lock file can be made, however many bytes are free."""
     with full(tmp_path / "full", "-t", "tmpfs", "-o", "size=64m,nr_inodes=64", "none") as log_dir:
         before, number = newest(log_dir / "t-0"), 0
         with suppress(OSError):
@@ -129,8 +130,10 @@ def test_a_disk_without_a_name_is_freed(spark: LazySpark, tmp_path: Path) -> Non
                 (log_dir / f"name{number}").touch()
                 number += 1
         assert os.statvfs(log_dir).f_favail == 0
+        os.truncate(log_dir / "filler", 0) if has_room else None
         code, done, told = run(spark, log_dir, "--yes")
         assert (code, done["is_enough"]) == (0, True), (done, told)
+        assert os.statvfs(log_dir).f_favail >= 3
         assert newest(log_dir / "t-0") == before
 
 
