@@ -126,10 +126,11 @@ def _find(
     facts: dict[str, Facts] = {}
     for log_dir in log_dirs:
         try:
-            listed = list(log_files(log_dir, topics, partitions))
+            listed, unlisted = log_files(log_dir, topics, partitions)
         except (CleanerdError, OSError) as error:
             found.failed[log_dir] = str(ours(error, log_dir))
             continue
+        found.failed |= unlisted
         for directory in {one.directory: None for one in listed if one.leftover is None}:
             with each_log(directory) as log:
                 facts[directory] = _facts(directory)

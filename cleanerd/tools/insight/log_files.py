@@ -48,9 +48,14 @@ class LogFile:
         return _DIRECTORIES.get(self.kind) or _LEFTOVERS.get(self.name.suffix)
 
 
-def log_files(log_dir: str, topics: Collection[str] = (), partitions: Collection[int] = ()) -> list[LogFile]:
-    """Files of the given topics and partitions; without any, all. Leaves out files that vanish. Raises OSError."""
-    found: list[LogFile] = []
+def log_files(
+    log_dir: str, topics: Collection[str] = (), partitions: Collection[int] = ()
+) -> tuple[list[LogFile], dict[str, str]]:
+    """Files of the given topics and partitions; without any, all. And by directory why some could not be listed.
+
+    Leaves out files that vanish. Raises OSError.
+    """
+    found, failed = list[LogFile](), dict[str, str]()
     for directory in sorted(os.listdir(log_dir)):
         parsed = parse_partition_dir(directory)
         if parsed is None or (topics and parsed[0].topic not in topics):
@@ -62,6 +67,9 @@ def log_files(log_dir: str, topics: Collection[str] = (), partitions: Collection
             names = sorted(os.listdir(path))
         except (FileNotFoundError, NotADirectoryError):
             continue
+        except OSError as error:
+            failed[path] = f"{path}: {error.strerror}"
+            continue
         for listed in names:
             name = parse_segment_file(without_attempt(listed))
             if name is None or name.kind not in (FileKind.LOG, FileKind.PART):
@@ -71,4 +79,4 @@ def log_files(log_dir: str, topics: Collection[str] = (), partitions: Collection
             except FileNotFoundError:
                 continue
             found.append(LogFile(*parsed, path, name, os.path.join(path, listed), size_bytes))
-    return found
+    return found, failed

@@ -1,5 +1,7 @@
 """Where a key lies: every file that may hold a record of it, and what becomes of each."""
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from cleanerd.tools.insight.find import Occurrence, find
 from cleanerd.tools.insight.findings import KINDS
 from tests.tools.insight.logdirs import GOLDEN, random_partition, segment
 from tests.tools.insight.test_digest import TIME_MS, data, marker
+from tests.tools.insight.test_doctor import look
 
 CLEAN = "cleanerd clean --log-dir {} --topic t --partition 0 --force"
 
@@ -119,6 +122,27 @@ def test_a_swap_under_way_hides_nothing(tmp_path: Path) -> None:
         (0, "leftover"), (1, "leftover"), (2, "leftover"), (6, "unknown"), (9, "unknown"), (10, "unknown"),
     }  # fmt: skip
     assert "another cleaning is under way" in found.failed[str(directory)]
+
+
+def test_a_directory_that_cannot_be_listed_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by another user than the broker's; for `doctor`, too."""
+    write(tmp_path)
+    (refused := tmp_path / "u-0").mkdir()
+    listed = os.listdir
+
+    def listdir(path: str) -> list[str]:
+        if str(path) == str(refused):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return listed(path)
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    found = find([str(tmp_path)], [b"a"])
+    assert (len(found.occurrences), found.failed) == (6, {str(refused): f"{refused}: Permission denied"})
+    (directory,) = look(tmp_path).directories
+    assert "t-0" in [str(log.topic_partition) for log in directory.logs]
+    assert "unreadable" in [one.code for one in directory.problems]
 
 
 def test_damage_hides_what_it_covers_alone(tmp_path: Path) -> None:

@@ -107,9 +107,8 @@ class Gathering:
                         logs += [] if one is None else [one]
                     if log.error is not None:
                         failed[directory] = str(log.error)
-            found = replace(
-                found, logs=tuple(logs), leftovers=tuple(self._leftovers(path, topics, partitions))
-            )
+            found = replace(found, logs=tuple(logs))
+            found = replace(found, leftovers=tuple(self._leftovers(path, topics, partitions)))
         if whole.error is not None:
             failed[path] = str(whole.error)
         return replace(found, problems=tuple(filter(_is_worth_a_look, problems)))
@@ -178,7 +177,8 @@ class Gathering:
     ) -> Iterator[Leftover]:
         """What has waited for longer than its broker lets it wait; strays at any age."""
         found = defaultdict[str, list[LogFile]](list)
-        for file in log_files(path, topics, partitions):
+        files, _ = log_files(path, topics, partitions)  # what cannot be listed is a finding already
+        for file in files:
             code = file.leftover
             if code is None:
                 continue
