@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.broker_agent.swap import Swapped
-from cleanerd.cleaning.outcomes import Basis, Outcome, Planned, Superseded, Unchanged
+from cleanerd.cleaning.outcomes import Aborted, Basis, Outcome, Planned, Superseded, Unchanged
 from cleanerd.cleaning.result import LogResult
 from cleanerd.daemon.api.verbs import clean
 from cleanerd.daemon.engine.calls import ExamineCall
@@ -157,11 +157,12 @@ def clean_what_is_due(world: World, outcome: Outcome) -> list[LogId]:
     return list(job.logs)
 
 
-def test_being_second_is_no_failure(world: World) -> None:
+@pytest.mark.parametrize("outcome", [Superseded("is gone"), Aborted("its broker moves it")])
+def test_being_second_or_refused_is_no_failure(world: World, outcome: Superseded | Aborted) -> None:
     """No strike, no error metric, however often; the log is looked at again when it is another one, else after a pause."""
     bring_closed_segments(world, "one-0")
     scan(world)
-    clean_due = partial(clean_what_is_due, world, Superseded("is gone"))
+    clean_due = partial(clean_what_is_due, world, outcome)
     for _ in range(2 * world.parts.configuration().broker.retry_max):
         assert clean_due()
         assert clean_due() == [], "not in a circle"
@@ -169,9 +170,9 @@ def test_being_second_is_no_failure(world: World) -> None:
     assert world.parts.failures.all() == []
     after = world.scrape()
     assert after.total("cleanerd_cleaning_errors_total") == 0
-    assert after.total("cleanerd_cleanings_total", outcome="superseded_by_broker") > 0
+    assert after.total("cleanerd_cleanings_total", outcome=outcome.word) > 0
     (event, *_) = world.parts.store.events("one", 1, None, None)
-    assert event.outcome == "superseded_by_broker"
+    assert event.outcome == outcome.word
 
 
 def test_a_checkpoint_that_a_broker_keeps_is_worth_no_second_cleaning(world: World) -> None:

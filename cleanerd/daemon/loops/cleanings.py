@@ -175,7 +175,10 @@ class Cleanings:
 
     def _note_examined(self, job: Job, log: LogId, result: LogResult) -> None:
         now_ms, outcome = self.conditions.clock.now_ms(), result.outcome
-        if isinstance(outcome, Superseded):  # soon, if the log is seen to be another one, else after a pause
+        is_refused = isinstance(outcome, outcomes.Aborted) and not self.conditions.states.is_aborted(log)
+        if (
+            isinstance(outcome, Superseded) or is_refused
+        ):  # soon, if it is seen to be another log, else after a pause
             self.conditions.due_logs.note_examined(
                 log, now_ms + self.conditions.configuration().broker.retry_backoff_ms
             )
