@@ -300,7 +300,7 @@ def test_a_topic_that_would_be_left_without_a_cleaner_is_not_muted(world: Stage)
     ignored(world)
     with pytest.raises(Conflict, match="plain: ignored by cleanerd"):
         mute.mute(world.control, "plain")
-    with pytest.raises(Conflict, match=r"cleanerd\.commit\.live"):
+    with pytest.raises(Conflict, match=r"cleanerd\.commit\.live is off: with auto"):
         mute.mute(world.control, "o*")
 
 

@@ -28,6 +28,10 @@ def mute(control: Control, pattern: Pattern) -> tuple[MuteView, ...]:
     ours = {log.topic_partition.topic for log in known if log not in ignored}
     if not (cleaned := [topic for topic in compacted if topic in ours]):
         raise Conflict(f"{', '.join(compacted[:5])}: ignored by cleanerd, so that no cleaner would be left")
+    if configuration.broker.commit_live == "off":
+        raise Conflict(
+            "cleanerd.commit.live is off: with auto the running broker is asked to keep its cleaner away"
+        )
     with refusals():
         muted = control.mutes.mute(cleaned, control.parts.leases)
     return tuple(map(mute_view, muted))
