@@ -146,13 +146,15 @@ class Rescue:
     def carry_out(self, path: str) -> Rescued:
         """Free as much as is wanted in a log directory. Raises CleanedByAnother, CleanerdError, OSError."""
         with _alone(path):
+            with _unless_full(), self._log_dir(path).cleaned_by_us():
+                pass  # no other cleanerd works there
             resumed = list(self._resumed(path))
             found, log_dir, ours = self._look(path)
-            found.steps += resumed
             if log_dir.owner is not Owner.LIVE_BROKER and not self._is_enough(found):
                 with contextlib.suppress(LockHeld):  # a broker that has started: the rest of these is its own
                     self._without_room(log_dir, ours, found)
             self._compact(log_dir, ours, found)
+            found.steps = [*(list(self._resumed(path)) or resumed), *found.steps]  # there may be room now
             wait_for_deleted()
             if any(step.outcome == "done" for step in found.steps):
                 self._has_more(log_dir, found.free_bytes)
@@ -373,8 +375,6 @@ class Rescue:
     def _resumed(self, path: str) -> Iterator[Step]:
         """End an interrupted step (e) of an earlier rescue before anything else."""
         log_dir = self._log_dir(path)
-        with _unless_full(), log_dir.cleaned_by_us():
-            pass  # no other cleanerd works there
         for tp in partitions(log_dir, self._request):
             partition = log_dir.partition(tp)
             if not interrupted(partition):
