@@ -157,17 +157,16 @@ def test_what_is_dirty_waits_for_its_ratio(tmp_path: Path, spark: LazySpark) -> 
     assert clean(tmp_path, spark, HORIZON_MS, ratio=0.99, force=True).first_dirty_offset == 10
 
 
-@pytest.mark.parametrize("missing", [names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT])
-def test_1_9_a_checkpoint_lifts_no_other_bound(tmp_path: Path, spark: LazySpark, missing: str) -> None:
-    """A broker's directory, restored without an entry: nothing says that its tombstones were replicated."""
+def test_1_9_a_checkpoint_lifts_no_other_bound(tmp_path: Path, spark: LazySpark) -> None:
+    """A broker's directory, restored without a high watermark: nothing says that its tombstones were replicated."""
     write(tmp_path, values, deletions)
     clean(tmp_path, spark, T0_MS)
     stop_broker(tmp_path, {TP.topic: 11})
-    entries = (tmp_path / missing).read_text()
-    (tmp_path / missing).unlink()
+    entries = (tmp_path / names.REPLICATION_CHECKPOINT).read_text()
+    (tmp_path / names.REPLICATION_CHECKPOINT).unlink()
     held = clean(tmp_path, spark, HORIZON_MS, force=True)
     assert (held.outcome.word, held.outcome.next_horizon_ms) == ("skipped", HORIZON_MS + DAY_MS)
-    (tmp_path / missing).write_text(entries)
+    (tmp_path / names.REPLICATION_CHECKPOINT).write_text(entries)
     assert clean(tmp_path, spark, HORIZON_MS).statistics.removed == {"tombstone": 5}
 
 
