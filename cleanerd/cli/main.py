@@ -164,6 +164,9 @@ exit codes:
   0    done
   1    something failed, or nothing that was named is there; the reason is on stderr
   2    usage: the command line is wrong
+  3    doctor: something was found; digest: two differ
+  4    find: the key is nowhere
+  75   rescue: another cleanerd works there
   78   the configuration is not valid
   130  interrupted (Ctrl-C)
 

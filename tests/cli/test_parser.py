@@ -97,7 +97,7 @@ def test_it_starts_quickly_because_it_imports_little(call: str) -> None:
         ("cleanerctl clean orders --watch 1", ""),
         ("cleanerctl logs --state uncleanabel", "unknown value uncleanabel; did you mean uncleanable or clean?"),
         ("cleanerctl throttle --io fast", ""),
-        ("cleanerctl throttle --io 0", "expected more than 0, or unlimited; `cleanerctl pause '*'`"),
+        ("cleanerctl throttle --io 0", "expected more than 0, or unlimited; what stops a daemon is `cleanerctl pause '*'`"),
         ("cleanerctl await orders-3 end", ""),
         ("cleanerctl await orders-3 -1", "expected a number of 0 or more"),
         ("cleanerctl status --watch soon", ""),
