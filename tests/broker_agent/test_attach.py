@@ -263,6 +263,7 @@ def test_a_path_that_the_protocol_cannot_carry_is_refused(
 def squatting(pid: int, uid: int, told: Path) -> Iterator[None]:
     """A user has put a socket where a JVM would listen, listens himself, and writes down what he is told."""
     path = f"/tmp/.java_pid{pid}"
+    Path(path).unlink(missing_ok=True)  # of an earlier process with this number
     code = f"""if True:
         import os, socket
         listening = socket.socket(socket.AF_UNIX)

@@ -26,7 +26,7 @@ _FORK = multiprocessing.get_context("fork")
 def dirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """Makes log directories with a log, of these users; all can be reached, and cleanerd be read, by everybody."""
     monkeypatch.setattr(privileges, "_is_unreadable", lambda _: False)
-    for path in (tmp_path, *list(tmp_path.parents)[:2]):
+    for path in (tmp_path, *list(tmp_path.parents)[:3]):
         path.chmod(0o755)
 
     def make(*uids: int) -> list[str]:

@@ -110,7 +110,8 @@ def test_a_daemon_that_is_asked_to_end_at_any_moment_loses_nothing(
         process = daemon.spawn()
         time.sleep(0.4 + chance.random() * took_s)  # noqa: TID251  # a random moment; Python needs some to begin
         living = family(daemon)
-        assert daemon.stop(number, ENDED_S) in (0, -number if number is signal.SIGTERM else INTERRUPTED)
+        # By the signal itself, too: on a slow machine Python has not begun.
+        assert daemon.stop(number, ENDED_S) in (0, -number, INTERRUPTED)
         assert process.returncode == 0 or '"ready"' not in daemon.output()
         assert psutil.wait_procs(living[1:], 20)[1] == []
         assert "Traceback" not in daemon.output(), daemon.output()

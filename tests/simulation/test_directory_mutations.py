@@ -5,7 +5,7 @@ As `test_mutations`, in worlds that all have two or three.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.loops.scanner import Scanner
 from cleanerd.daemon.work.ownership import Ownership
+from cleanerd.errors import DirOffline
 from cleanerd.format import names
 from cleanerd.storage import log_dir as log_dir_module
 from cleanerd.storage.checkpoints import read_offsets, update_cleaner_checkpoint
@@ -56,21 +57,20 @@ def test_it_finds_a_second_entry(brokers: None, monkeypatch: Patch) -> None:
 
 def test_it_finds_a_scan_that_ends_at_a_directory_that_fails(monkeypatch: Patch) -> None:
     """As of a daemon whose thread dies of it."""
-    real = Ownership._take
+    real = Ownership.take
 
-    def take(self: Ownership, log_dir: str) -> Any:
-        refused = real(self, log_dir)
-        if refused is not None:
-            raise refused
-        return None
+    def take(self: Ownership, log_dirs: Sequence[str]) -> dict[str, str]:
+        for reason in real(self, log_dirs).values():
+            raise DirOffline(reason)
+        return {}
 
-    monkeypatch.setattr(Ownership, "_take", take)
+    monkeypatch.setattr(Ownership, "take", take)
     found("DirOffline")
 
 
 def test_it_finds_a_daemon_that_waits_until_all_directories_work(monkeypatch: Patch) -> None:
     real = Scanner._online
-    monkeypatch.setattr(Scanner, "_online", lambda self: [] if self._parts.obstacles.offline else real(self))
+    monkeypatch.setattr(Scanner, "_online", lambda self: [] if self._obstacles.offline else real(self))
     found("something waits for ever", first=5)
 
 

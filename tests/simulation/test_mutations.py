@@ -156,7 +156,7 @@ def test_it_finds_a_cleaner_that_knows_no_aborted_transactions(monkeypatch: Patc
         monkeypatch.setattr(
             module, "mark_aborted", lambda batches, *_: np.zeros(len(getattr(batches, "rows", batches)), bool)
         )
-    found("is lost|was aborted|tombstone .* before its delete horizon")
+    found("is lost|was aborted|tombstone .* before its delete horizon|the marker at .* is gone, of its data")
 
 
 def test_it_finds_a_reader_that_sees_aborted_records(monkeypatch: Patch) -> None:

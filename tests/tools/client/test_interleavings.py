@@ -284,7 +284,6 @@ def test_any_interleaving_loses_nothing_and_brings_nothing_back() -> None:
     explore()
     for event in (
         "commit",
-        "commit refused",
         "staged files gone",
         "truncation during a cleaning",
         "source gone while it was read",

@@ -10,6 +10,7 @@ from cleanerd.format.checkpoint import render_offset_checkpoint
 from cleanerd.format.control import ControlType, encode_end_txn_marker
 from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.format.txn_index import AbortedTxn, render_txn_index
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.insight import digest
 from cleanerd.tools.insight.digest import LogDigest, Question, digest_logs
@@ -360,8 +361,9 @@ def test_another_seed_is_another_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_on_spark_it_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_spark_it_is_the_same(tmp_path: Path, spark: LazySpark, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows go through files, and buckets are resolved by other processes."""
+    spark.stop()  # a digest has a session of its own
     logs = [
         str(damaged(tmp_path, {})),
         *(str(GOLDEN / name) for name in ("transactions-0", "zstd-0", "cleaned-0")),
