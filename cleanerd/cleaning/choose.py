@@ -14,7 +14,7 @@ from cleanerd.config.settings import DEFAULT
 from cleanerd.env.clock import booted_ms
 from cleanerd.env.files import Files
 from cleanerd.env.pace import Pace
-from cleanerd.errors import CleanerdError, CorruptFile, each_log
+from cleanerd.errors import CleanerdError, CorruptFile, InternalError, each_log
 from cleanerd.format import names
 from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
 from cleanerd.policy.cleanable import (
@@ -167,7 +167,8 @@ def _look_twice(look: Callable[[], Candidate | LogResult], files: Files) -> Cand
 
 def failed_on_disk(log_dir: LogDir, tp: TopicPartition, error: CleanerdError) -> LogResult:
     """The account of a log that could not be looked at, with the size that it has all the same."""
-    size = Size(*log_size(log_dir.partition(tp)))
+    # What nobody expected is not met a second time: it would end the whole directory.
+    size = Size() if isinstance(error, InternalError) else Size(*log_size(log_dir.partition(tp)))
     return replace(LogResult.of_error(tp, log_dir.path, error), before=size, after=size)
 
 
