@@ -13,7 +13,7 @@ from functools import partial
 
 from cleanerd.cleaning.assumed import NOW, SETTINGS
 from cleanerd.cleaning.knowledge import Knowledge
-from cleanerd.cleaning.outcomes import Aborted, Committed, Failed, Planned
+from cleanerd.cleaning.outcomes import Aborted, Failed, Planned
 from cleanerd.cleaning.result import NO_LOG, CleanRequest, LogResult, Progress
 from cleanerd.cli import output
 from cleanerd.cli.configuration import Loaded, load_each, no_log_dirs
@@ -155,11 +155,6 @@ def _report(results: list[LogResult], arguments: Namespace) -> None:
         output.write_document(arguments.output, results=rows)
     elif results:
         _write_table(results)
-        if any(isinstance(result.outcome, Committed) and result.outcome.by == "lock" for result in results):
-            output.print_message(
-                "old segments were deleted at once: cleanerd had .lock, so no broker had them open, and one that starts "
-                "reads the new ones"
-            )
     failed = [result.outcome for result in results if isinstance(result.outcome, Failed)]
     for remedy in dict.fromkeys(outcome.remedy for outcome in failed if outcome.remedy):
         output.print_message(f"what to do: {remedy}")

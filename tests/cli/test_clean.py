@@ -7,7 +7,6 @@ import pty
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import get_args
@@ -174,12 +173,6 @@ def test_table_shows_before_after_reasons_and_seconds(run: Run, cleaning: FakeCl
     assert header.split() == ["LOG", "OUTCOME", "BEFORE", "AFTER", "REMOVED", "SECONDS", "MB/S"]
     assert "orders-3  committed  6.0 MB  1.2 MB  superseded 500, tombstone 100     2.50   2.0" in row
     assert (ran.code, ran.err) == (0, "")
-    cleaning.results = [replace(COMMITTED, outcome=Committed("lock"))]
-    assert "old segments were deleted at once: cleanerd had .lock" in run("clean", "--log-dir", ".").err
-    cleaning.results = [
-        replace(COMMITTED, outcome=Committed("swap"))
-    ]  # by the broker, after file.delete.delay.ms
-    assert run("clean", "--log-dir", ".").err == ""
 
 
 def test_table_tells_log_dirs_apart_and_does_not_read_markup(run: Run, cleaning: FakeCleaning) -> None:
