@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 
 from cleanerd.cleaning.assumed import REPLICAS, SETTINGS, UNCHANGED
 from cleanerd.cleaning.causes import Cause
+from cleanerd.cleaning.result import CleanRequest
 from cleanerd.config.keys import TOPIC_KEYS
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import ClusterMetadata, TopicConfig
@@ -319,6 +320,21 @@ class Knowledge:
             f"{topic} that was cleaned, and the directory does not show which {release} it is; from {mended} on set "
             f"its cleanup.policy in topics.d, or with --topic-set {topic}:cleanup.policy=compact"
         )
+
+
+def informed(request: CleanRequest, followed: FollowedReplicas) -> CleanRequest:
+    """A request that asks `Knowledge` about replicas; unchanged without a configuration."""
+    configuration = request.configuration
+    if configuration is None:
+        return request
+
+    def why_tombstones_stay(log_dir: LogDir, tp: TopicPartition) -> Stay | None:
+        return Knowledge(log_dir, configuration, request.assumed).why_tombstones_stay(tp, followed)
+
+    def is_only_replica(log_dir: LogDir, tp: TopicPartition) -> bool:
+        return Knowledge(log_dir, configuration).is_only_replica(tp, followed)
+
+    return replace(request, why_tombstones_stay=why_tombstones_stay, is_only_replica=is_only_replica)
 
 
 def node_setting(configuration: Configuration) -> str | None:

@@ -9,7 +9,6 @@ directory.
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -18,7 +17,7 @@ from cleanerd.cleaning.batching import Ending, one_ahead, one_by_one
 from cleanerd.cleaning.choose import Candidate, partitions
 from cleanerd.cleaning.clean import Cleaner, CleaningJob
 from cleanerd.cleaning.directory import Directory, Run, job_failed, jobs_of
-from cleanerd.cleaning.knowledge import Knowledge, node_setting
+from cleanerd.cleaning.knowledge import informed, node_setting
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.result import NO_LOG, CleanRequest, LogResult, Progress
 from cleanerd.cleaning.wanted import ConfiguredNow
@@ -26,7 +25,6 @@ from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files, RealFiles
 from cleanerd.errors import DirOffline, each_log, ours
 from cleanerd.format.names import TopicPartition
-from cleanerd.policy.tombstones import Stay
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.metadata_log import why_other_node
@@ -59,20 +57,7 @@ def clean_once(
             brokers = stack.enter_context(
                 contextlib.closing(LiveBrokers(files, clock, lambda: request.config))
             )
-            configured, configuration = ConfiguredNow(request, files), request.configuration
-            if configuration is not None:
-
-                def why_tombstones_stay(log_dir: LogDir, tp: TopicPartition) -> Stay | None:
-                    return Knowledge(log_dir, configuration, request.assumed).why_tombstones_stay(
-                        tp, followed
-                    )
-
-                def is_only_replica(log_dir: LogDir, tp: TopicPartition) -> bool:
-                    return Knowledge(log_dir, configuration).is_only_replica(tp, followed)
-
-                request = replace(
-                    request, why_tombstones_stay=why_tombstones_stay, is_only_replica=is_only_replica
-                )
+            configured, request = ConfiguredNow(request, files), informed(request, followed)
             return Run(request, cleaner, progress, brokers, configured, results)
 
         directories = [found for request in requests for found in _directories(run_of(request), files, clock)]

@@ -99,7 +99,6 @@ class Rescue:
         self._session = session
         self._files = files
         self._until = until
-
         self._spare = spare
 
     def plan(self, path: str) -> Rescued:
@@ -254,19 +253,14 @@ class Rescue:
     def _names(self, log_dir: LogDir) -> list[str]:
         """Names of partition directories that nobody holds, in any transition; none if it is not known whose they are."""
         listed = self._files.list_names(log_dir.path) if log_dir.is_known else []
-        parsed, why_held = (
-            {name: parse_partition_dir(name) for name in listed},
-            self._request.holds_of(log_dir.path),
-        )
+        parsed = {name: parse_partition_dir(name) for name in listed}
+        why_held = self._request.holds_of(log_dir.path)
         return [name for name, found in parsed.items() if found is not None and why_held(found[0]) is None]
 
     def _delete_leftovers(self, log_dir: LogDir) -> Iterator[Step]:
         """Directory by directory, so that a broker that starts meanwhile gets `.lock`."""
         current = [str(tp) for tp in partitions(log_dir, self._request)]
-        for recovered in log_dir.recover(
-            current
-        ):  # ends what a commit of ours has left, before its names are judged
-            del recovered
+        list(log_dir.recover(current))  # ends what a commit of ours has left, before its names are judged
         freed = 0
         for name in self._names(log_dir):
             with each_log(log_dir.path) as deletion:
@@ -311,10 +305,8 @@ class Rescue:
         """(b)"""
         configuration = self._request.configuration
         assert configuration is not None
-        limits, checkpoints = (
-            Knowledge(log_dir, configuration, self._request.assumed).limits,
-            log_dir.checkpoints(),
-        )
+        limits = Knowledge(log_dir, configuration, self._request.assumed).limits
+        checkpoints = log_dir.checkpoints()
         with contextlib.nullcontext() if dry_run else log_dir.cleaned_by_us():
             for tp in ours:
                 with each_log(log_dir.partition(tp).path) as log:

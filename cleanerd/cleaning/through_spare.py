@@ -8,7 +8,7 @@ from cleanerd.cleaning.clean import Cleaner
 from cleanerd.cleaning.commit.checks import Checks
 from cleanerd.cleaning.commit.host import CommitHost
 from cleanerd.cleaning.foreign import left_alone
-from cleanerd.cleaning.knowledge import Knowledge
+from cleanerd.cleaning.knowledge import informed
 from cleanerd.cleaning.outcomes import Staged
 from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
 from cleanerd.cleaning.wanted import ConfiguredNow, check_wanted
@@ -49,22 +49,11 @@ class ThroughSpare(CommitHost):
 
     def exchange(self, tp: TopicPartition) -> LogResult:
         """Clean the group of a log that frees the most, on the spare, and have it take its place. Raises CleanerdError."""
-        files, configuration, log_dir = self.files, self.request.configuration, self.log_dir
-        followed = FollowedReplicas(files)
-        assert configuration is not None
-
-        def is_only_replica(of: LogDir, tp: TopicPartition) -> bool:
-            return Knowledge(of, configuration).is_only_replica(tp, followed)
-
+        files, log_dir = self.files, self.log_dir
         spare = on_spare(self.spare, log_dir.path, str(tp))
         partition, staged = log_dir.partition(tp), PartitionDir(files, spare)
-        request = replace(
-            self.request,
-            log_dirs=(log_dir.path,),
-            logs=frozenset({tp}),
-            spare=spare,
-            is_only_replica=is_only_replica,
-        )
+        of_log = replace(self.request, log_dirs=(log_dir.path,), logs=frozenset({tp}), spare=spare)
+        request = informed(of_log, FollowedReplicas(files))
         try:
             with log_dir.cleaned_by_us():
                 cleaner = Cleaner(request, self.progress, self.clock, files, self.session)

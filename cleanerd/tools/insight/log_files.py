@@ -29,6 +29,8 @@ _DIRECTORIES = {
     DirKind.STRAY: "stray_directory",
     DirKind.FUTURE: "future_directory",
 }
+LEFTOVERS = frozenset((*_LEFTOVERS.values(), *_DIRECTORIES.values()))
+"""Every code that `LogFile.leftover` gives."""
 
 
 @dataclass(frozen=True, slots=True)

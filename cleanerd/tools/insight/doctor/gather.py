@@ -25,7 +25,7 @@ from cleanerd.tools.insight.findings import Finding, Severity
 from cleanerd.tools.insight.live import when_settled
 from cleanerd.tools.insight.log_dir_check import LogDir as ListedDir
 from cleanerd.tools.insight.log_dir_check import compare_log_dirs, list_log_dir
-from cleanerd.tools.insight.log_files import LogFile, log_files
+from cleanerd.tools.insight.log_files import LEFTOVERS, LogFile, log_files
 from cleanerd.tools.insight.partition_check import list_partition
 from cleanerd.tools.insight.regular_files import CarefulFiles
 
@@ -33,11 +33,6 @@ from .facts import DAY_MS, BrokerFacts, DirectoryFacts, Leftover, Limits, LogFac
 from .sample import Budget, take_sample
 
 _NO_MAX_LAG = 2**63 - 1
-_LEFT_OVER = frozenset(
-    ("deleted_file", "interrupted_cleaning", "waiting_swap", "staged", "delete_directory", "stray_directory",
-     "future_directory")
-)  # fmt: skip
-
 _WAITING = ("staged", "future_directory")
 """Those that may take a while: until a broker stops, or a replica is copied."""
 
@@ -216,4 +211,4 @@ class Gathering:
 
 
 def _is_worth_a_look(one: Finding) -> bool:
-    return one.kind.severity is not Severity.INFO and one.code not in _LEFT_OVER
+    return one.kind.severity is not Severity.INFO and one.code not in LEFTOVERS
