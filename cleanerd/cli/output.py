@@ -84,6 +84,17 @@ def write(text: str) -> bool:
     return True
 
 
-def print_message(text: str) -> None:
-    """A line for people, on stderr."""
-    print(f"cleanerd: {text}", file=sys.stderr)
+def write_line(text: str) -> None:
+    """A line for people to stdout. Raises `CleanerdError`."""
+    write(f"{printable(text)}\n")
+
+
+def printable(text: str) -> str:
+    """One line without control characters: names and reasons come from file names and from other programs."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def print_message(text: str, program: str = "cleanerd") -> None:
+    """A line for people, on stderr. What follows a line feed is indented, so that no name passes for a message."""
+    first, *others = map(printable, text.split("\n"))
+    print("\n  ".join([f"{program}: {first}", *map(str.strip, others)]), file=sys.stderr)

@@ -121,7 +121,7 @@ def _report(found: list[Rescued], arguments: Namespace) -> None:
             )
         if one.free_bytes_after < one.until_bytes:
             for text in one.would_help[:_HELP_MAX]:
-                output.write(f"would help: {text}\n")
+                output.write_line(f"would help: {text}")
     if found and not arguments.yes:
         is_planned = any(step.outcome == "planned" for one in found for step in one.steps)
         output.write(f"nothing was changed; {'--yes does it' if is_planned else 'nothing would be'}\n")

@@ -33,7 +33,7 @@ _is_fitted = contextvars.ContextVar("is_fitted", default=True)
 
 def table(columns: Columns) -> str:
     """A table without its empty columns, numbers right-aligned; on a terminal, cells that are too wide are folded."""
-    shown = {name: [name, *map(printable, cells)] for name, cells in columns.items() if any(cells)}
+    shown = {name: [name, *map(output.printable, cells)] for name, cells in columns.items() if any(cells)}
     return _drawn(shown) if sys.stdout.isatty() else _plain(shown)
 
 
@@ -79,11 +79,6 @@ def coloured(text: str) -> str:
 
 def _is_coloured() -> bool:
     return not os.environ.get("NO_COLOR")
-
-
-def printable(text: str) -> str:
-    """One line without control characters: names and reasons come from file names and from other programs."""
-    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from cleanerd.cli.ctl.client import (
 )
 from cleanerd.cli.ctl.parser import make_parser
 from cleanerd.cli.ctl.verb import Reply
-from cleanerd.cli.output import INTERRUPTED, is_table, prepare_streams, rendered, write
+from cleanerd.cli.output import INTERRUPTED, is_table, prepare_streams, print_message, rendered, write
 from cleanerd.cli.tables import fitted
 from cleanerd.cli.unexpected import line_of
 from cleanerd.errors import CleanerdError
@@ -102,7 +102,7 @@ def _reply(options: argparse.Namespace) -> Reply:
 
 
 def _print_error(text: str) -> None:
-    print(f"cleanerctl: {text}", file=sys.stderr)
+    print_message(text, "cleanerctl")
 
 
 # -- names of the daemon for shell completion -------------------------------------------------------------------

@@ -8,7 +8,8 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cleanerd.cli.tables import coloured, printable, terminal_columns
+from cleanerd.cli.output import printable
+from cleanerd.cli.tables import coloured, terminal_columns
 from cleanerd.cli.tables import table as drawn
 from cleanerd.units import size
 

@@ -162,7 +162,7 @@ def _write_comparisons(compared: Sequence[Comparison]) -> None:
     for one in compared:
         for row in (one.keys or ())[:_KEYS_SHOWN]:
             places = ["not there" if place is None else f"offset {place['offset']}" for place in row["sides"]]
-            output.write(f"{one.topic_partition} {row['key']}: {', '.join(places)}\n")
+            output.write_line(f"{one.topic_partition} {row['key']}: {', '.join(places)}")
         if one.keys is None and one.buckets:
             for side in one.sides:
-                output.write(f"the keys of {side.name}: {side.again(one.buckets[:_KEYS_SHOWN])}\n")
+                output.write_line(f"the keys of {side.name}: {side.again(one.buckets[:_KEYS_SHOWN])}")

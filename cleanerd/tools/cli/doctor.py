@@ -113,7 +113,7 @@ def _report_fleet(form: str, fleet: Mapping[str, Any]) -> None:
             days = one["days_until_full"]
             when = "does not fill up" if days is None else f"full in {days} days"
             more = size(one["bytes_per_day"]) if one["bytes_per_day"] > 0 else "nothing"
-            output.write(f"node {_node(one)}, {one['path']}: {more} more a day, {when}\n")
+            output.write_line(f"node {_node(one)}, {one['path']}: {more} more a day, {when}")
         output.write("\n" if fleet["findings"] else "")
         _write_findings(fleet["findings"])
 
@@ -134,7 +134,8 @@ def _write_findings(findings: Sequence[Row]) -> None:
         }
     )
     for one in findings:
-        output.write(f"{_place(one)}: {one['meaning']}\n  remedy: {one['remedy']}\n")
+        output.write_line(f"{_place(one)}: {one['meaning']}")
+        output.write_line(f"  remedy: {one['remedy']}")
 
 
 def _cost(one: Row) -> str:

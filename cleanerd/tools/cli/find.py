@@ -112,4 +112,4 @@ def _report(form: str, found: Found) -> None:
         }
     )
     for command in dict.fromkeys(one.command for one in rows if one.command is not None):
-        output.write(f"to have it go now: {command}\n")
+        output.write_line(f"to have it go now: {command}")

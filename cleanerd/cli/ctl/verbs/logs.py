@@ -15,7 +15,7 @@ from cleanerd.cli.ctl.tables import (
     wrapped,
 )
 from cleanerd.cli.ctl.verb import Verb, View
-from cleanerd.cli.tables import printable
+from cleanerd.cli.output import printable
 from cleanerd.daemon.api import endpoints
 from cleanerd.daemon.values.severity import STATES
 from cleanerd.units import duration, instant, reasons, size

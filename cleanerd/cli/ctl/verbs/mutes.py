@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from cleanerd.cli.arguments import TOPICS
 from cleanerd.cli.ctl.tables import Columns, Row, field, table
 from cleanerd.cli.ctl.verb import Verb, View
-from cleanerd.cli.tables import printable
+from cleanerd.cli.output import printable
 from cleanerd.daemon.api import endpoints
 from cleanerd.units import instant
 
