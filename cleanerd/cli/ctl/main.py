@@ -16,6 +16,7 @@ from cleanerd.cli.ctl.client import (
     NO_PERMISSION,
     NO_SUCH_LOG,
     NOT_RUNNING,
+    USAGE,
     Client,
     ControlError,
 )
@@ -58,6 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CleanerdError as error:
         _print_error(str(error))
         return FAILED
+    except UnicodeEncodeError as error:
+        _print_error(f"expected words in UTF-8, found {error.object!r}")
+        return USAGE
     except Exception as error:  # noqa: BLE001 - the outermost boundary
         _print_error(line_of(error))
         return FAILED

@@ -205,6 +205,13 @@ def test_exit_4_when_there_is_no_such_log(daemon: Daemon, line: str, told: str) 
     assert (ran.returncode, ran.stdout, ran.stderr) == (4, "", f"cleanerctl: {told}\n")
 
 
+@pytest.mark.parametrize("line", ["pause orders-0 --reason=\udcff", "explain \udcff-0", "mute \udcff"])
+def test_exit_2_for_words_that_are_no_utf_8(daemon: Daemon, line: str) -> None:
+    """A file name, say: no topic has such a one, and no hold can be kept with it."""
+    ran = daemon.ctl(*line.split())
+    assert (ran.returncode, "cleanerctl: expected words in UTF-8, found " in ran.stderr) == (2, True)
+
+
 def test_exit_75_when_it_is_busy(daemon: Daemon) -> None:
     """Conflict, time limit, a staged result that still waits."""
     assert daemon.ctl("commit").returncode == 75  # it is not ready
