@@ -53,6 +53,10 @@ _OR_SET = f"start the broker; or {_SET_LIMITS}, and its cleanup.policy"
 _NO_LIMIT = Cause(
     "no limit of time or size is configured, and Kafka's defaults delete nothing here", _SET_LIMITS
 )
+_NO_POLICY = Cause(
+    "no cleanup.policy is configured, and Kafka's default deletes nothing here",
+    "set the cleanup.policy of the topic in topics.d or with --topic-set, or log.cleanup.policy",
+)
 _LEFT_TO_BROKER = Cause(f"{_LEFT}the cluster may have changed the limits since", _OR_SET)
 _LEFT_TO_CONFIGURATION = Cause(
     f"{_LEFT}the limits are in the configuration of the broker, which cleanerd was not given", _OR_SET
@@ -141,15 +145,16 @@ class Knowledge:
     def _why_no_limit(self, topic: str, name: str) -> Cause | None:
         """Why a limit of a topic deletes nothing; None if the limit holds.
 
-        Kafka's defaults never hold: nobody has vouched for them. Beside a stopped broker, the cluster may be changing other
+        Kafka's defaults never hold, neither of a limit nor of the policy: nobody has vouched for them. A topic file that is
+        away when a daemon starts would else be the wish to have its topic deleted. Beside a stopped broker, the cluster may be changing other
         limits, so only those hold that are written for cleanerd and name the topic. The metadata log of the only voter is
         final; then its limits hold, and those of the broker's configuration. A broker that is back deletes by itself.
         """
         configuration, origin = self.configuration, self.configuration.topic_origin(topic, name)
+        if configuration.topic_origin(topic, "cleanup.policy").layer is Layer.DEFAULT:
+            return _DEFAULT_POLICY if self.log_dir.is_kafka else _NO_POLICY
         if not self.log_dir.is_kafka:
             return _NO_LIMIT if origin.layer is Layer.DEFAULT else None
-        if configuration.topic_origin(topic, "cleanup.policy").layer is Layer.DEFAULT:
-            return _DEFAULT_POLICY
         if name in configuration.own_texts(topic) and origin.layer in SET_BY_OPERATOR:
             return None
         metadata = configuration.metadata

@@ -123,9 +123,14 @@ def test_beside_a_broker_that_does_not_answer_only_a_limit_that_names_the_topic_
 
 
 def test_in_a_directory_of_no_broker_a_limit_deletes_and_a_default_does_not(nobodys: Beside) -> None:
-    """Whatever the policy comes from: there is nobody whose it could be but the operator."""
-    assert nobodys.retention_ms(configured(topics=NAMED), *IDS) == [-1, -1, 9]
-    assert nobodys.retention_ms(configured({"log.retention.ms": "7"}, NAMED), *IDS) == [7, 7, 9]
+    """Nor does the default policy by any limit: the topic's own may be in a file that is not mounted (rule A.2)."""
+    for broker in ({}, {"log.retention.ms": "7"}):
+        found = configured(broker, NAMED)
+        assert nobodys.retention_ms(found, *IDS) == [-1, -1, -1]
+        assert "Kafka's default deletes nothing here" in nobodys.knowledge(found).why_kept("own").text
+    assert nobodys.retention_ms(
+        configured({"log.retention.ms": "7", "log.cleanup.policy": "delete"}, NAMED), *IDS
+    ) == [7, 7, 9]
     found = configured({"log.cleanup.policy": "compact,delete"}, NAMED)
     assert nobodys.retention_ms(found, *IDS) == [-1, -1, 9]
     assert "Kafka's defaults delete nothing here" in nobodys.knowledge(found).why_kept("own").text
