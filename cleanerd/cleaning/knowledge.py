@@ -145,10 +145,10 @@ class Knowledge:
     def _why_no_limit(self, topic: str, name: str) -> Cause | None:
         """Why a limit of a topic deletes nothing; None if the limit holds.
 
-        Kafka's defaults never hold, neither of a limit nor of the policy: nobody has vouched for them. A topic file that is
-        away when a daemon starts would else be the wish to have its topic deleted. Beside a stopped broker, the cluster may be changing other
-        limits, so only those hold that are written for cleanerd and name the topic. The metadata log of the only voter is
-        final; then its limits hold, and those of the broker's configuration. A broker that is back deletes by itself.
+        Defaults of Kafka never hold, neither a limit nor the policy: nobody has vouched for them, and a topic file may be
+        away when a daemon starts. Beside a stopped broker, the cluster may be changing other limits, so only those hold that
+        are written for cleanerd and name the topic. The metadata log of the only voter is final; then its limits hold, and
+        those of the broker's configuration. A broker that is back deletes by itself.
         """
         configuration, origin = self.configuration, self.configuration.topic_origin(topic, name)
         if configuration.topic_origin(topic, "cleanup.policy").layer is Layer.DEFAULT:

@@ -34,6 +34,7 @@ from cleanerd.units import instant, reasons, size
 
 NOT_DONE = Failed | Aborted
 _DAY_MS = 86_400_000
+_KAFKA_MS = 1_293_840_000_000  # 2011
 
 
 CleanOnce = Callable[[Sequence[CleanRequest], Progress, Clock], list[LogResult]]
@@ -94,17 +95,21 @@ def requests_from(arguments: Namespace) -> tuple[list[CleanRequest], list[LogRes
 
 
 def _check_now(arguments: Namespace, log_dirs: Iterable[str]) -> None:
-    """Raise BadUsage for a current time that no file and no clock here has seen yet: a slip would expire everything."""
+    """Raise BadUsage for a current time that no file and no clock here has seen yet: a slip would expire everything.
+
+    Also for one before the first Kafka, as of seconds: what is deleted would get a horizon that has passed already.
+    """
     if arguments.now_ms is None or NOW in arguments.assume:
         return
     newest_ms = SystemClock().now_ms()
     if arguments.now_ms > newest_ms + _DAY_MS:
         newest_ms = max(newest_ms, *map(_newest_ms, log_dirs), 0)
-    if arguments.now_ms > newest_ms + _DAY_MS:
-        raise BadUsage(
-            f"--now-ms {arguments.now_ms} is {instant(arguments.now_ms)}, but the newest file and the clock of this machine "
-            f"are at {instant(newest_ms)}: deletions and time limits would count as over; if that is meant, add --assume now"
-        )
+    if _KAFKA_MS <= arguments.now_ms <= newest_ms + _DAY_MS:
+        return
+    raise BadUsage(
+        f"--now-ms {arguments.now_ms} is {instant(arguments.now_ms)}, but the newest file and the clock of this machine "
+        f"are at {instant(newest_ms)}: deletions and time limits would count as over; if that is meant, add --assume now"
+    )
 
 
 def _newest_ms(log_dir: str) -> int:

@@ -228,6 +228,7 @@ def test_without_any_log_directory_it_says_what_to_give(run: Run, cleaning: Fake
 def test_options_become_the_request(run: Run, cleaning: FakeCleaning, tmp_path: Path) -> None:
     """Every option of architecture section 6 arrives."""
     make_log_dir(tmp_path / "a")
+    now_ms = SystemClock().now_ms() - 123
     (tmp_path / "server.properties").write_text("log.dirs=/configured\nlog.cleaner.backoff.ms=1\n")
     ran = run(
         *("clean", "--config", "server.properties", "--log-dir", "a", "--log-dir", str(tmp_path)),
@@ -242,7 +243,7 @@ def test_options_become_the_request(run: Run, cleaning: FakeCleaning, tmp_path: 
             "7",
             "--force",
             "--now-ms",
-            "123",
+            str(now_ms),
         ),
         *("--set", "log.cleaner.threads=2", "--topic-set", "t:cleanup.policy=compact"),
     )
@@ -250,7 +251,7 @@ def test_options_become_the_request(run: Run, cleaning: FakeCleaning, tmp_path: 
     assert request is not None
     assert request.log_dirs == (str(tmp_path / "a"), str(tmp_path))
     assert (request.topics, request.partitions) == ({"t", "u"}, {0, 7})
-    assert (request.force, request.dry_run, cleaning.now_ms) == (True, False, 123)
+    assert (request.force, request.dry_run, cleaning.now_ms) == (True, False, now_ms)
     assert (request.config.log_cleaner_threads, request.config.backoff_ms) == (2, 1)
     assert (request.topic_config("t").compact, request.topic_config("u").compact) == (True, False)
     assert ran.err == "cleanerd: no log of topic t was found\ncleanerd: no log of topic u was found\n"
@@ -401,12 +402,14 @@ def test_dumb_terminal_gets_no_bar(tmp_path: Path) -> None:
     assert run_on_terminal(tmp_path, TERM="dumb")[1] == b""
 
 
-@pytest.mark.parametrize("factor", [1000, 1_000_000])
+@pytest.mark.parametrize("factor", [0, 1 / 1000, 1000, 1_000_000])
 def test_a_time_beyond_the_newest_file_and_the_clock_needs_a_second_word(
-    factor: int, run: Run, cleaning: FakeCleaning, tmp_path: Path
+    factor: float, run: Run, cleaning: FakeCleaning, tmp_path: Path
 ) -> None:
-    """Microseconds or nanoseconds, say. A usage error that names both times; nothing was touched."""
-    wrong_ms = SystemClock().now_ms() * factor
+    """Microseconds or nanoseconds, say; or seconds, from before there was a Kafka (rule A.7). A usage error that names both
+    times; nothing was touched.
+    """
+    wrong_ms = round(SystemClock().now_ms() * factor)
     ran = run("clean", "--log-dir", ".", "--now-ms", str(wrong_ms))
     assert (ran.code, cleaning.request) == (2, None)
     assert f"--now-ms {wrong_ms} is " in ran.err

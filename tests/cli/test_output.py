@@ -12,7 +12,9 @@ from tests.cli.conftest import Run
 HOSTILE = b"\x1b]0;pwned\x07\x1b[2J\xff\ncleanerd: all is well"
 
 
-@pytest.mark.parametrize("command", ["clean", "verify", "find --key k", "digest", "doctor", "inspect", "rescue"])
+@pytest.mark.parametrize(
+    "command", ["clean", "verify", "find --key k", "digest", "doctor", "inspect", "rescue"]
+)
 def test_names_in_a_directory_do_nothing_to_a_terminal(command: str, tmp_path: Path, run: Run) -> None:
     """Of files that anybody may make, in messages as in tables; none passes for a message of its own."""
     (log_dir := tmp_path / "logs").mkdir()
