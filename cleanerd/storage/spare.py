@@ -37,7 +37,7 @@ from dataclasses import asdict
 
 from cleanerd.env.files import open_regular
 from cleanerd.env.page_cache import drop
-from cleanerd.env.trust import open_directory
+from cleanerd.env.trust import open_directory, why_exposed
 from cleanerd.errors import CorruptFile, LogUncleanable, SourceChanged
 from cleanerd.format.names import META_PROPERTIES, RESCUE, SEGMENT_KINDS, FileKind, SegmentFileName, Suffix
 from cleanerd.policy.commit_plan import epochs_contradiction, segments_contradiction
@@ -205,6 +205,11 @@ def check_spare(spare: str, log_dir: str) -> None:
         raise LogUncleanable(
             f"--spare {spare}: expected a directory on another file system, found one on that of {log_dir}"
         )
+    exposed = why_exposed(os.path.join(spare, "a new name"))
+    if exposed is not None:
+        raise LogUncleanable(
+            f"--spare {spare}: {exposed}: what lies there for a moment is nowhere else, so nobody else may exchange it"
+        )
     place = os.path.realpath(spare)
     while place != os.path.dirname(place):
         if os.path.lexists(os.path.join(place, META_PROPERTIES)):
@@ -218,6 +223,7 @@ def on_spare(spare: str, log_dir: str, name: str) -> str:
     """A new directory on the spare for a partition directory: another broker may use the same spare. Raises as above."""
     check_spare(spare, log_dir)
     made = f"{name}.{secrets.token_hex(4)}"
-    with open_directory(spare) as opened:
+    with open_directory(spare, os.O_RDONLY) as opened:
         os.mkdir(made, 0o700, dir_fd=opened)
+        os.fsync(opened)  # what is synced in it needs its name as well
     return os.path.join(os.path.abspath(spare), made)

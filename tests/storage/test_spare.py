@@ -4,8 +4,11 @@ operation on a disk in memory with two file systems, by a kill, a power failure 
 
 import errno
 import itertools
+import os
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -13,7 +16,7 @@ import pytest
 from cleanerd.errors import LogUncleanable, SourceChanged
 from cleanerd.format.names import RESCUE, FileKind, SegmentFileName
 from cleanerd.storage.partition_dir import PartitionDir
-from cleanerd.storage.spare import commit_from_spare, interrupted, resume
+from cleanerd.storage.spare import commit_from_spare, interrupted, on_spare, resume
 from cleanerd.storage.staged import SourceSegment, StagedGroup, write_manifest
 from tests.sim.disk import SimDisk
 from tests.storage.crashes import killed
@@ -65,10 +68,10 @@ def new_log(disk: SimDisk) -> bool:
 
 def switched_off(disk: SimDisk) -> Iterator[SimDisk]:
     """What a power cut may leave of both file systems."""
-    for on_log, on_spare in itertools.product(disk.power_cuts(LOG), disk.power_cuts(SPARE, 1)):
+    for on_log, on_other in itertools.product(disk.power_cuts(LOG), disk.power_cuts(SPARE, 1)):
         copy = disk.copy()
         copy.power_cut(LOG, on_log, seed=len(on_log))
-        copy.power_cut(SPARE, on_spare, seed=len(on_spare))
+        copy.power_cut(SPARE, on_other, seed=len(on_other))
         yield copy
 
 
@@ -153,3 +156,20 @@ def test_a_log_that_has_changed_since_is_not_touched() -> None:
     with pytest.raises(SourceChanged, match="its sources have changed"):
         commit(disk)
     assert disk.listing(LOG) == before
+
+
+def test_what_lies_on_a_spare_alone_nobody_else_may_exchange(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a /tmp where everybody may make names, but remove only their own, that is so. The name of the new directory is
+    on the disk before anything is in it (rule B.8).
+    """
+    synced = list[int]()
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_ino))
+    with TemporaryDirectory(dir="/dev/shm") as spare:
+        os.chmod(spare, 0o777)
+        with pytest.raises(LogUncleanable, match="so nobody else may exchange it"):
+            on_spare(spare, str(tmp_path), "t-0")
+        os.chmod(spare, 0o1777)
+        made = Path(on_spare(spare, str(tmp_path), "t-0"))
+        assert (made.stat().st_mode & 0o777, synced) == (0o700, [Path(spare).stat().st_ino])
