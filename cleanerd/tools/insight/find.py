@@ -8,17 +8,19 @@ import os
 import shlex
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from cleanerd.env.files import open_regular
-from cleanerd.errors import CleanerdError, each_log, ours
+from cleanerd.errors import CleanerdError, DirOffline, each_log, ours
 from cleanerd.format.head import CONTROL, DELETE_HORIZON, TRANSACTIONAL
 from cleanerd.format.names import MAX_OFFSET
 from cleanerd.kernels.fingerprint import fingerprint_records, siphash128
 from cleanerd.kernels.judge import mark_aborted
 from cleanerd.kernels.tables import AbortedTxns
+from cleanerd.storage.lock import probe
 from cleanerd.tools.kernels.columns import gather, key_fields
 from cleanerd.tools.kernels.digest import Hashes
 from cleanerd.units import utc
@@ -77,11 +79,12 @@ class Found:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FindTask:
-    """Look through one file."""
+    """Look through one file. `is_growing`: a process may be appending to it."""
 
     file: LogFile
     keys: frozenset[bytes]
     aborted: AbortedTxns
+    is_growing: bool
 
     @property
     def size_bytes(self) -> int:
@@ -136,10 +139,12 @@ def _find(
                 facts[directory] = _facts(directory)
             if log.error is not None:
                 found.failed[directory] = str(log.error)
-        nothing = AbortedTxns.of(())
+        nothing, is_live = AbortedTxns.of(()), _is_live(log_dir)
         for one in listed:
             of_log = facts.get(os.path.join(log_dir, str(one.topic_partition)))
-            tasks.append(FindTask(one, keys, nothing if of_log is None else of_log.aborted))
+            aborted, active_base = (nothing, -1) if of_log is None else (of_log.aborted, of_log.active_base)
+            is_growing = is_live and one.leftover is None and one.name.base_offset >= active_base >= 0
+            tasks.append(FindTask(one, keys, aborted, is_growing))
     seen = answers(look_through, tasks, _killed, read=read)
     occurrences: dict[str, list[Occurrence]] = defaultdict(list)
     for task, answer in seen.items():
@@ -149,6 +154,13 @@ def _find(
     for directory, some in sorted(occurrences.items()):
         found.occurrences += _judged(some, facts.get(directory))
     return found, [task.file.path for task, answer in seen.items() if answer.is_gone]
+
+
+def _is_live(log_dir: str) -> bool:
+    """Whether a process holds the directory, as far as that is known."""
+    with suppress(DirOffline):
+        return probe(log_dir) is not None
+    return False
 
 
 def _facts(directory: str) -> Facts:
@@ -172,7 +184,7 @@ def look_through(task: FindTask) -> FileSeen:
             for found in walk_log(fd, task.file.path, bounds):
                 if isinstance(found, Sound):
                     seen.occurrences += _occurrences(task, found, wanted)
-                elif not found.at_end:
+                elif not (found.at_end and (task.is_growing or found.code == "zeros")):
                     seen.problem = f"bytes {found.start} to {found.end} are no sound batch: {found.found}"
     except FileNotFoundError:
         seen.is_gone = True

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from cleanerd.format.names import (
+    RESCUE,
     DirKind,
     FileKind,
     SegmentFileName,
@@ -53,7 +54,8 @@ class LogFile:
 def log_files(
     log_dir: str, topics: Collection[str] = (), partitions: Collection[int] = ()
 ) -> tuple[list[LogFile], dict[str, str]]:
-    """Files of the given topics and partitions; without any, all. And by directory why some could not be listed.
+    """Files of the given topics and partitions; without any, all. And by path why some could not be listed, or are passed
+    over: a copy that somebody has left, or a segment in the digits of another locale, has a name that is none of a segment.
 
     Leaves out files that vanish. Raises OSError.
     """
@@ -74,6 +76,9 @@ def log_files(
             continue
         for listed in names:
             name = parse_segment_file(without_attempt(listed))
+            if name is None and FileKind.LOG.value in listed and not listed.startswith(RESCUE):
+                odd = os.path.join(path, listed)
+                failed[odd] = f"{odd}: was not read, for its name is not that of a segment"
             if name is None or name.kind not in (FileKind.LOG, FileKind.PART):
                 continue
             try:

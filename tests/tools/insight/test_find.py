@@ -15,6 +15,7 @@ from cleanerd.format.record import Record
 from cleanerd.format.txn_index import AbortedTxn, render_txn_index
 from cleanerd.tools.insight.find import Occurrence, find
 from cleanerd.tools.insight.findings import KINDS
+from tests.cleaning.logs import lock_of_another
 from tests.tools.insight.logdirs import GOLDEN, random_partition, segment
 from tests.tools.insight.test_digest import TIME_MS, data, marker
 from tests.tools.insight.test_doctor import look
@@ -154,6 +155,32 @@ def test_damage_hides_what_it_covers_alone(tmp_path: Path) -> None:
     found = find([str(tmp_path)], [b"a", b"c"])
     assert {one.offset for one in found.occurrences if one.key == b"c"} == {5}
     assert "are no sound batch" in found.failed[str(log)]
+
+
+@pytest.mark.parametrize("base", [0, 6])
+def test_a_batch_that_is_torn_may_hold_the_key(base: int, tmp_path: Path) -> None:
+    """Also at the end of the log, unless a process may be writing it (rule D.19); zeros hold nothing."""
+    log = segment(write(tmp_path), base)
+    content = log.read_bytes()
+    log.write_bytes(content[:-1])
+    assert "are no sound batch" in find([str(tmp_path)], [b"a"]).failed[str(log)]
+    with lock_of_another(tmp_path / ".lock"):
+        assert find([str(tmp_path)], [b"a"]).failed.keys() == ({str(log)} if base == 0 else set())
+    log.write_bytes(content + bytes(100))
+    assert find([str(tmp_path)], [b"a"]).failed == {}
+
+
+@pytest.mark.parametrize(
+    "name", ["{}.log.bak", "x{}.log", "\N{ARABIC-INDIC DIGIT ZERO}{}.log", "t-0.{:032d}-delete/x{}.log"]
+)
+def test_what_has_the_name_of_no_segment_was_not_read(name: str, tmp_path: Path) -> None:
+    """A copy that somebody left, or a segment of a broker that runs in another locale: it may hold the key (rule D.19)."""
+    directory = write(tmp_path)
+    path = tmp_path / name.format(0, 0) if "/" in name else directory / name.format(f"{3:020d}")
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data(3, "x", "1"))
+    found = find([str(tmp_path)], [b"x"])
+    assert (found.occurrences, str(path) in found.failed) == ([], True)
 
 
 def test_keys_of_every_length_in_every_format(tmp_path: Path) -> None:
