@@ -157,6 +157,7 @@ def _check(row: Row) -> None:
         int(bucket)
     for one in row["listed"]:
         [one[name] for name in ("key", "offset", "timestamp_ms", "hash")]
+        str.isprintable(one["key"])
     join(row["log_dir"])
 
 

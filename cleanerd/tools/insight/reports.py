@@ -18,7 +18,7 @@ def read_report(path: str, command: str) -> Iterator[dict[str, Any]]:
     what = f"{path}: expected what `cleanerd {command} -o json` writes"
     try:
         with open(path, "rb") as file:
-            found = json.load(file)
+            found = json.load(file, parse_constant=_no_number)
         version = found["apiVersion"]
         if version != API_VERSION:
             raise BadUsage(
@@ -29,5 +29,9 @@ def read_report(path: str, command: str) -> Iterator[dict[str, Any]]:
         raise BadUsage(f"{path}: expected a readable file, found: {error.strerror}") from None
     except KeyError as error:
         raise BadUsage(f"{what}, found a document without {error}") from None
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise BadUsage(f"{what}, found: {error}") from None
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"the number {text}")

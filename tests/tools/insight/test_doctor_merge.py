@@ -80,6 +80,8 @@ def test_what_is_no_report_is_named(tmp_path: Path, report: dict[str, Any]) -> N
         json.dumps(report | {"apiVersion": "cleanerd/v0"}),
         json.dumps(report | {"logs": [{}]}),
         json.dumps(report | {"findings": [1]}),
+        json.dumps(report | {"node_id": {}}),
+        json.dumps(report | {"at_ms": float("inf")}),
     ):
         path.write_text(content)
         with pytest.raises(BadUsage, match=f"{path}: expected what `cleanerd doctor -o json` writes"):

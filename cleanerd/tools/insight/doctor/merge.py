@@ -44,8 +44,13 @@ def _read(path: str) -> Row:
                     index(row[name] or 0)
                 for name in others.split():
                     row[name]
+        hash(_name(found))
         for one in found["findings"]:
             _SEVERITIES.index(one["severity"])
+            [
+                str.isprintable(one[name] or "")
+                for name in ("code", "meaning", "evidence", "remedy", "path", "topic")
+            ]
     return found
 
 
