@@ -4,7 +4,9 @@ The JSON document of `clean` is `{"apiVersion": "cleanerd/v1", "results": [...]}
 `assumed` where something was (`--assume`). What is not known or does not apply is null.
 """
 
+import atexit
 import codecs
+import contextlib
 import io
 import json
 import os
@@ -52,6 +54,7 @@ def prepare_streams() -> None:
         sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - open as long as the process
         sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
         sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+    atexit.register(_end_messages)
     codecs.register_error("cleanerd", _plain)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -95,6 +98,18 @@ def printable(text: str) -> str:
 
 
 def print_message(text: str, program: str = "cleanerd") -> None:
-    """A line for people, on stderr. What follows a line feed is indented, so that no name passes for a message."""
+    """A line for people, on stderr. What follows a line feed is indented, so that no name passes for a message.
+
+    One that cannot be written, to a file on a full disk or a pipe that nobody reads, ends nothing: it may be said later.
+    """
     first, *others = map(printable, text.split("\n"))
-    print("\n  ".join([f"{program}: {first}", *map(str.strip, others)]), file=sys.stderr)
+    with contextlib.suppress(OSError):
+        print("\n  ".join([f"{program}: {first}", *map(str.strip, others)]), file=sys.stderr)
+
+
+def _end_messages() -> None:
+    """Forget what could not be said, for which Python would exchange the exit code."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())

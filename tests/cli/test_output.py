@@ -2,12 +2,14 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from cleanerd import API_VERSION
-from tests.cli.conftest import Run
+from tests.cli.conftest import ENVIRONMENT, Run, make_log_dir
 
 HOSTILE = b"\x1b]0;pwned\x07\x1b[2J\xff\ncleanerd: all is well"
 
@@ -40,3 +42,18 @@ def test_texts_of_another_machine_do_nothing_to_a_terminal(tmp_path: Path, run: 
     ran = run("doctor", "--merge", str(path))
     assert (ran.code, "remedy: ?]0;pwned" in ran.out) == (3, True)
     assert "\x1b" not in ran.out
+
+
+def test_what_cannot_be_said_changes_nothing(tmp_path: Path) -> None:
+    """The log of a cron job, on the disk that `rescue` is to free: the exit code is that of the work."""
+    make_log_dir(tmp_path)
+    words = ("find", "--key=nowhere", f"--log-dir={tmp_path}")
+    with open("/dev/full", "w", encoding="ascii") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "cleanerd.cli.main", *words],
+            env=ENVIRONMENT,
+            stderr=full,
+            timeout=60,
+            check=False,
+        )
+    assert ran.returncode == 4
