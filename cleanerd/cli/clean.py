@@ -146,8 +146,11 @@ def _holds_of(configuration: Configuration, log_dir: str) -> Callable[[TopicPart
     """`CleanRequest.holds_of`: of the daemon that was there, and of the one that the configuration names."""
     from cleanerd.daemon.work.kept_holds import HoldsOnDisk  # noqa: PLC0415 - takes time, and the JVM starts meanwhile
 
-    state_dir = configuration.broker_settings["cleanerd.state.dir"]
-    named = () if state_dir.origin == DEFAULT else (str(state_dir.value),)
+    state_dir, log_dirs = configuration.broker_settings["cleanerd.state.dir"], configuration.broker.log_dirs
+    is_its = os.path.realpath(log_dir) in map(
+        os.path.realpath, log_dirs
+    )  # else a copy, of which that daemon knows nothing
+    named = (str(state_dir.value),) if is_its or state_dir.origin != DEFAULT else ()
     return HoldsOnDisk(SystemClock(), named, output.print_message).of(log_dir)
 
 

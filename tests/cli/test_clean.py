@@ -10,6 +10,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from typing import get_args
+from unittest.mock import Mock
 
 import pytest
 
@@ -454,3 +455,22 @@ def test_assumed_settings_are_shown_with_the_last_sign_of_life(
     for more in ((), ("--dry-run",)):
         ran = run("clean", "--log-dir", str(stopped.path), "--assume", "settings", *more)
         assert f"the settings as of {instant(hour_ago_ms)}, the last sign of life of its broker" in ran.err
+
+
+def test_the_holds_of_the_daemon_of_a_configuration_bind_in_its_directories(
+    run: Run, cleaning: FakeCleaning, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also on a disk that it has not seen yet, whose lock file names no daemon; not in a copy elsewhere (rule A.7)."""
+    asked = list[tuple[str, ...]]()
+    monkeypatch.setattr(
+        "cleanerd.daemon.work.kept_holds.HoldsOnDisk",
+        lambda _clock, state_dirs, _warn: asked.append(tuple(state_dirs)) or Mock(),
+    )
+    for name in ("its", "copy"):
+        make_log_dir(tmp_path / name)
+    (tmp_path / "server.properties").write_text(f"log.dirs={tmp_path}/its\n")
+    for name in ("its", "copy"):
+        run("clean", "--config", "server.properties", "--log-dir", name)
+        assert cleaning.request is not None
+        cleaning.request.holds_of(str(tmp_path / name))
+    assert asked == [("/var/lib/cleanerd",), ()]
