@@ -43,6 +43,11 @@ class NewSegment:
         self._kinds = [FileKind.OFFSET_INDEX, FileKind.TIME_INDEX]
         self._log = open(new_file(self._staged(FileKind.LOG), self.like), "wb", buffering=0)  # noqa: SIM115 - closed by close or abandon
 
+    @property
+    def owner(self) -> int:
+        """The user whose file the open `.log` is."""
+        return os.fstat(self._log.fileno()).st_uid
+
     def fitting(self, rows: Table, bytes_max: int) -> int:
         """How many of the rows fit into `bytes_max` and below the last offset that indexes can hold; one, if it is empty."""
         sizes = self.size_bytes + np.cumsum(rows["size"], dtype=np.int64)

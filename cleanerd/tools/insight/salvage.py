@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cleanerd.env.files import Files, RealFiles, open_regular
-from cleanerd.errors import BadUsage, CorruptFile
+from cleanerd.errors import BadUsage, CorruptFile, SourceChanged
 from cleanerd.format import names
 from cleanerd.format.batch import parse_header
 from cleanerd.format.checkpoint import (
@@ -173,6 +173,9 @@ class _Salvage:
         self._covered: list[npt.NDArray[np.int64]] = []  # (first, last offset) of the batches of one segment
         self._epochs: list[EpochEntry] = []
         self._last_snapshot: bytes = b""
+        self._owner: int | None = (
+            None  # of the file that is read: as root nothing of it is given to anybody else
+        )
 
     def run(self) -> SalvageReport:
         bases = bases_of(os.listdir(self._source))
@@ -194,6 +197,7 @@ class _Salvage:
             with open_regular(path, follow_links=True) as fd:
                 limit = min(base + MAX_RELATIVE_OFFSET + 1, MAX_OFFSET) if next_base is None else next_base
                 bounds = Bounds(base, limit, MAX_OFFSET, 0, file_size(fd))
+                self._owner = os.fstat(fd).st_uid
                 for found in walk_log(fd, path, bounds, read=read_around_bad_sectors):
                     if isinstance(found, Damage):
                         self._lose(path, found)
@@ -204,6 +208,7 @@ class _Salvage:
                 raise
             lost = Damage("unreadable", 0, 0, "a readable file", error.strerror or str(error))
             self._lose(path, lost)
+        self._owner = None
         self._read_aborted(base, MAX_OFFSET if next_base is None else next_base)
         self._close_segment()
         self._covered = []
@@ -237,6 +242,8 @@ class _Salvage:
     def _open_segment(self, base_offset: int, like: str) -> None:
         self._last_snapshot = render_producer_snapshot(self._producers.entries)
         self._segment = NewSegment(self._files, self._output, base_offset, like)
+        if self._owner is not None and self._segment.owner != self._owner:
+            raise SourceChanged(f"{like}: was exchanged for a file of another user while it was copied")
 
     def _close_segment(self) -> None:
         if self._segment is not None:

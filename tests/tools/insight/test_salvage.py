@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cleanerd.env.files import RealFiles
-from cleanerd.errors import BadUsage, LockHeld
+from cleanerd.errors import BadUsage, LockHeld, SourceChanged
 from cleanerd.format import names
 from cleanerd.format.batch import iterate_batches
 from cleanerd.format.names import RESCUE, FileKind
@@ -325,3 +325,23 @@ def test_directories_that_make_no_sense(log_dir: Path, tmp_path: Path) -> None:
     with lock_of_another(log_dir / names.LOCK), pytest.raises(LockHeld):
         salvage(str(source), str(tmp_path / "copy-0"))
     assert not (tmp_path / "copy-0").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_root_gives_nothing_to_who_exchanges_a_file(
+    log_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link at the name, until it is open, has root read the log of another user: the copy is his (rule B.8)."""
+    source, mine = log_dir / "plain-0", tmp_path / "mine.log"
+    mine.touch()
+    os.chown(mine, 65534, 65534)
+
+    def exchanged(fd: int) -> int:
+        if mine.exists():
+            mine.rename(segment(source, 0))
+        return regular_files.file_size(fd)
+
+    monkeypatch.setattr("cleanerd.tools.insight.salvage.file_size", exchanged)
+    with pytest.raises(SourceChanged, match="was exchanged for a file of another user"):
+        salvaged(source)
+    assert not copy_of(source).exists()
