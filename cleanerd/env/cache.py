@@ -3,6 +3,7 @@
 Its files are executed, so a directory that another user could have written to is not used.
 """
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -59,7 +60,10 @@ def why_untrusted(directory: str, *, is_vouched_for: bool = False) -> str | None
     """Why another user could have written what lies in `directory`; None if only this one or root could.
 
     `is_vouched_for`: whoever named the directory answers for those above, in which another user could put one in its place.
+    A missing directory is made before it is looked at: in a /tmp another user could make it a moment later.
     """
+    with contextlib.suppress(OSError):
+        os.makedirs(directory, 0o700, exist_ok=True)
     wrong = why_exposed(directory, above=not is_vouched_for)
     inside = _inside(os.path.realpath(directory))
     return wrong or next((found for path in inside if (found := why_exposed_itself(path)) is not None), None)

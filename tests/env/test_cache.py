@@ -39,9 +39,13 @@ def make_private(place: Path) -> Path:
 
 
 def test_a_directory_of_this_user_is_trusted(tmp_path: Path) -> None:
-    """Also one that is not there yet, and one that only its owner can enter, whatever the modes in it."""
+    """Also one that only its owner can enter, whatever the modes in it; and one that was not there, but is now: else another
+    user could make it between this answer and the first file (rule B.9).
+    """
     assert why_untrusted(str(make_private(tmp_path / "a"))) is None
+    (tmp_path / "none").mkdir(mode=0o1777)
     assert why_untrusted(str(tmp_path / "none" / "yet")) is None
+    assert (tmp_path / "none" / "yet").is_dir()
     (tmp_path / "a" / "below" / "kernel.nbc").chmod(0o666)
     (tmp_path / "a").chmod(0o700)
     assert why_untrusted(str(tmp_path / "a")) is None
