@@ -64,6 +64,16 @@ def reasons(removed: Mapping[str, int]) -> str:
     return ", ".join(f"{reason} {count}" for reason, count in largest_first if count)
 
 
+def printable(text: str) -> str:
+    """One line without control characters: names and reasons come from file names and from other programs."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def in_utf8(text: str) -> str:
+    """A text in which bytes of file names that are no UTF-8 are escapes: JSON and SQLite take nothing else."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def key_text(key: bytes, length: int = 0) -> str:
     """The key of a record as text, else in hexadecimal; `length`: that of the whole key if these are its first bytes."""
     is_cut = length > len(key)

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 
 from cleanerd import API_VERSION
 from cleanerd.errors import CleanerdError
+from cleanerd.units import printable
 
 _PLAIN = {"─": "-", "━": "-", "╸": "-", "╺": "-", "±": "+-", "≥": ">=", "…": "...", "•": "*"}
 INTERRUPTED = 130
@@ -90,11 +91,6 @@ def write(text: str) -> bool:
 def write_line(text: str) -> None:
     """A line for people to stdout. Raises `CleanerdError`."""
     write(f"{printable(text)}\n")
-
-
-def printable(text: str) -> str:
-    """One line without control characters: names and reasons come from file names and from other programs."""
-    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def print_message(text: str, program: str = "cleanerd") -> None:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from cleanerd.cli import output
+from cleanerd.units import printable
 
 Columns = Mapping[str, Sequence[str]]
 """Cells by the head of their column, all of equal length."""
@@ -33,7 +34,7 @@ _is_fitted = contextvars.ContextVar("is_fitted", default=True)
 
 def table(columns: Columns) -> str:
     """A table without its empty columns, numbers right-aligned; on a terminal, cells that are too wide are folded."""
-    shown = {name: [name, *map(output.printable, cells)] for name, cells in columns.items() if any(cells)}
+    shown = {name: [name, *map(printable, cells)] for name, cells in columns.items() if any(cells)}
     return _drawn(shown) if sys.stdout.isatty() else _plain(shown)
 
 

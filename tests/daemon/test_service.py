@@ -111,6 +111,18 @@ def test_every_change_is_audited_with_credentials_and_outcome(api: Api) -> None:
     assert [(entry["outcome"], entry["reason"]) for entry in entries] == api.audit()
 
 
+def test_the_name_of_a_file_need_not_be_utf_8(api: Api) -> None:
+    """Anybody may have made it: its log has a reason, the others their answers, the history its entries (rule D.17)."""
+    with open(os.fsencode(api.a / "orders-3") + b"/5.\xff.log", "wb") as odd:
+        odd.write(b"x")
+    api.scan()
+    for target in ("/v1/logs", "/v1/logs/orders-3", "/v1/logs/orders-3/explanation"):
+        status, _, answer = api.ask("GET", target)
+        assert (status, rb"5.\\udcff.log" in answer) == (200, True), target
+    api.ask("POST", "/v1/clean", b'{"pattern": "orders-3"}')
+    assert r"5.\udcff.log" in str(api.audit()[-1][1])
+
+
 def test_errors_have_a_code_and_a_message(api: Api) -> None:
     assert api.error("GET", "/v1/jobs/j9")[:2] == (404, "not_found")
     (queued,) = clean.clean(api.control, "orders-0")

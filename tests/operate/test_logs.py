@@ -173,12 +173,13 @@ def test_text_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, terminal = pty.openpty()
     with open(terminal, "w") as stream:
         logs.configure("auto", "info", stream)
-        structlog.get_logger("test").info("cleaning", outcome="committed")
+        structlog.get_logger("test").info("cleaning", path="/t-0/\x1b[2J", outcome="committed")
         text = ""
         while "outcome=committed" not in text:
             text += os.read(ours, 10_000).decode().replace("\r\n", "\n")
     os.close(ours)
     assert "cleaning" in text
+    assert "\x1b[2J" not in text
 
 
 @pytest.mark.usefixtures("as_it_was")

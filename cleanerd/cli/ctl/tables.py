@@ -8,10 +8,9 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cleanerd.cli.output import printable
 from cleanerd.cli.tables import coloured, terminal_columns
 from cleanerd.cli.tables import table as drawn
-from cleanerd.units import size
+from cleanerd.units import printable, size
 
 Row = Mapping[str, Any]
 """An object of an answer of the control API, parsed from JSON."""

@@ -6,15 +6,18 @@ JSON document with `apiVersion` and the key of the endpoint.
 """
 
 import inspect
+import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter, create_model
+from pydantic_core import PydanticSerializationError
 
 from cleanerd.daemon.api.control import Control
 from cleanerd.daemon.api.endpoints import Endpoint
 from cleanerd.daemon.values.models import View
+from cleanerd.units import in_utf8
 
 
 class Route:
@@ -55,9 +58,20 @@ class Route:
     def call(self, control: Control, given: BaseModel) -> bytes:
         """Call the verb; its answer as JSON. Raises `OperationError`."""
         arguments: Mapping[str, object] = {name: getattr(given, name) for name in type(given).model_fields}
-        return self.answer.dump_json(
-            self._run(control, **({self._whole: given} if self._whole else arguments))
-        )
+        answer = self._run(control, **({self._whole: given} if self._whole else arguments))
+        try:
+            return self.answer.dump_json(answer)
+        except PydanticSerializationError:  # the name of a file may be no UTF-8
+            return json.dumps(_in_utf8(self.answer.dump_python(answer))).encode()
+
+
+def _in_utf8(value: Any) -> Any:
+    """A value of JSON in which bytes that are no UTF-8 are escapes."""
+    if isinstance(value, str):
+        return in_utf8(value)
+    if isinstance(value, Mapping):
+        return {_in_utf8(key): _in_utf8(one) for key, one in value.items()}
+    return list(map(_in_utf8, value)) if isinstance(value, list | tuple) else value
 
 
 def _is_model(annotation: object) -> bool:

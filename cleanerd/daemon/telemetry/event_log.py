@@ -12,6 +12,7 @@ from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HistoryEvent, HistoryEventKind
 from cleanerd.env.clock import Clock
+from cleanerd.units import in_utf8
 
 _log = structlog.get_logger("cleanerd")
 
@@ -63,7 +64,8 @@ class EventLog:
     ) -> None:
         """Record an event of a log, or of the daemon. What in `more` is no field of `HistoryEvent` is only logged."""
         known = {name: value for name, value in more.items() if name in HistoryEvent.model_fields}
-        known |= {"time_ms": self._clock.now_ms(), "kind": kind, "outcome": outcome, "reason": reason}
+        text = None if reason is None else in_utf8(reason)  # it may have the name of a file
+        known |= {"time_ms": self._clock.now_ms(), "kind": kind, "outcome": outcome, "reason": text}
         event = HistoryEvent.model_validate(known | (log.fields() if log else {}))
         if log is not None:
             with self._mutex:

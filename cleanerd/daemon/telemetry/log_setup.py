@@ -8,6 +8,8 @@ from typing import IO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from cleanerd.units import printable
+
 _PRIORITIES = {"critical": 2, "exception": 3, "error": 3, "warning": 4, "info": 6, "debug": 7}
 """sd-daemon(3), by the method that was called."""
 _PROCESSORS: list[Processor] = []
@@ -28,7 +30,7 @@ def configure(log_format: str, level: str, stream: IO[str] = sys.stderr) -> None
     ]
     last: list[Processor] = [structlog.processors.JSONRenderer()]
     if is_console:
-        last = [structlog.dev.ConsoleRenderer(colors="NO_COLOR" not in os.environ)]
+        last = [_printable, structlog.dev.ConsoleRenderer(colors="NO_COLOR" not in os.environ)]
     if _is_journal(stream):
         last.append(_priority)
     _PROCESSORS[:] = (
@@ -52,6 +54,10 @@ def configure(log_format: str, level: str, stream: IO[str] = sys.stderr) -> None
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+
+
+def _printable(_: WrappedLogger, __: str, fields: EventDict) -> EventDict:
+    return {name: printable(value) if isinstance(value, str) else value for name, value in fields.items()}
 
 
 def _is_journal(stream: IO[str]) -> bool:

@@ -10,10 +10,9 @@ from cleanerd.cli.ctl.client import Client
 from cleanerd.cli.ctl.tables import Columns, Row, field, lines, table, wrapped
 from cleanerd.cli.ctl.verb import Reply, Verb, View
 from cleanerd.cli.ctl.verbs.jobs import JOBS
-from cleanerd.cli.output import printable
 from cleanerd.daemon.api import endpoints
 from cleanerd.daemon.values.severity import STATES
-from cleanerd.units import duration, instant, size
+from cleanerd.units import duration, instant, printable, size
 
 
 def _yes_or_no(answer: bool) -> str:

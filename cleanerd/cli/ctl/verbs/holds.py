@@ -9,10 +9,9 @@ from cleanerd.cli.ctl.asking import call, given, stop_ms
 from cleanerd.cli.ctl.client import Client
 from cleanerd.cli.ctl.tables import Columns, Row, field, first_three, table
 from cleanerd.cli.ctl.verb import Reply, Verb, View
-from cleanerd.cli.output import printable
 from cleanerd.daemon.api import endpoints
 from cleanerd.env.host import user_name
-from cleanerd.units import instant
+from cleanerd.units import instant, printable
 
 _HOLDS: Columns = {
     "HOLD": field("id"),

@@ -15,10 +15,9 @@ from cleanerd.cli.ctl.tables import (
     wrapped,
 )
 from cleanerd.cli.ctl.verb import Verb, View
-from cleanerd.cli.output import printable
 from cleanerd.daemon.api import endpoints
 from cleanerd.daemon.values.severity import STATES
-from cleanerd.units import duration, instant, reasons, size
+from cleanerd.units import duration, instant, printable, reasons, size
 
 
 def _ratio(row: Row) -> str:

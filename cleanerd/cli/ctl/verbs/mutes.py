@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from cleanerd.cli.arguments import TOPICS
 from cleanerd.cli.ctl.tables import Columns, Row, field, table
 from cleanerd.cli.ctl.verb import Verb, View
-from cleanerd.cli.output import printable
 from cleanerd.daemon.api import endpoints
-from cleanerd.units import instant
+from cleanerd.units import instant, printable
 
 _BROKER_S = 40.0  # the daemon asks the broker
 _MUTES: Columns = {"TOPIC": field("topic"), "SINCE": field("since_ms", instant)}
