@@ -33,7 +33,7 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from cleanerd.env.files import open_regular
 from cleanerd.env.page_cache import drop
@@ -179,7 +179,8 @@ def check_resumable(partition: PartitionDir) -> tuple[PartitionDir, StagedGroup 
         sources = [SourceSegment(**source) for source in fields["sources"]]
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptFile(journal, 0, "the journal of a rescue", repr(error)) from error
-    for group in _declared(spare):
+    for declared in _declared(spare):
+        group = replace(declared, log_inode=None)  # it may lie on a copy of that spare by now
         if list(group.sources) == sources and staged_flaw(spare, group) is None:
             return spare, group
     if _sources_left(partition, sources) != sources:

@@ -149,6 +149,19 @@ def test_where_the_spare_is_lost_only_what_is_whole_is_given_back() -> None:
     assert refused
 
 
+def test_a_copy_of_the_spare_is_as_good_as_the_spare() -> None:
+    """Its volume was restored, or the file system numbers its files anew: nothing else may have the newest values."""
+    for disk in filter(lambda disk: interrupted(PartitionDir(disk, LOG)), killed(full_disk(), commit)):
+        for name in disk.list_names(SPARE):
+            path = f"{SPARE}/{name}"
+            content, mtime_ns = disk.read(path), disk.stat(path).mtime_ns
+            disk.unlink(path)
+            disk.put(path, content)
+            disk.set_mtime_ns(path, mtime_ns)
+        resume(PartitionDir(disk, LOG))
+        assert new_log(disk)
+
+
 def test_a_log_that_has_changed_since_is_not_touched() -> None:
     disk = full_disk()
     disk.fill(f"{LOG}/{10:020}.log", b"appended")
