@@ -7,7 +7,7 @@ marker      environment              without it
 `soak`      CLEANERD_TEST_SOAK=1     skipped
 ==========  =======================  ==========================================
 
-Two more are about programs of the system (`tests.operate.tools`): with CLEANERD_TEST_OPERATE=1 a test whose program
+Two more are about programs of the system (`tests.harness.programs`): with CLEANERD_TEST_OPERATE=1 a test whose program
 is missing fails instead of being skipped, with CLEANERD_TEST_CONTAINER=1 the container image is built and run.
 
 Property tests draw the same examples in every run; `--hypothesis-seed=N` draws others.
@@ -25,8 +25,8 @@ from hypothesis import settings
 
 import cleanerd.kernels  # noqa: F401  # settles where compiled kernels are kept, before a test imports numba
 from cleanerd.spark_runtime.lazy_spark import LazySpark
+from tests.harness.spark.sessions import SESSION
 from tests.rotation import header, rotate
-from tests.session import SESSION
 
 # No deadline for an example: it would measure the load of the machine. Time is a matter of the measurements in tests/bench.
 settings.register_profile("same", derandomize=True, deadline=None)

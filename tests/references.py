@@ -9,7 +9,7 @@ from cleanerd.cli.ctl.verb import Verb
 from cleanerd.config.reference import render_reference
 from cleanerd.daemon.telemetry.event_table import BOUND, EVENTS, Event
 from cleanerd.daemon.telemetry.metric_table import METRICS, Metric
-from tests.operate.tools import ROOT
+from tests.harness.programs import ROOT
 
 _METRICS_HEAD = """# Metrics reference
 

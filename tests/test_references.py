@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.operate.tools import ROOT
+from tests.harness.programs import ROOT
 from tests.references import made
 
 

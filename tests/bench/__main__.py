@@ -32,7 +32,7 @@ from tests.bench.kafka_side import Kafka
 from tests.bench.processes import ProcessTree, busy_seconds
 from tests.bench.sides import ROOT, WARM_UP, Cleanerd, Floor, Round, Side, archived, why_not_driven
 from tests.bench.workloads import Built, Workload, build, chosen
-from tests.broker.releases import current_release
+from tests.harness.broker.releases import current_release
 
 _QUICK_SCALE, _QUICK_ROUNDS = Fraction(1, 16), 2
 _DEDUPE_BYTES = 128 << 20

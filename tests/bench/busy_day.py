@@ -41,8 +41,8 @@ from confluent_kafka.admin import NewTopic
 
 from tests.bench.day_load import TOPICS, Latencies, Traffic
 from tests.bench.processes import ProcessTree, busy_seconds, members
-from tests.broker.cluster import NODES, KafkaCluster
-from tests.daemon.processes import ROOT, DaemonProcess, environment, wait_until
+from tests.harness.broker.cluster import NODES, KafkaCluster
+from tests.harness.daemon.processes import ROOT, DaemonProcess, environment, wait_until
 
 MODES = ("kafka", "swap")
 CLIENTS = ("consume", "produce")

@@ -20,9 +20,9 @@ from confluent_kafka.admin import NewTopic
 from tests.bench.processes import Meter
 from tests.bench.sides import WARM_UP, Round, copy_logs, empty_logs, place, write_checkpoint
 from tests.bench.workloads import Built
-from tests.broker.kafka import KafkaBroker
-from tests.broker.releases import current_release
-from tests.broker.workload import TIMEOUT_S, alter_config
+from tests.harness.broker.kafka import KafkaBroker
+from tests.harness.broker.releases import current_release
+from tests.harness.broker.workload import TIMEOUT_S, alter_config
 
 _SETTINGS = {
     "log.cleaner.enable": "true",

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from cleanerd.tools.demo.topics import TOPICS, Feed
-from tests.daemon.processes import DaemonProcess
 from tests.daemon.test_status_page import CHROMIUM
-from tests.operate.tools import ROOT, need
+from tests.harness.daemon.processes import DaemonProcess
+from tests.harness.programs import ROOT, need
 
 PICTURE = ROOT / "etc" / "reference" / "status-page.png"
 _ADDRESS = "127.0.0.1:11399"

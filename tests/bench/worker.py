@@ -27,7 +27,7 @@ from cleanerd.env.clock import Clock, SystemClock
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.spark_master import spark_master
 from tests.bench.processes import ProcessTree
-from tests.spark_runtime.standalone import standalone
+from tests.harness.spark.standalone import standalone
 
 TOPIC = "bench"
 WORKERS = "CLEANERD_BENCH_WORKERS"

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from cleanerd.format.codecs import Codec
-from tests.synthetic import Shape, write_log
+from tests.harness.logs.synthetic import Shape, write_log
 
 VERSION = 1
 """Of the bytes that a seed makes: raised with every change of them, or old ones would be found in a cache."""

@@ -23,20 +23,20 @@ from cleanerd.env.clock import SystemClock
 from cleanerd.format.names import TopicPartition
 from cleanerd.tools.insight.digest import LogDigest, Question, digest_logs
 from cleanerd.tools.insight.verify import verify
-from tests.broker.agreement import (
+from tests.harness.broker.agreement import (
     check_with_broker,
     disagreements,
     dumps,
     make_passes,
     model_disagreements,
 )
-from tests.broker.conftest import clean_by_broker, write_origin, write_phases
-from tests.broker.model import survivors
-from tests.broker.old_logs import add_old_logs, old_plans
-from tests.broker.releases import current_release
-from tests.broker.swapping import build_agent
-from tests.broker.tools import first_dirty_offset, log_dir_names, log_dirs_in
-from tests.broker.workload import DAY_MS, Phase, TopicPlan, plan_topic
+from tests.harness.broker.model import survivors
+from tests.harness.broker.old_logs import add_old_logs, old_plans
+from tests.harness.broker.origin import clean_by_broker, write_origin, write_phases
+from tests.harness.broker.releases import current_release
+from tests.harness.broker.swapping import build_agent
+from tests.harness.broker.tools import first_dirty_offset, log_dir_names, log_dirs_in
+from tests.harness.broker.workload import DAY_MS, Phase, TopicPlan, plan_topic
 
 AGES_MS = (0, DAY_MS // 2, DAY_MS)
 """Before each pass; tombstones are kept for a day or not at all."""

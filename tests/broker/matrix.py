@@ -10,9 +10,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.broker.compact import prove
-from tests.broker.releases import SWITCH, releases
-from tests.broker.workload import SCENARIOS
+from tests.harness.broker.compact import prove
+from tests.harness.broker.releases import SWITCH, releases
+from tests.harness.broker.workload import SCENARIOS
 
 HEAD = """\
 | Kafka | topics known to | cleaned as by its own cleaner | loaded, read | swapped live |

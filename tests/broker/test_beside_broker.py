@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from cleanerd.env.clock import SystemClock
-from tests.broker.beside import TOPICS, World
-from tests.broker.live import PATIENCE_S
-from tests.broker.swapping import build_agent
-from tests.daemon.processes import wait_until
+from tests.harness.broker.beside import TOPICS, World
+from tests.harness.broker.live import PATIENCE_S
+from tests.harness.broker.swapping import build_agent
+from tests.harness.daemon.processes import wait_until
 
 SEED = 10
 MINUTES = float(os.environ.get("CLEANERD_TEST_MINUTES", "1"))

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from cleanerd.format.names import CLEANER_OFFSET_CHECKPOINT
-from tests.broker.kafka import KafkaBroker
-from tests.broker.live import COMPACT, DAEMON, PATIENCE_S, Journal, check_nothing_is_lost, records
-from tests.broker.swapping import build_agent
-from tests.broker.tools import READ_UNCOMMITTED, offset_checkpoint, read_all, run_cleanerd
-from tests.broker.workload import create_topics
-from tests.daemon.processes import DaemonProcess, running, wait_until
+from tests.harness.broker.kafka import KafkaBroker
+from tests.harness.broker.live import COMPACT, DAEMON, PATIENCE_S, Journal, check_nothing_is_lost, records
+from tests.harness.broker.swapping import build_agent
+from tests.harness.broker.tools import READ_UNCOMMITTED, offset_checkpoint, read_all, run_cleanerd
+from tests.harness.broker.workload import create_topics
+from tests.harness.daemon.processes import DaemonProcess, running, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker.cluster import NODES, KafkaCluster
-from tests.broker.live import PATIENCE_S
-from tests.broker.replicas import DONE, Replicas
-from tests.broker.swapping import QUICK, TOPIC, TXN_TOPIC, build_agent, swap_command
-from tests.broker.tools import CLEAN_TIMEOUT_S, READ_COMMITTED, read_all
-from tests.broker.traffic import Traffic
-from tests.broker.workload import alter_config
-from tests.daemon.processes import wait_until
+from tests.harness.broker.cluster import NODES, KafkaCluster
+from tests.harness.broker.live import PATIENCE_S
+from tests.harness.broker.replicas import DONE, Replicas
+from tests.harness.broker.swapping import QUICK, TOPIC, TXN_TOPIC, build_agent, swap_command
+from tests.harness.broker.tools import CLEAN_TIMEOUT_S, READ_COMMITTED, read_all
+from tests.harness.broker.traffic import Traffic
+from tests.harness.broker.workload import alter_config
+from tests.harness.daemon.processes import wait_until
 
 ASSIGNED = {TOPIC: [1, 2, 3], TXN_TOPIC: [2, 3, 1]}
 """The first one leads, as long as it lives."""

@@ -6,13 +6,13 @@ import pytest
 
 from cleanerd.env.clock import SystemClock
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from tests.broker.kafka import KafkaBroker
-from tests.broker.live import COMPACT, PATIENCE_S, Journal, records
 from tests.broker.test_one_checkpoint_entry import CHECKPOINT, KEYS, NO_CLEANER, TOPIC
-from tests.broker.tools import READ_UNCOMMITTED, offset_checkpoint, read_all
-from tests.broker.workload import DAY_MS, TIMEOUT_S, create_topics
-from tests.cleaning.logs import clean
-from tests.daemon.processes import wait_until
+from tests.harness.broker.kafka import KafkaBroker
+from tests.harness.broker.live import COMPACT, PATIENCE_S, Journal, records
+from tests.harness.broker.tools import READ_UNCOMMITTED, offset_checkpoint, read_all
+from tests.harness.broker.workload import DAY_MS, TIMEOUT_S, create_topics
+from tests.harness.daemon.processes import wait_until
+from tests.harness.logs.troubled import clean
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 

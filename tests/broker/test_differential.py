@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.broker.differential import differences
-from tests.broker.workload import SCENARIOS
+from tests.harness.broker.workload import SCENARIOS
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800)]
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from tests.broker.cluster import NODES, KafkaCluster
-from tests.broker.live import PATIENCE_S
-from tests.broker.replicas import DONE, Replicas
-from tests.broker.swapping import QUICK, build_agent
-from tests.broker.tools import run_cleanerd
-from tests.daemon.processes import wait_until
+from tests.harness.broker.cluster import NODES, KafkaCluster
+from tests.harness.broker.live import PATIENCE_S
+from tests.harness.broker.replicas import DONE, Replicas
+from tests.harness.broker.swapping import QUICK, build_agent
+from tests.harness.broker.tools import run_cleanerd
+from tests.harness.daemon.processes import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 

@@ -6,10 +6,10 @@ import pytest
 
 from cleanerd.env.files import RealFiles
 from cleanerd.storage.metadata_log import find_metadata
-from tests.broker.conftest import Origin
-from tests.broker.kafka import KafkaBroker
-from tests.broker.releases import current_release
-from tests.broker.tools import (
+from tests.harness.broker.kafka import KafkaBroker
+from tests.harness.broker.origin import Origin
+from tests.harness.broker.releases import current_release
+from tests.harness.broker.tools import (
     dump_log_segments,
     segment_files,
 )

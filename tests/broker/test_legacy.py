@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from cleanerd.format.record import Record
-from tests.broker.kafka import KafkaBroker
-from tests.broker.logdump import dump_partition
-from tests.broker.old_logs import add_old_logs, old_plans
-from tests.broker.tools import (
+from tests.harness.broker.kafka import KafkaBroker
+from tests.harness.broker.logdump import dump_partition
+from tests.harness.broker.old_logs import add_old_logs, old_plans
+from tests.harness.broker.tools import (
     READ_COMMITTED,
     clean,
     copy_log_dir,

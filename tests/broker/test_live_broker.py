@@ -14,7 +14,7 @@ import pytest
 
 from cleanerd.env.clock import SystemClock
 from cleanerd.format.record import Record
-from tests.broker.live import (
+from tests.harness.broker.live import (
     BROKER_NODE,
     COMPACT,
     COMPACT_DELETE,
@@ -31,10 +31,10 @@ from tests.broker.live import (
     troubles,
     warnings,
 )
-from tests.broker.tools import offset_checkpoint, wait_until_deleted
-from tests.broker.traffic import Ledger, Traffic
-from tests.broker.workload import DAY_MS, alter_config, delete_records
-from tests.daemon.processes import ROOT, environment, wait_until
+from tests.harness.broker.tools import offset_checkpoint, wait_until_deleted
+from tests.harness.broker.traffic import Ledger, Traffic
+from tests.harness.broker.workload import DAY_MS, alter_config, delete_records
+from tests.harness.daemon.processes import ROOT, environment, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from cleanerd.env.space import space_of
-from tests.broker.kafka import KafkaBroker
-from tests.broker.live import (
+from tests.cleaning.test_bad_input import mounted
+from tests.harness.broker.kafka import KafkaBroker
+from tests.harness.broker.live import (
     COMPACT,
     DAEMON,
     PATIENCE_S,
@@ -18,11 +19,10 @@ from tests.broker.live import (
     records,
     troubles,
 )
-from tests.broker.swapping import build_agent
-from tests.broker.tools import READ_UNCOMMITTED, read_all
-from tests.broker.workload import create_topics
-from tests.cleaning.test_bad_input import mounted
-from tests.daemon.processes import running, wait_until
+from tests.harness.broker.swapping import build_agent
+from tests.harness.broker.tools import READ_UNCOMMITTED, read_all
+from tests.harness.broker.workload import create_topics
+from tests.harness.daemon.processes import running, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker.kafka import KafkaBroker
-from tests.broker.live import (
+from tests.harness.broker.kafka import KafkaBroker
+from tests.harness.broker.live import (
     COMPACT,
     DAEMON,
     PATIENCE_S,
@@ -17,9 +17,9 @@ from tests.broker.live import (
     home,
     records,
 )
-from tests.broker.tools import READ_UNCOMMITTED, offset_checkpoint, read_all
-from tests.broker.workload import create_topics
-from tests.daemon.processes import DaemonProcess, wait_until
+from tests.harness.broker.tools import READ_UNCOMMITTED, offset_checkpoint, read_all
+from tests.harness.broker.workload import create_topics
+from tests.harness.daemon.processes import DaemonProcess, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 

@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Producer
 
 from cleanerd.tools.insight.verify import verify
-from tests.broker.kafka import KafkaBroker
-from tests.broker.tools import (
+from tests.harness.broker.kafka import KafkaBroker
+from tests.harness.broker.tools import (
     READ_UNCOMMITTED,
     clean,
     copy_log_dir,
@@ -23,7 +23,7 @@ from tests.broker.tools import (
     wait_until_cleaned,
     wait_until_deleted,
 )
-from tests.broker.workload import DAY_MS, TIMEOUT_S, YEARS_MS, create_topics
+from tests.harness.broker.workload import DAY_MS, TIMEOUT_S, YEARS_MS, create_topics
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 

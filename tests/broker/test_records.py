@@ -6,10 +6,10 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from cleanerd.tools.insight.records import open_log
-from tests.broker.conftest import Origin
-from tests.broker.kafka import KafkaBroker
-from tests.broker.logdump import dump_partition
-from tests.broker.tools import READ_COMMITTED, READ_UNCOMMITTED, read_all
+from tests.harness.broker.kafka import KafkaBroker
+from tests.harness.broker.logdump import dump_partition
+from tests.harness.broker.origin import Origin
+from tests.harness.broker.tools import READ_COMMITTED, READ_UNCOMMITTED, read_all
 from tests.tools.insight.test_records import records
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(1200)]

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from cleanerd.broker_agent.releases import TESTED_RELEASES
-from tests.broker.compact import prove
-from tests.broker.releases import SWITCH, releases
+from tests.harness.broker.compact import prove
+from tests.harness.broker.releases import SWITCH, releases
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(1200)]
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from tests.broker.cluster import NODES, KafkaCluster
-from tests.broker.live import PATIENCE_S
-from tests.broker.replicas import Replicas
-from tests.broker.swapping import QUICK, build_agent
-from tests.daemon.processes import wait_until
+from tests.harness.broker.cluster import NODES, KafkaCluster
+from tests.harness.broker.live import PATIENCE_S
+from tests.harness.broker.replicas import Replicas
+from tests.harness.broker.swapping import QUICK, build_agent
+from tests.harness.daemon.processes import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 

@@ -15,14 +15,14 @@ from cleanerd.env.files import RealFiles
 from cleanerd.env.space import space_of
 from cleanerd.format.names import RESCUE
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from tests.broker.kafka import KafkaBroker
-from tests.broker.live import COMPACT, PATIENCE_S, Journal, check_nothing_is_lost, home, records
-from tests.broker.swapping import build_agent
-from tests.broker.tools import READ_UNCOMMITTED, read_all
-from tests.broker.workload import create_topics
 from tests.cleaning.test_rescue import image_of, rescued
-from tests.daemon.processes import wait_until
-from tests.operate.tools import missing
+from tests.harness.broker.kafka import KafkaBroker
+from tests.harness.broker.live import COMPACT, PATIENCE_S, Journal, check_nothing_is_lost, home, records
+from tests.harness.broker.swapping import build_agent
+from tests.harness.broker.tools import READ_UNCOMMITTED, read_all
+from tests.harness.broker.workload import create_topics
+from tests.harness.daemon.processes import wait_until
+from tests.harness.programs import missing
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 

@@ -9,13 +9,13 @@ from cleanerd.env.clock import SystemClock
 from cleanerd.format.producer_snapshot import parse_producer_snapshot
 from cleanerd.tools.insight.findings import Severity
 from cleanerd.tools.insight.verify import verify
-from tests.broker.agreement import check_with_broker, clean_and_compare, compare_with_model, dumps
-from tests.broker.conftest import ONE_PHASE, Origin, clean_by_broker, write_phases
-from tests.broker.kafka import KafkaBroker
-from tests.broker.logdump import dump_partition
-from tests.broker.model import open_transactions
-from tests.broker.producers import Message, Style, WriterPool
-from tests.broker.tools import (
+from tests.harness.broker.agreement import check_with_broker, clean_and_compare, compare_with_model, dumps
+from tests.harness.broker.kafka import KafkaBroker
+from tests.harness.broker.logdump import dump_partition
+from tests.harness.broker.model import open_transactions
+from tests.harness.broker.origin import ONE_PHASE, Origin, clean_by_broker, write_phases
+from tests.harness.broker.producers import Message, Style, WriterPool
+from tests.harness.broker.tools import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     clean,
@@ -24,7 +24,7 @@ from tests.broker.tools import (
     read_all,
     segment_files,
 )
-from tests.broker.workload import DAY_MS, Phase, TopicPlan, create_topics
+from tests.harness.broker.workload import DAY_MS, Phase, TopicPlan, create_topics
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(1200)]
 

@@ -9,12 +9,12 @@ import pytest
 from cleanerd.format.batch import iterate_batches
 from cleanerd.tools.insight.salvage import salvage
 from cleanerd.tools.insight.verify import verify
-from tests.broker.conftest import ONE_PHASE, Origin
-from tests.broker.kafka import KafkaBroker
-from tests.broker.logdump import dump_partition
-from tests.broker.model import committed
-from tests.broker.producers import Message, Style, WriterPool
-from tests.broker.tools import (
+from tests.harness.broker.kafka import KafkaBroker
+from tests.harness.broker.logdump import dump_partition
+from tests.harness.broker.model import committed
+from tests.harness.broker.origin import ONE_PHASE, Origin
+from tests.harness.broker.producers import Message, Style, WriterPool
+from tests.harness.broker.tools import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     dump_log_segments,

@@ -17,9 +17,9 @@ import pytest
 
 from cleanerd.format import names
 from cleanerd.storage.lock import LogDirLock, probe
-from tests.broker.kafka import START_TIMEOUT_S, KafkaBroker
-from tests.cleaning.logs import assert_settled, write_logs
-from tests.daemon.processes import DaemonProcess, wait_until
+from tests.harness.broker.kafka import START_TIMEOUT_S, KafkaBroker
+from tests.harness.daemon.processes import DaemonProcess, wait_until
+from tests.harness.logs.troubled import assert_settled, write_logs
 
 STAGING_S = 300.0
 BROKER = """

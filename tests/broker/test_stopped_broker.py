@@ -10,10 +10,10 @@ from confluent_kafka import Producer
 
 from cleanerd.env.clock import SystemClock
 from cleanerd.format.names import META_PROPERTIES
-from tests.broker.kafka import KafkaBroker
-from tests.broker.tools import READ_UNCOMMITTED, read_all
-from tests.broker.workload import DAY_MS, TIMEOUT_S, YEARS_MS, create_topics
-from tests.daemon.processes import DaemonProcess, running
+from tests.harness.broker.kafka import KafkaBroker
+from tests.harness.broker.tools import READ_UNCOMMITTED, read_all
+from tests.harness.broker.workload import DAY_MS, TIMEOUT_S, YEARS_MS, create_topics
+from tests.harness.daemon.processes import DaemonProcess, running
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 

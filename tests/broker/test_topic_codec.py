@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from cleanerd.env.clock import SystemClock
-from tests.broker.agreement import check_with_broker, compare_with_model, dumps
-from tests.broker.conftest import Origin
-from tests.broker.tools import clean, first_dirty_offset
+from tests.harness.broker.agreement import check_with_broker, compare_with_model, dumps
+from tests.harness.broker.origin import Origin
+from tests.harness.broker.tools import clean, first_dirty_offset
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(1200)]
 

@@ -11,14 +11,14 @@ import pytest
 
 from cleanerd.tools.insight.findings import Severity
 from cleanerd.tools.insight.verify import verify
-from tests.broker.conftest import Origin
-from tests.broker.kafka import KafkaBroker
-from tests.broker.live import PATIENCE_S
-from tests.broker.logdump import dump_partition
-from tests.broker.producers import Message, Style, WriterPool
-from tests.broker.tools import offset_checkpoint
-from tests.broker.workload import create_topics
-from tests.daemon.processes import wait_until
+from tests.harness.broker.kafka import KafkaBroker
+from tests.harness.broker.live import PATIENCE_S
+from tests.harness.broker.logdump import dump_partition
+from tests.harness.broker.origin import Origin
+from tests.harness.broker.producers import Message, Style, WriterPool
+from tests.harness.broker.tools import offset_checkpoint
+from tests.harness.broker.workload import create_topics
+from tests.harness.daemon.processes import wait_until
 
 LOOKS = 10
 

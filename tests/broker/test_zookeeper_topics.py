@@ -8,13 +8,13 @@ import pytest
 
 from cleanerd.format.meta_properties import parse_meta_properties
 from cleanerd.format.names import META_PROPERTIES
-from tests.broker.kafka import KafkaBroker
-from tests.broker.live import COMPACT, EVENTS, Journal, fixed_ports, records
-from tests.broker.releases import SWITCH, releases
-from tests.broker.swapping import build_agent
-from tests.broker.tools import run_cleanerd
-from tests.broker.workload import alter_config, create_topics
-from tests.daemon.processes import DaemonProcess, wait_until
+from tests.harness.broker.kafka import KafkaBroker
+from tests.harness.broker.live import COMPACT, EVENTS, Journal, fixed_ports, records
+from tests.harness.broker.releases import SWITCH, releases
+from tests.harness.broker.swapping import build_agent
+from tests.harness.broker.tools import run_cleanerd
+from tests.harness.broker.workload import alter_config, create_topics
+from tests.harness.daemon.processes import DaemonProcess, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 

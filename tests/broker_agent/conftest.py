@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.broker.swapping import Swapping
+from tests.harness.broker.swapping import Swapping
 
 
 @pytest.fixture(scope="module")

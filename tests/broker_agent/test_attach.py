@@ -24,9 +24,9 @@ from cleanerd.env.clock import Clock, SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import NoWayIn
 from cleanerd.format import names
-from tests.broker.releases import required_program, run_tool
-from tests.broker.swapping import build_agent
-from tests.broker_agent.jvms import NO_BROKER, compiled, javas, jvm
+from tests.harness.broker.jvms import NO_BROKER, compiled, javas, jvm
+from tests.harness.broker.releases import required_program, run_tool
+from tests.harness.broker.swapping import build_agent
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 

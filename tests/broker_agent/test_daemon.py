@@ -10,9 +10,9 @@ from cleanerd.broker_agent.leases import lease
 from cleanerd.broker_agent.live_logs import RequestQueue
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.partition_dir import PartitionDir
-from tests.broker.live import DAEMON, PATIENCE_S
-from tests.broker.swapping import FILES, TOPIC, Swapping
-from tests.daemon.processes import DaemonProcess, running, wait_until
+from tests.harness.broker.live import DAEMON, PATIENCE_S
+from tests.harness.broker.swapping import FILES, TOPIC, Swapping
+from tests.harness.daemon.processes import DaemonProcess, running, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 

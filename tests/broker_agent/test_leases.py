@@ -14,10 +14,10 @@ from cleanerd.broker_agent.leases import lease
 from cleanerd.broker_agent.live_logs import describe, named_log
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.partition_dir import PartitionDir
-from tests.broker.live import COMPACT_DELETE, PATIENCE_S
-from tests.broker.swapping import FILES, TOPIC, TXN_TOPIC, Swapping
-from tests.broker.workload import alter_config, create_topics
-from tests.daemon.processes import ROOT, wait_until
+from tests.harness.broker.live import COMPACT_DELETE, PATIENCE_S
+from tests.harness.broker.swapping import FILES, TOPIC, TXN_TOPIC, Swapping
+from tests.harness.broker.workload import alter_config, create_topics
+from tests.harness.daemon.processes import ROOT, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 

@@ -15,9 +15,9 @@ import pytest
 
 from cleanerd.broker_agent import session as sessions
 from cleanerd.errors import NoWayIn
-from tests.broker.releases import required_program, run_tool
-from tests.broker.swapping import Swapping, swap_command
-from tests.daemon.processes import wait_until
+from tests.harness.broker.releases import required_program, run_tool
+from tests.harness.broker.swapping import Swapping, swap_command
+from tests.harness.daemon.processes import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker.swapping import TOPIC, TXN_TOPIC, Swapping
-from tests.broker.tools import offset_checkpoint
+from tests.harness.broker.swapping import TOPIC, TXN_TOPIC, Swapping
+from tests.harness.broker.tools import offset_checkpoint
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 

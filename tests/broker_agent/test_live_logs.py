@@ -22,12 +22,12 @@ from cleanerd.format.names import TopicPartition
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints
-from tests.broker.live import PATIENCE_S
-from tests.broker.releases import current_release
-from tests.broker.swapping import FILES, QUICK, TOPIC, TXN_TOPIC, Swapping
-from tests.broker.tools import offset_checkpoint
-from tests.broker.workload import create_topics
-from tests.daemon.processes import wait_until
+from tests.harness.broker.live import PATIENCE_S
+from tests.harness.broker.releases import current_release
+from tests.harness.broker.swapping import FILES, QUICK, TOPIC, TXN_TOPIC, Swapping
+from tests.harness.broker.tools import offset_checkpoint
+from tests.harness.broker.workload import create_topics
+from tests.harness.daemon.processes import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 

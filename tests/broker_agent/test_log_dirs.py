@@ -8,13 +8,13 @@ import pytest
 
 from cleanerd.env.clock import SystemClock
 from cleanerd.storage.log_dir import LogDir
-from tests.broker.kafka import KafkaBroker
-from tests.broker.live import PATIENCE_S, Journal, check_nothing_is_lost, fixed_ports, home, records
-from tests.broker.swapping import FILES, QUICK, asked_brokers, build_agent, staged_copies
-from tests.broker.tools import READ_UNCOMMITTED, read_all
-from tests.broker.workload import create_topics
 from tests.broker_agent.test_swap import not_to_be_renamed
-from tests.daemon.processes import wait_until
+from tests.harness.broker.kafka import KafkaBroker
+from tests.harness.broker.live import PATIENCE_S, Journal, check_nothing_is_lost, fixed_ports, home, records
+from tests.harness.broker.swapping import FILES, QUICK, asked_brokers, build_agent, staged_copies
+from tests.harness.broker.tools import READ_UNCOMMITTED, read_all
+from tests.harness.broker.workload import create_topics
+from tests.harness.daemon.processes import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 

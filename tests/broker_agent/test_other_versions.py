@@ -18,12 +18,12 @@ from cleanerd.broker_agent.session import Session
 from cleanerd.errors import NoWayIn
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.partition_dir import PartitionDir
-from tests.broker.kafka import KafkaBroker
-from tests.broker.live import PATIENCE_S
-from tests.broker.releases import SWITCH, newest_release
-from tests.broker.swapping import FILES, TOPIC, Swapping, asked_brokers, build_agent
-from tests.broker.workload import alter_config
-from tests.daemon.processes import wait_until
+from tests.harness.broker.kafka import KafkaBroker
+from tests.harness.broker.live import PATIENCE_S
+from tests.harness.broker.releases import SWITCH, newest_release
+from tests.harness.broker.swapping import FILES, TOPIC, Swapping, asked_brokers, build_agent
+from tests.harness.broker.workload import alter_config
+from tests.harness.daemon.processes import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 

@@ -21,9 +21,9 @@ from cleanerd.broker_agent import swap as swaps
 from cleanerd.broker_agent.jar import AgentJar, agent_jar
 from cleanerd.broker_agent.swap import REFUSAL_CAUSES
 from cleanerd.errors import NoWayIn
-from tests.broker.releases import required_program, run_tool
-from tests.broker.swapping import TOPIC, TXN_TOPIC, Swapping, answered
-from tests.daemon.processes import wait_until
+from tests.harness.broker.releases import required_program, run_tool
+from tests.harness.broker.swapping import TOPIC, TXN_TOPIC, Swapping, answered
+from tests.harness.daemon.processes import wait_until
 
 SWAPS = int(os.environ.get("CLEANERD_TEST_SWAPS", "1000"))
 KILLS = 12

@@ -16,9 +16,9 @@ from cleanerd.broker_agent import swap as swaps
 from cleanerd.broker_agent.live_logs import describe
 from cleanerd.errors import NoWayIn
 from cleanerd.format.names import TopicPartition
-from tests.broker.swapping import TOPIC, Swapping, answered, build_agent, swap_command
-from tests.daemon.processes import wait_until
-from tests.storage.ext4 import Ext4
+from tests.harness.broker.swapping import TOPIC, Swapping, answered, build_agent, swap_command
+from tests.harness.daemon.processes import wait_until
+from tests.harness.disks.ext4 import Ext4
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800)]
 

@@ -9,9 +9,9 @@ import pytest
 
 from cleanerd.broker_agent.live_logs import roll
 from cleanerd.format.names import FileKind
-from tests.broker.live import PATIENCE_S
-from tests.broker.swapping import TOPIC, Swapping, answered
-from tests.daemon.processes import wait_until
+from tests.harness.broker.live import PATIENCE_S
+from tests.harness.broker.swapping import TOPIC, Swapping, answered
+from tests.harness.daemon.processes import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 

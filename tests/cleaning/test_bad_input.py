@@ -21,8 +21,9 @@ from cleanerd.format.names import FileKind, Suffix
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.checkpoints import LOG_DIR_CHECKPOINTS
 from cleanerd.tools.insight.verify import verify
-from tests.cleaning.damage import DAMAGES, HINTS, unreadable
-from tests.cleaning.logs import (
+from tests.harness.damage.logs import DAMAGES, HINTS, unreadable
+from tests.harness.disks.hooked import HookedFiles
+from tests.harness.logs.troubled import (
     GOOD,
     RECORDS,
     TRUTH,
@@ -38,7 +39,6 @@ from tests.cleaning.logs import (
     size_of,
     write_logs,
 )
-from tests.sim.hooked import HookedFiles
 
 MANIFEST = ".manifest.cleanerd"
 LEFT_ALONE = ("lost+found", "other", "other-x", "-0x", f"t-0.{'a' * 32}-delete", f"t-0.{'b' * 32}-future")

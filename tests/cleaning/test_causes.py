@@ -18,9 +18,9 @@ from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.logs import META_PROPERTIES, segment
-from tests.cleaning.retained import snapshot_of
-from tests.cleaning.silent import request_of
+from tests.harness.logs.retained import snapshot_of
+from tests.harness.logs.silent import request_of
+from tests.harness.logs.troubled import META_PROPERTIES, segment
 
 TP = TopicPartition("held", 0)
 HOUR_MS = 3_600_000

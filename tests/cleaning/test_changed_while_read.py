@@ -14,8 +14,8 @@ import pytest
 from cleanerd.format import names
 from cleanerd.format.names import FileKind
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from tests.cleaning.logs import GOOD, RECORDS, Ran, clean, lock_of_another, put, segment, write_logs
-from tests.sim.hooked import HookedFiles
+from tests.harness.disks.hooked import HookedFiles
+from tests.harness.logs.troubled import GOOD, RECORDS, Ran, clean, lock_of_another, put, segment, write_logs
 
 
 def merged_segment(directory: Path) -> Path:

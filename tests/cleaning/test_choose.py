@@ -19,9 +19,9 @@ from cleanerd.storage.log_dir import LogDir
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.logs import META_PROPERTIES as KRAFT
-from tests.cleaning.logs import newest
-from tests.cleaning.silent import clean_at, request_of
+from tests.harness.logs.silent import clean_at, request_of
+from tests.harness.logs.troubled import META_PROPERTIES as KRAFT
+from tests.harness.logs.troubled import newest
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 T0_MS = 1_700_000_000_000

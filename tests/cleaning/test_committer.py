@@ -35,8 +35,8 @@ from cleanerd.storage.staged import manifest_names, read_manifests, staged_names
 from cleanerd.storage.topic_id import LiveIdentity
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.logs import META_PROPERTIES, lock_of_another
-from tests.daemon.processes import wait_until
+from tests.harness.daemon.processes import wait_until
+from tests.harness.logs.troubled import META_PROPERTIES, lock_of_another
 from tests.storage.test_lock import starting_broker
 from tests.tools.client.cleaning import TP, Cleaning, committed
 

@@ -14,10 +14,10 @@ from cleanerd.storage.lock import HOLD_S, LogDirLock
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
-from tests.sim.disk import SimDisk
-from tests.sim.kafka_startup import start
-from tests.storage.crashes import with_survivors
-from tests.storage.model import (
+from tests.harness.disks.crashes import with_survivors
+from tests.harness.disks.kafka_startup import start
+from tests.harness.disks.simulated import SimDisk
+from tests.harness.logs.model import (
     ACTIVE,
     BY_NAME,
     Scenario,

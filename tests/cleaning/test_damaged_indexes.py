@@ -14,11 +14,11 @@ from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.segments import live_bases
 from cleanerd.tools.insight.findings import Finding, Severity
 from cleanerd.tools.insight.verify import verify
-from tests.cleaning.damage import HINTS
-from tests.cleaning.logs import clean, contents, segment
 from tests.cleaning.test_merge import append, bytes_of
-from tests.tools.insight import damage
-from tests.tools.insight.logdirs import broker_log_dir
+from tests.harness.damage import directories as damage
+from tests.harness.damage.logs import HINTS
+from tests.harness.logs.logdirs import broker_log_dir
+from tests.harness.logs.troubled import clean, contents, segment
 
 FILES = (".index", ".timeindex", ".txnindex", ".snapshot", "-checkpoint")
 """Ends of the names of what a cleaning reads beside the `.log`."""

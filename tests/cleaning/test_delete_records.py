@@ -18,8 +18,8 @@ from cleanerd.format import names
 from cleanerd.format.checkpoint import render_offset_checkpoint
 from cleanerd.format.names import FileKind, SegmentFileName, TopicPartition
 from cleanerd.storage.log_dir import LogDir
-from tests.cleaning.logs import contents, lock_of_another
-from tests.cleaning.retained import (
+from tests.harness.disks.hooked import HookedFiles
+from tests.harness.logs.retained import (
     EXPIRED,
     FILES,
     OTHER,
@@ -32,7 +32,7 @@ from tests.cleaning.retained import (
     stop_broker,
     write_log,
 )
-from tests.sim.hooked import HookedFiles
+from tests.harness.logs.troubled import contents, lock_of_another
 
 
 def delete(

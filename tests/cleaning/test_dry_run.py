@@ -9,7 +9,9 @@ import pytest
 from cleanerd.env.space import space_of
 from cleanerd.format import names
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from tests.cleaning.logs import (
+from tests.cleaning.test_bad_input import mounted
+from tests.harness.disks.hooked import HookedFiles
+from tests.harness.logs.troubled import (
     GOOD,
     Ran,
     assert_settled,
@@ -21,8 +23,6 @@ from tests.cleaning.logs import (
     stop_broker,
     write_logs,
 )
-from tests.cleaning.test_bad_input import mounted
-from tests.sim.hooked import HookedFiles
 
 SMALL_CHUNKS = ("--set=cleanerd.chunk.bytes=65536",)
 FORESEEN = (

@@ -8,8 +8,8 @@ import pytest
 from cleanerd.policy.winner import KEY_BYTES
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.logs import clean
-from tests.tools.client.logs import busy
+from tests.harness.logs.troubled import clean
+from tests.harness.logs.written import busy
 
 CLEANED_MS, AGAIN_MS = 1_000_000, 90_000_000
 DEDUPE_BYTES = 128 << 20

@@ -18,7 +18,14 @@ from cleanerd.format.names import TopicPartition
 from cleanerd.format.partition_metadata import render_partition_metadata
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.log_dir import LogDir
-from tests.cleaning.logs import META_PROPERTIES, assert_cleaned, clean, contents, leave_to_nobody, write_logs
+from tests.harness.logs.troubled import (
+    META_PROPERTIES,
+    assert_cleaned,
+    clean,
+    contents,
+    leave_to_nobody,
+    write_logs,
+)
 
 ZOOKEEPER = "version=0\ncluster.id=c\nbroker.id=1\n"
 TOPICS = ("orders", "plain")

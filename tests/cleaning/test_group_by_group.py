@@ -14,8 +14,16 @@ from cleanerd.cleaning.clean import Cleaner, CleaningJob
 from cleanerd.env.space import space_of
 from cleanerd.format import names
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from tests.cleaning.logs import assert_settled, clean, contents, lock_of_another, newest, put, stop_broker
 from tests.cleaning.test_bad_input import mounted
+from tests.harness.logs.troubled import (
+    assert_settled,
+    clean,
+    contents,
+    lock_of_another,
+    newest,
+    put,
+    stop_broker,
+)
 
 SEGMENT_BYTES = 1_000_000
 OPTIONS = (f"--topic-set=t:segment.bytes={SEGMENT_BYTES}", "--set=cleanerd.staged.min.free.ratio=0")

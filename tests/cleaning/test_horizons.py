@@ -22,10 +22,10 @@ from cleanerd.storage.segments import log_batches
 from cleanerd.tools.client.producer import Producer, ProducerRecord
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.logs import clean as run
-from tests.cleaning.logs import lock_of_another, stop_broker
-from tests.cleaning.retained import snapshot_of
-from tests.cleaning.silent import clean_at
+from tests.harness.logs.retained import snapshot_of
+from tests.harness.logs.silent import clean_at
+from tests.harness.logs.troubled import clean as run
+from tests.harness.logs.troubled import lock_of_another, stop_broker
 
 TP = TopicPartition("quiet", 0)
 HOUR_MS = 3_600_000

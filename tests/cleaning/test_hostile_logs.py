@@ -10,8 +10,8 @@ import pytest
 
 from cleanerd.format.names import FileKind
 from cleanerd.spark_runtime.lazy_spark import LazySpark, SparkFailed
-from tests.cleaning.logs import Ran, assert_cleaned, assert_settled, clean, write_logs
-from tests.sim.hooked import HookedFiles
+from tests.harness.disks.hooked import HookedFiles
+from tests.harness.logs.troubled import Ran, assert_cleaned, assert_settled, clean, write_logs
 
 HEALTHY = ("a", "z")
 

@@ -18,8 +18,8 @@ from cleanerd.spark_runtime.channel import Channel
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.messages import GO_ON, STOP, Moved, Phase, ReportAnswer
 from cleanerd.storage.log_dir import LogDir
-from tests.cleaning.logs import write_logs
-from tests.cleaning.silent import request_of
+from tests.harness.logs.silent import request_of
+from tests.harness.logs.troubled import write_logs
 
 TOPICS = ("a", "b", "c", "d", "e")
 LARGE = ("b", "d")

@@ -21,9 +21,9 @@ from cleanerd.policy.tombstones import KNOWN_FOR_MS
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.metadata_log import find_metadata
 from cleanerd.units import utc
-from tests.cleaning.logs import META_PROPERTIES, lock_of_another, write_logs
 from tests.config.test_load import HOUR_MS, configured
-from tests.storage.metadata import BROKER, SAMPLE_ID, SKIPPED, TOPIC, batch, config, log, topic
+from tests.harness.logs.metadata import BROKER, SAMPLE_ID, SKIPPED, TOPIC, batch, config, log, topic
+from tests.harness.logs.troubled import META_PROPERTIES, lock_of_another, write_logs
 
 DELETE = {"cleanup.policy": "delete"}
 IDS = {"own": UUID(int=1), "none": UUID(int=2), "named": UUID(int=3)}

@@ -18,8 +18,8 @@ from cleanerd.storage.segments import live_bases
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.logs import Contents, assert_settled, clean, contents, segment
-from tests.cleaning.retained import TP, snapshot_of
+from tests.harness.logs.retained import TP, snapshot_of
+from tests.harness.logs.troubled import Contents, assert_settled, clean, contents, segment
 
 BIG = 400
 

@@ -13,7 +13,7 @@ from cleanerd.env.files import NotRegular, RealFiles, regular_fd
 from cleanerd.format import names
 from cleanerd.format.names import FileKind
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from tests.cleaning.logs import GOOD, assert_cleaned, clean, segment, write_logs
+from tests.harness.logs.troubled import GOOD, assert_cleaned, clean, segment, write_logs
 
 SPARSE_BYTES = 1 << 40
 

@@ -12,7 +12,7 @@ from cleanerd.format.record import Record
 from cleanerd.pipeline import whole_log
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.tools.client.reader import read_records
-from tests.cleaning.logs import GOOD, assert_cleaned, assert_settled, clean, contents, put, write_logs
+from tests.harness.logs.troubled import GOOD, assert_cleaned, assert_settled, clean, contents, put, write_logs
 
 RECORDS = 1000
 

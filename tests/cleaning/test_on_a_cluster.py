@@ -11,7 +11,7 @@ from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.pipeline import small_log
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.resident_job import ResidentJob
-from tests.cleaning.logs import assert_cleaned, clean, leave_to_nobody, segment, size_of, write_logs
+from tests.harness.logs.troubled import assert_cleaned, clean, leave_to_nobody, segment, size_of, write_logs
 
 
 @pytest.fixture(scope="module")

@@ -21,9 +21,9 @@ from cleanerd.format.uuid_text import render_uuid
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.scan import Checkpoints
-from tests.cleaning.logs import assert_cleaned, clean, contents, lock_of_another, size_of, write_logs
-from tests.sim.hooked import HookedFiles
-from tests.storage.metadata import SAMPLE_ID, TOPIC, batch, config, log, topic
+from tests.harness.disks.hooked import HookedFiles
+from tests.harness.logs.metadata import SAMPLE_ID, TOPIC, batch, config, log, topic
+from tests.harness.logs.troubled import assert_cleaned, clean, contents, lock_of_another, size_of, write_logs
 
 BURST_S = 0.3
 

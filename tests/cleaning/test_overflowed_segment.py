@@ -9,7 +9,7 @@ from cleanerd.format.names import FileKind, SegmentFileName
 from cleanerd.format.record import Record
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.logs import GOOD, assert_cleaned, clean, contents, write_logs
+from tests.harness.logs.troubled import GOOD, assert_cleaned, clean, contents, write_logs
 
 LAST_THAT_FITS = 2**31 - 1
 

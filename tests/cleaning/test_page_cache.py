@@ -7,7 +7,7 @@ import pytest
 
 from cleanerd.env.page_cache import Ranges, cold_ranges, drop, size_bytes
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from tests.cleaning.logs import clean, put
+from tests.harness.logs.troubled import clean, put
 
 BLOCK = 2 << 20
 SEGMENT_BYTES = 3 * BLOCK

@@ -23,10 +23,10 @@ from cleanerd.errors import LockHeld, LogUncleanable
 from cleanerd.format.names import TopicPartition
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.spare import on_spare
-from tests.cleaning.logs import META_PROPERTIES, contents, lock_of_another, newest, put, stop_broker
 from tests.cleaning.test_bad_input import mounted
-from tests.ctl import captured
-from tests.operate.tools import need
+from tests.harness.ctl import captured
+from tests.harness.logs.troubled import META_PROPERTIES, contents, lock_of_another, newest, put, stop_broker
+from tests.harness.programs import need
 
 SEGMENT_BYTES = 1_000_000
 RECORDS, KEYS = 12_000, 1_000

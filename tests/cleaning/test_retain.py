@@ -26,8 +26,8 @@ from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.producer_state import producers_at
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.logs import contents, leave_to_nobody, lock_of_another
-from tests.cleaning.retained import (
+from tests.harness.disks.hooked import HookedFiles
+from tests.harness.logs.retained import (
     EXPIRED,
     FILES,
     NOW_MS,
@@ -46,7 +46,7 @@ from tests.cleaning.retained import (
     stop_broker,
     write_log,
 )
-from tests.sim.hooked import HookedFiles
+from tests.harness.logs.troubled import contents, leave_to_nobody, lock_of_another
 
 # -- cases ------------------------------------------------------------------------------------------------
 

@@ -24,10 +24,10 @@ from cleanerd.storage.generation import read_generation
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints, PartitionSnapshot, SegmentOnDisk
-from tests.cleaning.retained import EXPIRED, NOW_MS
-from tests.sim import kafka_startup
-from tests.sim.disk import SimDisk
-from tests.storage.crashes import killed
+from tests.harness.disks import kafka_startup
+from tests.harness.disks.crashes import killed
+from tests.harness.disks.simulated import SimDisk
+from tests.harness.logs.retained import EXPIRED, NOW_MS
 
 TP, OTHER = TopicPartition("t", 0), TopicPartition("other", 3)
 LOG_DIR, DIRECTORY = "/logs", "/logs/t-0"

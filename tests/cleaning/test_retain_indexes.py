@@ -16,7 +16,7 @@ from cleanerd.policy.retention import Breach, Keeper
 from cleanerd.storage.index_files import largest_timestamp_ms
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.retained import (
+from tests.harness.logs.retained import (
     EXPIRED,
     FILES,
     NOW_MS,

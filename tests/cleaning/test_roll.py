@@ -16,10 +16,10 @@ from cleanerd.storage.log_dir import LogDir
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.logs import clean, lock_of_another, newest, put
-from tests.cleaning.retained import NOW_MS, TP, bases, offsets, segment_path, stop_broker, write_log
-from tests.sim.counted import StoppingFiles
-from tests.sim.hooked import HookedFiles
+from tests.harness.disks.counted import StoppingFiles
+from tests.harness.disks.hooked import HookedFiles
+from tests.harness.logs.retained import NOW_MS, TP, bases, offsets, segment_path, stop_broker, write_log
+from tests.harness.logs.troubled import clean, lock_of_another, newest, put
 
 
 def roll(log_dir: Path, files: Files | None = None) -> None:

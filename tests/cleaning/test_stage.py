@@ -13,8 +13,8 @@ from cleanerd.storage.checkpoints import read_offsets
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter, WriterOptions
-from tests.cleaning.logs import clean, write_logs
-from tests.sim.hooked import HookedFiles
+from tests.harness.disks.hooked import HookedFiles
+from tests.harness.logs.troubled import clean, write_logs
 from tests.simulation.play import empty_disk
 from tests.tools.client.cleaning import Cleaning
 

@@ -11,9 +11,20 @@ from cleanerd.format import names
 from cleanerd.policy.tombstones import KNOWN_FOR_MS
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.units import utc
-from tests.cleaning.logs import lock_of_another
-from tests.cleaning.member import DAY_MS, NODE, OTHER, T0_MS, TP, Broker, aborted, deletions, others, values
-from tests.storage.metadata import SAMPLE_ID, change
+from tests.harness.logs.member import (
+    DAY_MS,
+    NODE,
+    OTHER,
+    T0_MS,
+    TP,
+    Broker,
+    aborted,
+    deletions,
+    others,
+    values,
+)
+from tests.harness.logs.metadata import SAMPLE_ID, change
+from tests.harness.logs.troubled import lock_of_another
 
 HOUR_MS = 3_600_000
 HORIZON_MS = T0_MS + DAY_MS

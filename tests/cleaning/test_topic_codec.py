@@ -12,8 +12,8 @@ from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.tools.client.producer import Producer, ProducerRecord
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.logs import Ran, assert_settled, clean
 from tests.cleaning.test_old_formats import Told
+from tests.harness.logs.troubled import Ran, assert_settled, clean
 
 pytestmark = pytest.mark.soak
 

@@ -14,7 +14,7 @@ from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.log_dir import LogDir
-from tests.cleaning.logs import clean, contents, lock_of_another, write_logs
+from tests.harness.logs.troubled import clean, contents, lock_of_another, write_logs
 
 TWICE, ONCE = TopicPartition("twice", 0), TopicPartition("once", 0)
 

@@ -19,10 +19,10 @@ from cleanerd.errors import Aborted, CorruptFile, PolicyChanged
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.metadata_log import find_metadata
-from tests.cleaning.logs import RECORDS, write_logs
 from tests.cleaning.test_knowledge import LOG, Stopped
-from tests.sim.hooked import HookedFiles
-from tests.storage.metadata import SAMPLE_ID, SAMPLE_TOPIC, TOPIC, batch, config, log, topic
+from tests.harness.disks.hooked import HookedFiles
+from tests.harness.logs.metadata import SAMPLE_ID, SAMPLE_TOPIC, TOPIC, batch, config, log, topic
+from tests.harness.logs.troubled import RECORDS, write_logs
 
 CONFIG = TopicConfig(cleanup_policy=("compact",))
 NOW_MS = 10_000_000

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from cleanerd.format import names
-from tests.broker.releases import SWITCH, newest_release
-from tests.broker.swapping import Swapping, build_agent
-from tests.broker_agent.jvms import NO_BROKER, compiled, jvm
 from tests.broker_agent.test_other_versions import OLD_RELEASE
-from tests.cleaning.logs import lock_of_another
-from tests.cli.conftest import Run
+from tests.harness.broker.jvms import NO_BROKER, compiled, jvm
+from tests.harness.broker.releases import SWITCH, newest_release
+from tests.harness.broker.swapping import Swapping, build_agent
+from tests.harness.command_line import Run
+from tests.harness.logs.troubled import lock_of_another
 
 
 def test_a_directory_without_a_broker(run: Run, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from cleanerd.format.names import TopicPartition
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.units import instant
 from tests.cleaning.test_knowledge import Stopped
-from tests.cli.conftest import ENVIRONMENT, FakeCleaning, Run, make_log_dir, read_all
+from tests.harness.command_line import ENVIRONMENT, FakeCleaning, Run, make_log_dir, read_all
 
 COMMITTED = LogResult(
     TopicPartition("orders", 3),

@@ -16,7 +16,7 @@ from cleanerd.cli.ctl.main import COMPLETERS
 from cleanerd.cli.ctl.parser import make_parser as make_ctl_parser
 from cleanerd.cli.main import make_parser
 from cleanerd.cli.parser import SHELLS
-from tests.cli.conftest import ENVIRONMENT, Daemon, python
+from tests.harness.command_line import ENVIRONMENT, Daemon, python
 
 BASH = r"""
 PATH="$1:$PATH"; source "$1/$2.bash"; shift

@@ -19,8 +19,8 @@ from cleanerd.cli.options import FORMATS
 from cleanerd.cli.output import prepare_streams, write
 from cleanerd.daemon.api.verbs import pause
 from cleanerd.format.names import TopicPartition
-from tests.cli.conftest import Daemon, FakeCleaning, verbs
-from tests.tools.insight.logdirs import GOLDEN
+from tests.harness.command_line import Daemon, FakeCleaning, verbs
+from tests.harness.logs.logdirs import GOLDEN
 
 DIRECTORY = f"--log-dir={GOLDEN}"
 COMMANDS = {

@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from tests.cli.conftest import Run, python
+from tests.harness.command_line import Run, python
 
 
 def test_python_o_is_refused() -> None:

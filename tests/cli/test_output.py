@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cleanerd import API_VERSION
-from tests.cli.conftest import ENVIRONMENT, Run, make_log_dir
+from tests.harness.command_line import ENVIRONMENT, Run, make_log_dir
 
 HOSTILE = b"\x1b]0;pwned\x07\x1b[2J\xff\ncleanerd: all is well"
 

@@ -9,7 +9,7 @@ import pytest
 from cleanerd import __version__
 from cleanerd.cli import main as cleanerd
 from cleanerd.cli.ctl import main as cleanerctl
-from tests.cli.conftest import python, verbs
+from tests.harness.command_line import python, verbs
 
 PROGRAMS = {"cleanerd": cleanerd, "cleanerctl": cleanerctl}
 COMMANDS = [

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cleanerd.config.model import ClusterMetadata
 from cleanerd.errors import CleanerdError
-from tests.storage.metadata import (
+from tests.harness.logs.metadata import (
     OTHER_ID,
     SAMPLE_ID,
     TOPIC,

@@ -4,7 +4,7 @@ import pytest
 
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.clock import SystemClock
-from tests.operate.conftest import world as world
+from tests.harness.daemon.world import world as world
 
 
 @pytest.fixture

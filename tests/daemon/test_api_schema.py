@@ -14,7 +14,7 @@ from schemathesis.checks import not_a_server_error
 
 from cleanerd.daemon.api.openapi import document
 from cleanerd.daemon.api.verbs import ROUTES
-from tests.daemon.served import Served
+from tests.harness.daemon.served import Served
 
 pytestmark = pytest.mark.soak
 

@@ -18,11 +18,11 @@ from cleanerd.format.producer_snapshot import render_producer_snapshot
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.logs import META_PROPERTIES, assert_settled, contents, newest, segment
 from tests.cleaning.test_group_by_group import SEGMENT_BYTES, tight
-from tests.daemon.processes import DaemonProcess, customise, descendants, running, wait_until
-from tests.operate.scrape import get, parse
-from tests.synthetic import Shape, write_log
+from tests.harness.daemon.processes import DaemonProcess, customise, descendants, running, wait_until
+from tests.harness.daemon.scrape import get, parse
+from tests.harness.logs.synthetic import Shape, write_log
+from tests.harness.logs.troubled import META_PROPERTIES, assert_settled, contents, newest, segment
 
 pytestmark = pytest.mark.soak
 

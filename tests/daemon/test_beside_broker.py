@@ -28,9 +28,9 @@ from cleanerd.policy.staging import pays_again
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints
 from cleanerd.storage.staged import NO_LIMIT_MS, SourceSegment, StagedGroup, write_manifest
-from tests.cleaning.logs import META_PROPERTIES, lock_of_another, stop_broker
-from tests.daemon.inventories import write_cleaner_checkpoint
-from tests.operate.world import World
+from tests.harness.daemon.inventories import write_cleaner_checkpoint
+from tests.harness.daemon.world import World
+from tests.harness.logs.troubled import META_PROPERTIES, lock_of_another, stop_broker
 
 GRACE_MS = 900_000
 RETRY_MS = 10_000

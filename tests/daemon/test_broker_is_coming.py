@@ -30,7 +30,14 @@ from cleanerd.storage.log_dir import LogDir, Recovered
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
 from tests.broker.test_start_beside_commits import QUICK, STAGING_S, kill, start, waiting
-from tests.cleaning.logs import (
+from tests.daemon.test_faults import clean as run_clean
+from tests.daemon.test_faults import results
+from tests.harness.daemon.inventories import HandClock
+from tests.harness.daemon.processes import DaemonProcess, running
+from tests.harness.daemon.tracing import PATIENCE_S, Traced, injecting, lasting
+from tests.harness.daemon.world import World
+from tests.harness.disks.leases import without_leases
+from tests.harness.logs.troubled import (
     TRUTH,
     assert_settled,
     clean,
@@ -40,13 +47,6 @@ from tests.cleaning.logs import (
     stop_broker,
     write_logs,
 )
-from tests.daemon.inventories import HandClock
-from tests.daemon.processes import DaemonProcess, running
-from tests.daemon.test_faults import clean as run_clean
-from tests.daemon.test_faults import results
-from tests.daemon.tracing import PATIENCE_S, Traced, injecting, lasting
-from tests.operate.world import World
-from tests.storage.leases import without_leases
 
 BUSY = 75
 COMING = "a broker is about to start"

@@ -36,9 +36,9 @@ from cleanerd.daemon.work.mutes import Mute
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.keeper import read_keeper
-from tests.cleaning.logs import META_PROPERTIES, RECORDS, contents, write_logs
-from tests.daemon.inventories import HOUR_MS
-from tests.operate.world import World
+from tests.harness.daemon.inventories import HOUR_MS
+from tests.harness.daemon.world import World
+from tests.harness.logs.troubled import META_PROPERTIES, RECORDS, contents, write_logs
 
 VERBS: dict[str, Callable[[Control, LogId], Iterable[object]]] = {
     "clean": lambda control, log: clean.clean(control, str(log), force=True),

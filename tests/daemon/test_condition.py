@@ -19,9 +19,9 @@ from cleanerd.daemon.work.commits import JobHost
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.errors import PolicyChanged
 from cleanerd.format.names import META_PROPERTIES, TopicPartition
-from tests.cleaning.logs import META_PROPERTIES as BROKER
-from tests.cleaning.logs import RECORDS, stop_broker
-from tests.operate.world import World
+from tests.harness.daemon.world import World
+from tests.harness.logs.troubled import META_PROPERTIES as BROKER
+from tests.harness.logs.troubled import RECORDS, stop_broker
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from cleanerd.env.files import RealFiles
 from cleanerd.format import names
 from cleanerd.storage.lock import LogDirLock
 from cleanerd.storage.log_dir import LogDir
-from tests.cleaning.logs import lock_of_another
-from tests.cleaning.retained import EXPIRED, NOW_MS, bases, snapshot_of, stop_broker, write_log
+from tests.harness.logs.retained import EXPIRED, NOW_MS, bases, snapshot_of, stop_broker, write_log
+from tests.harness.logs.troubled import lock_of_another
 
 DELAY_MS = 60_000
 

@@ -12,8 +12,7 @@ import pytest
 from cleanerd.daemon.inventory.urgency import FOREVER_MS, DueReason
 from cleanerd.format import names
 from cleanerd.policy.cleanable import RangeLimit
-from tests.cleaning.logs import META_PROPERTIES
-from tests.daemon.inventories import (
+from tests.harness.daemon.inventories import (
     CONFIG,
     HOUR_MS,
     Fixture,
@@ -24,6 +23,7 @@ from tests.daemon.inventories import (
     write_cleaner_checkpoint,
     write_log,
 )
+from tests.harness.logs.troubled import META_PROPERTIES
 
 CLEANER, START = names.CLEANER_OFFSET_CHECKPOINT, names.LOG_START_CHECKPOINT
 WATERMARK, RECOVERY = names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT

@@ -41,8 +41,8 @@ from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
 from cleanerd.tools.client.producer import Producer, ProducerRecord
 from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.logs import leave_to_nobody, lock_of_another, write_logs
 from tests.daemon.test_deletions import next_due_ms
+from tests.harness.logs.troubled import leave_to_nobody, lock_of_another, write_logs
 
 DAY_MS = 86_400_000
 BAD = Failed("garbage", "CorruptFile")

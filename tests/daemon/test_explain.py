@@ -11,10 +11,10 @@ from cleanerd.cleaning.outcomes import Failed
 from cleanerd.format import names
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.damage import wrong_crc
-from tests.cleaning.logs import leave_to_nobody, lock_of_another, write_logs
-from tests.daemon.processes import DaemonProcess, running, wait_until
-from tests.operate.world import World
+from tests.harness.daemon.processes import DaemonProcess, running, wait_until
+from tests.harness.daemon.world import World
+from tests.harness.damage.logs import wrong_crc
+from tests.harness.logs.troubled import leave_to_nobody, lock_of_another, write_logs
 
 POLICIES = {"good": "compact", "torn": "compact", "held": "compact", "kept": "delete"}
 OTHERS = {"staged": "compact", "future": "compact,delete", "restored": "compact", "nothing": ""}

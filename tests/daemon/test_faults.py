@@ -25,15 +25,14 @@ from cleanerd.errors import SourceChanged
 from cleanerd.format import names
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
-from tests.broker.tools import clean_in_process
-from tests.cleaning.damage import end_beyond_int64
-from tests.cleaning.logs import SEGMENT_BYTES, TRUTH, assert_settled, contents, newest, write_logs
 from tests.cleaning.test_odd_files import PLACES, fifo, sparse
-from tests.daemon import processes, test_at_work
-from tests.daemon.processes import ROOT, DaemonProcess, cmdline, customise, descendants, running
+from tests.daemon import test_at_work
 from tests.daemon.test_at_work import in_the_middle
 from tests.daemon.test_standalone_cluster import CLEANED_S, WORKERS
-from tests.daemon.tracing import (
+from tests.harness.broker.tools import clean_in_process
+from tests.harness.daemon import processes
+from tests.harness.daemon.processes import ROOT, DaemonProcess, cmdline, customise, descendants, running
+from tests.harness.daemon.tracing import (
     PATIENCE_S,
     RENAMES,
     SYNCS,
@@ -43,8 +42,10 @@ from tests.daemon.tracing import (
     staged_files,
     traced,
 )
-from tests.spark_runtime.standalone import standalone
-from tests.storage.ext4 import Ext4
+from tests.harness.damage.logs import end_beyond_int64
+from tests.harness.disks.ext4 import Ext4
+from tests.harness.logs.troubled import SEGMENT_BYTES, TRUTH, assert_settled, contents, newest, write_logs
+from tests.harness.spark.standalone import standalone
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
 

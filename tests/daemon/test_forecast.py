@@ -9,8 +9,8 @@ from cleanerd.daemon.api.verbs import forecast as verb
 from cleanerd.daemon.api.verbs import pause, throttle
 from cleanerd.daemon.reports.forecast import ASSUMED_BYTES_PER_S
 from cleanerd.daemon.values.models import Forecast, HistoryEvent, ThrottleChange
-from tests.cleaning.logs import segment
-from tests.operate.world import World
+from tests.harness.daemon.world import World
+from tests.harness.logs.troubled import segment
 
 AHEAD_MS = 600_000
 

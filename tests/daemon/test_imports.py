@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from tests.daemon.processes import environment
+from tests.harness.daemon.processes import environment
 
 
 def test_an_idle_daemon_imports_neither_numba_nor_pyspark() -> None:

@@ -9,8 +9,7 @@ import pytest
 
 from cleanerd.format import names
 from cleanerd.format.names import FileKind, Suffix
-from tests.cleaning.logs import META_PROPERTIES
-from tests.daemon.inventories import (
+from tests.harness.daemon.inventories import (
     HOUR_MS,
     OLD_MS,
     Fixture,
@@ -21,6 +20,7 @@ from tests.daemon.inventories import (
     write_cleaner_checkpoint,
     write_log,
 )
+from tests.harness.logs.troubled import META_PROPERTIES
 
 HOUR_S = HOUR_MS // 1000
 CONST = 6  # stats of a log directory itself: meta.properties, four checkpoints, and one to spare

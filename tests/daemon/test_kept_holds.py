@@ -21,8 +21,8 @@ from cleanerd.errors import DirOffline
 from cleanerd.format.names import CLEAN_SHUTDOWN, CLEANERD_LOCK, TopicPartition
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.whose import Onlooker, Whose
-from tests.cleaning.logs import assert_cleaned, clean, contents, write_logs
-from tests.daemon.processes import wait_until
+from tests.harness.daemon.processes import wait_until
+from tests.harness.logs.troubled import assert_cleaned, clean, contents, write_logs
 
 DAY_MS = 86_400_000
 LOG = TopicPartition("orders", 0)

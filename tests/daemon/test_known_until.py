@@ -18,10 +18,10 @@ from cleanerd.format.names import LOCK, TopicPartition
 from cleanerd.policy.tombstones import KNOWN_FOR_MS
 from cleanerd.storage.metadata_log import find_metadata
 from cleanerd.units import utc
-from tests.cleaning.logs import lock_of_another
 from tests.cleaning.test_knowledge import Stopped
-from tests.daemon.inventories import HandClock
-from tests.storage.metadata import TOPIC, config
+from tests.harness.daemon.inventories import HandClock
+from tests.harness.logs.metadata import TOPIC, config
+from tests.harness.logs.troubled import lock_of_another
 
 OFFSET = 10_000
 

@@ -12,8 +12,8 @@ from cleanerd.daemon.api.verbs import status
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.policy.lease_duty import GRACE_S
-from tests.daemon.inventories import write_cleaner_checkpoint
-from tests.operate.world import World
+from tests.harness.daemon.inventories import write_cleaner_checkpoint
+from tests.harness.daemon.world import World
 
 GRACE_MS = int(GRACE_S * 1000)
 

@@ -12,7 +12,7 @@ from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import FileKind, SegmentFileName
-from tests.daemon.processes import running
+from tests.harness.daemon.processes import running
 
 pytestmark = pytest.mark.soak
 

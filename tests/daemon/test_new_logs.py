@@ -18,10 +18,10 @@ from cleanerd.daemon.loops.scanner import Scanner
 from cleanerd.env.files import Files, RealFiles
 from cleanerd.format.names import CLEANERD_LOCK, META_PROPERTIES, PARTITION_METADATA
 from cleanerd.format.partition_metadata import render_partition_metadata
-from tests.cleaning.logs import META_PROPERTIES as BROKER
-from tests.cleaning.logs import leave_to_nobody, write_logs
-from tests.daemon.processes import running
-from tests.operate.world import World
+from tests.harness.daemon.processes import running
+from tests.harness.daemon.world import World
+from tests.harness.logs.troubled import META_PROPERTIES as BROKER
+from tests.harness.logs.troubled import leave_to_nobody, write_logs
 
 TOPIC_ID = uuid.UUID(int=1)
 TOPICS = {"one", "two", "three"}

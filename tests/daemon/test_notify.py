@@ -12,11 +12,11 @@ import pytest
 
 from cleanerd.daemon.notify import EXTENSION_S, ServiceManager
 from cleanerd.daemon.reports.status_line import StatusLine
-from tests.cleaning.logs import leave_to_nobody, write_logs
-from tests.daemon.inventories import HandClock
-from tests.daemon.processes import DaemonProcess
-from tests.operate.manager import Manager
-from tests.operate.world import World
+from tests.harness.daemon.inventories import HandClock
+from tests.harness.daemon.manager import Manager
+from tests.harness.daemon.processes import DaemonProcess
+from tests.harness.daemon.world import World
+from tests.harness.logs.troubled import leave_to_nobody, write_logs
 
 WATCHDOG_USEC = 60_000_000
 

@@ -19,11 +19,11 @@ from cleanerd.daemon.values.models import RequestQueueView, ThrottleChange
 from cleanerd.errors import NoWayIn
 from cleanerd.policy.pace import FLOOR_BYTES_PER_S, STEPS
 from cleanerd.storage.log_dir import Owner
-from tests.daemon.clients import hold
-from tests.daemon.processes import wait_until
 from tests.daemon.test_every_key import Running
-from tests.operate.world import World
-from tests.synthetic import Shape, write_log
+from tests.harness.daemon.clients import hold
+from tests.harness.daemon.processes import wait_until
+from tests.harness.daemon.world import World
+from tests.harness.logs.synthetic import Shape, write_log
 
 MB = 10**6
 KEY = "cleanerd_throttle_request_queue_max_ms"

@@ -13,7 +13,7 @@ import pytest
 from cleanerd.daemon.page import pages
 from cleanerd.daemon.page.html import age, headers
 from cleanerd.daemon.values import models
-from tests.daemon.views import HOUR_MS, NOW_MS, event, job_view, log_view, status_view
+from tests.harness.daemon.views import HOUR_MS, NOW_MS, event, job_view, log_view, status_view
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;{{7*7}}`\x1b[2J\x00\u202egpj\udcff\n"
 VOID = {"meta", "link", "input", "br", "img"}

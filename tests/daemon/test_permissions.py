@@ -18,9 +18,9 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.cleaning.logs import write_logs
-from tests.daemon import processes
-from tests.daemon.processes import DaemonProcess
+from tests.harness.daemon import processes
+from tests.harness.daemon.processes import DaemonProcess
+from tests.harness.logs.troubled import write_logs
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
 

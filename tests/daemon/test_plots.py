@@ -4,7 +4,7 @@ import pytest
 
 from cleanerd.daemon.page import plots
 from cleanerd.daemon.page.plots import Span
-from tests.daemon.views import HOUR_MS, NOW_MS, event
+from tests.harness.daemon.views import HOUR_MS, NOW_MS, event
 
 SPAN = Span(NOW_MS - 24 * HOUR_MS, NOW_MS)
 

@@ -11,8 +11,8 @@ import pytest
 
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.logs import SEGMENT_BYTES, assert_settled, newest, write_logs
-from tests.daemon.processes import DaemonProcess, cmdline, descendants, running
+from tests.harness.daemon.processes import DaemonProcess, cmdline, descendants, running
+from tests.harness.logs.troubled import SEGMENT_BYTES, assert_settled, newest, write_logs
 
 pytestmark = pytest.mark.soak
 

@@ -32,9 +32,9 @@ from cleanerd.format.partition_metadata import render_partition_metadata
 from cleanerd.policy.retention import Breach
 from cleanerd.storage.generation import begin_truncation, read_generation
 from cleanerd.storage.partition_dir import PartitionDir
-from tests.cleaning.logs import lock_of_another, segment
-from tests.cleaning.retained import NOW_MS, TP, bases, stop_broker, write_log
 from tests.daemon.test_deletions import next_due_ms
+from tests.harness.logs.retained import NOW_MS, TP, bases, stop_broker, write_log
+from tests.harness.logs.troubled import lock_of_another, segment
 
 CLOCK = FixedNow(NOW_MS)
 

@@ -25,8 +25,8 @@ from cleanerd.daemon.api.refusals import MAX_WAIT_MS
 from cleanerd.daemon.api.routes import Route
 from cleanerd.daemon.api.verbs import ROUTES, clean, pause
 from cleanerd.daemon.values.models import ThrottleChange, ThrottleLimits
-from tests.daemon.clients import until
-from tests.daemon.served import Served
+from tests.harness.daemon.clients import until
+from tests.harness.daemon.served import Served
 
 BEGUN = b"POST /v1/clean HTTP/1.1\r\nContent-Length: 9\r\n\r\n{"
 """A request that does not come in whole."""

@@ -8,13 +8,13 @@ import pytest
 from cleanerd.errors import Fatal
 from cleanerd.format import names
 from cleanerd.storage.lock import probe
-from tests.cleaning.logs import TRUTH, assert_settled, lock_of_another, newest, write_logs
-from tests.daemon.processes import DaemonProcess, wait_until
 from tests.daemon.test_at_work import in_the_middle
 from tests.daemon.test_at_work import log_dir as big
 from tests.daemon.test_faults import clean, results
-from tests.daemon.tracing import PATIENCE_S
-from tests.operate.world import World
+from tests.harness.daemon.processes import DaemonProcess, wait_until
+from tests.harness.daemon.tracing import PATIENCE_S
+from tests.harness.daemon.world import World
+from tests.harness.logs.troubled import TRUTH, assert_settled, lock_of_another, newest, write_logs
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 __all__ = ["big"]

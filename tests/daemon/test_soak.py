@@ -15,7 +15,7 @@ import pytest
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter
-from tests.daemon.processes import DaemonProcess, running
+from tests.harness.daemon.processes import DaemonProcess, running
 
 SECONDS = float(os.environ.get("CLEANERD_SOAK_S", "60"))
 KEYS = 60

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from cleanerd.spark_runtime.lazy_spark import LazySpark, SparkFailed
-from tests.cleaning.logs import newest, write_logs
-from tests.daemon.processes import running
-from tests.spark_runtime.standalone import standalone
+from tests.harness.daemon.processes import running
+from tests.harness.logs.troubled import newest, write_logs
+from tests.harness.spark.standalone import standalone
 
 pytestmark = pytest.mark.soak
 

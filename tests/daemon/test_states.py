@@ -12,7 +12,18 @@ from cleanerd.daemon.work.states import PartitionStates, StillRunning
 from cleanerd.env.clock import SystemClock
 from cleanerd.errors import Aborted
 from cleanerd.policy.lifecycle import ABORTED, IN_PROGRESS, NONE, IllegalTransition, paused
-from tests.daemon.clients import LOG, OTHER, PATIENCE_S, THIRD, Waiter, hold, in_state, log_of, until, waiting
+from tests.harness.daemon.clients import (
+    LOG,
+    OTHER,
+    PATIENCE_S,
+    THIRD,
+    Waiter,
+    hold,
+    in_state,
+    log_of,
+    until,
+    waiting,
+)
 
 
 def test_2_3_and_2_6_an_error_leaves_no_log_stuck(states: PartitionStates) -> None:

@@ -13,7 +13,7 @@ from cleanerd.daemon.work.states import LogVanished, PartitionStates, StillRunni
 from cleanerd.env.clock import SystemClock
 from cleanerd.errors import Aborted
 from cleanerd.policy.lifecycle import ABORTED, IN_PROGRESS, NONE, CleaningState, IllegalTransition, paused
-from tests.daemon.clients import LOG, OTHER, PATIENCE_S, THIRD, Waiter, hold, log_of, waiting
+from tests.harness.daemon.clients import LOG, OTHER, PATIENCE_S, THIRD, Waiter, hold, log_of, waiting
 
 
 class Model(RuleBasedStateMachine):

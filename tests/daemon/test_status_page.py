@@ -17,10 +17,10 @@ from cleanerd.daemon.api.status_page import StatusPage, landing_page
 from cleanerd.daemon.page.html import headers
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.holds import Hold
-from tests.cleaning.logs import segment
-from tests.operate.scrape import get, serving
-from tests.operate.tools import need
-from tests.operate.world import World
+from tests.harness.daemon.scrape import get, serving
+from tests.harness.daemon.world import World
+from tests.harness.logs.troubled import segment
+from tests.harness.programs import need
 
 CHROMIUM = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",

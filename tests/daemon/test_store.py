@@ -19,7 +19,7 @@ from cleanerd.daemon.values.models import HistoryEvent
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.errors import Fatal
 from cleanerd.format.names import TopicPartition
-from tests.daemon import views
+from tests.harness.daemon import views
 
 SIZE = 1 << 20
 ORDERS = TopicPartition("orders", 0)

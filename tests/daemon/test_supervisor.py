@@ -30,11 +30,11 @@ from cleanerd.spark_runtime.spark_master import spark_place
 from cleanerd.storage.log_dir import LogDir, Recovered
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import manifest_names
-from tests.cleaning.logs import META_PROPERTIES, contents, lock_of_another, segment, stop_broker
-from tests.daemon.clients import hold
-from tests.daemon.processes import wait_until
-from tests.operate.world import World
-from tests.storage.kill9_child import GROUPS, TP, clean_until, write_log
+from tests.harness.daemon.clients import hold
+from tests.harness.daemon.processes import wait_until
+from tests.harness.daemon.world import World
+from tests.harness.disks.kill9_child import GROUPS, TP, clean_until, write_log
+from tests.harness.logs.troubled import META_PROPERTIES, contents, lock_of_another, segment, stop_broker
 from tests.storage.test_kill9 import Truth
 
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from cleanerd.env.clock import SystemClock
-from tests.cleaning.member import NODE, OTHER, TP, Broker, deletions, values
-from tests.daemon.processes import DaemonProcess
-from tests.operate.scrape import get, parse
-from tests.storage.metadata import SAMPLE_ID, TOPIC, change, config
+from tests.harness.daemon.processes import DaemonProcess
+from tests.harness.daemon.scrape import get, parse
+from tests.harness.logs.member import NODE, OTHER, TP, Broker, deletions, values
+from tests.harness.logs.metadata import SAMPLE_ID, TOPIC, change, config
 
 RETENTION_MS = 1500
 LOG = str(TP)

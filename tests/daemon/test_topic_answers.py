@@ -19,8 +19,8 @@ from cleanerd.format.names import LOCK, META_PROPERTIES, REPLICATION_CHECKPOINT,
 from cleanerd.format.uuid_text import render_uuid
 from cleanerd.storage.metadata_tail import MetadataTail
 from cleanerd.storage.topic_id import LiveIdentity
-from tests.cleaning.logs import lock_of_another
-from tests.daemon.inventories import HandClock
+from tests.harness.daemon.inventories import HandClock
+from tests.harness.logs.troubled import lock_of_another
 
 A, B = uuid.UUID(int=1), uuid.UUID(int=2)
 MINUTE_MS = 60_000

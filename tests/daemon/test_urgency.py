@@ -34,8 +34,7 @@ from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints, scan_partition
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.logs import META_PROPERTIES
-from tests.daemon.inventories import (
+from tests.harness.daemon.inventories import (
     CONFIG,
     HOUR_MS,
     OLD_MS,
@@ -43,6 +42,7 @@ from tests.daemon.inventories import (
     write_checkpoint,
     write_cleaner_checkpoint,
 )
+from tests.harness.logs.troubled import META_PROPERTIES
 
 NOW_MS = 1_700_000_000_000
 TP = TopicPartition("t", 0)

@@ -16,8 +16,8 @@ from cleanerd.daemon.inventory import watch
 from cleanerd.daemon.inventory.watch import LogDirWatcher
 from cleanerd.format import names
 from cleanerd.format.names import FileKind, Suffix
-from tests.daemon.inventories import file_name, write_checkpoint, write_log
-from tests.operate.world import World
+from tests.harness.daemon.inventories import file_name, write_checkpoint, write_log
+from tests.harness.daemon.world import World
 
 WAIT_S = 10.0
 

@@ -8,7 +8,7 @@ import pytest
 from cleanerd.daemon import workers
 from cleanerd.daemon.workers import Bell, Worker, Workers
 from cleanerd.env.clock import SystemClock
-from tests.daemon.clients import until
+from tests.harness.daemon.clients import until
 
 LIMIT_S = 10.0
 

@@ -18,7 +18,7 @@ from cleanerd.format.metadata_records import (
     parse_metadata_record,
     parse_partition_record,
 )
-from tests.storage.metadata import (
+from tests.harness.logs.metadata import (
     ABORT,
     BROKER,
     END,

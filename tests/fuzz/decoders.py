@@ -25,10 +25,10 @@ from cleanerd.format.producer_snapshot import ProducerEntry, parse_producer_snap
 from cleanerd.format.record import decode_unsigned_varint, decode_varint
 from cleanerd.format.time_index import parse_time_index
 from cleanerd.format.txn_index import AbortedTxn, parse_txn_index, render_txn_index
-from tests.fuzz.mutate import batches_mutated, mutated
 from tests.fuzz.targets import Target
-from tests.kernels.random_log import RandomLog
-from tests.storage.metadata import SAMPLE_CONFIG, SAMPLE_TOPIC, change, partition, remove
+from tests.harness.damage.bytes import batches_mutated, mutated
+from tests.harness.logs.metadata import SAMPLE_CONFIG, SAMPLE_TOPIC, change, partition, remove
+from tests.harness.logs.random_log import RandomLog
 
 _PRODUCER = ProducerEntry(5, 1, 9, 100, 3, 1_700_000_000_000, 0, 90)
 _TXN = AbortedTxn(5, 10, 20, 21)

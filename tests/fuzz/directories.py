@@ -59,13 +59,13 @@ from cleanerd.tools.insight.find import find
 from cleanerd.tools.insight.records import open_log, read_columns
 from cleanerd.tools.insight.salvage import salvage
 from cleanerd.tools.insight.verify import verify
-from tests.cleaning.logs import META_PROPERTIES
 from tests.config.test_metadata_fuzz import LOG as CLUSTER_LOG
 from tests.config.test_metadata_fuzz import SNAPSHOT
-from tests.fuzz.mutate import Mutate, batches_mutated, json_mutated, mutated, spoilt
 from tests.fuzz.targets import Target
-from tests.storage import kill9_child
-from tests.storage.kill9_child import TP
+from tests.harness.damage.bytes import Mutate, batches_mutated, json_mutated, mutated, spoilt
+from tests.harness.disks import kill9_child
+from tests.harness.disks.kill9_child import TP
+from tests.harness.logs.troubled import META_PROPERTIES
 
 FILES = RealFiles()
 _STAGED, _MID_COMMIT = ".cleaned", ".deleted"

@@ -16,9 +16,9 @@ from cleanerd.daemon.api.metrics_server import MetricsServer
 from cleanerd.daemon.api.verbs import ROUTES
 from cleanerd.spark_runtime.channel import Channel
 from cleanerd.spark_runtime.messages import GO_ON, MESSAGE_BYTES
-from tests.daemon.served import Served
-from tests.fuzz.mutate import NUMBERS, mutated
 from tests.fuzz.targets import Target
+from tests.harness.daemon.served import Served
+from tests.harness.damage.bytes import NUMBERS, mutated
 
 _ANSWER_S = 5.0
 _TAKEN = ("200", "404", "409", "503", "504")

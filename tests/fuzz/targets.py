@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cleanerd.errors import CleanerdError, Fatal, InternalError
 from cleanerd.format.errors import FormatError
-from tests.fuzz.mutate import Mutate, mutated
+from tests.harness.damage.bytes import Mutate, mutated
 
 
 @dataclass(frozen=True)

@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from cleanerd.format.record import Record
-from tests.broker.conftest import clean_by_broker
-from tests.broker.kafka import KafkaBroker
-from tests.broker.producers import Message, Style, Writer, WriterPool
-from tests.broker.releases import current_release
-from tests.broker.tools import (
+from tests.harness.broker.kafka import KafkaBroker
+from tests.harness.broker.origin import clean_by_broker
+from tests.harness.broker.producers import Message, Style, Writer, WriterPool
+from tests.harness.broker.releases import current_release
+from tests.harness.broker.tools import (
     READ_UNCOMMITTED,
     forget_checkpoint,
     read_all,
     run_dump_log_segments,
     segment_files,
 )
-from tests.broker.workload import YEARS_MS, create_topics
+from tests.harness.broker.workload import YEARS_MS, create_topics
 
 HERE = Path(__file__).parent
 LOGS = HERE / "logs"

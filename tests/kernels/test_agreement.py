@@ -12,9 +12,8 @@ from numba.core.dispatcher import Dispatcher
 
 from cleanerd import kernels
 from cleanerd.policy.verdicts import RecordVerdict
-from tests.kernels import reference
-from tests.kernels.agreement import assert_agree
-from tests.kernels.random_log import (
+from tests.harness import reference
+from tests.harness.logs.random_log import (
     KEYS,
     NOW_MS,
     RETENTION_MS,
@@ -24,8 +23,9 @@ from tests.kernels.random_log import (
     cut_segments,
     random_facts,
 )
+from tests.harness.reference import Cleaned, Facts, Segment
+from tests.kernels.agreement import assert_agree
 from tests.kernels.real_path import Layout, RealPath
-from tests.kernels.reference import Cleaned, Facts, Segment
 
 SEEDS_PER_TEST = 20
 

@@ -22,11 +22,11 @@ from cleanerd.format.offset_index import OffsetIndex
 from cleanerd.format.txn_index import AbortedTxn
 from cleanerd.kernels.tables import WRITTEN
 from cleanerd.pipeline.segment_indexes import index_entries
-from tests.kernels import reference
-from tests.kernels.damage import sealed
-from tests.kernels.random_log import LogSegment
+from tests.harness import reference
+from tests.harness.damage.batches import sealed
+from tests.harness.logs.random_log import LogSegment
+from tests.harness.reference import Batch, Facts, LastBatch, Segment
 from tests.kernels.real_path import Layout, RealPath
-from tests.kernels.reference import Batch, Facts, LastBatch, Segment
 
 NOW_MS = 1_700_000_000_000
 CODECS = list(Codec)

@@ -16,7 +16,7 @@ from cleanerd.kernels import compressed
 from cleanerd.kernels.compressed import expand, pack
 from cleanerd.kernels.libraries import Addresses, addresses
 from cleanerd.kernels.tables import BATCH, Table
-from tests.kernels.damage import damage, guarded
+from tests.harness.damage.batches import damage, guarded
 
 WANTED_BYTES = 1 << 20
 LARGE_BYTES = 8 << 20

@@ -16,9 +16,9 @@ from cleanerd.format.codecs import Codec
 from cleanerd.format.legacy import encode_wrapper
 from cleanerd.kernels import heads
 from cleanerd.kernels.heads import Heads, walk_heads
-from tests.kernels.damage import sealed
-from tests.kernels.random_log import RandomLog
-from tests.kernels.reference import read_batches
+from tests.harness.damage.batches import sealed
+from tests.harness.logs.random_log import RandomLog
+from tests.harness.reference import read_batches
 
 
 def walk(

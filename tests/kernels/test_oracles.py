@@ -40,7 +40,7 @@ from cleanerd.kernels.tables import BATCH, RECORD, WRITTEN, Bytes, Producers
 from cleanerd.pipeline.chunks import read_pieces, slices
 from cleanerd.pipeline.values import Source
 from cleanerd.policy.verdicts import RecordVerdict
-from tests.kernels.random_log import NOW_MS, RandomLog
+from tests.harness.logs.random_log import NOW_MS, RandomLog
 
 _MASK = 2**64 - 1
 

@@ -16,7 +16,7 @@ from cleanerd.format.record import encode_varint
 from cleanerd.kernels.records import count_records, walk_records
 from cleanerd.kernels.scan import first_bad_crc, first_bad_order, first_with_more, is_plain, scan_batches
 from cleanerd.kernels.tables import BATCH, Bytes, ReadStatus, Table
-from tests.kernels.damage import guarded, sealed
+from tests.harness.damage.batches import guarded, sealed
 
 NOTHING = np.empty(0, np.uint8)
 RECORDS = [

@@ -9,7 +9,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from tests.daemon.processes import wait_until
+from tests.harness.daemon.processes import wait_until
 from tests.operate.side_by_side import QUICK, SOON_S, SideBySide
 from tests.operate.store import Store
 

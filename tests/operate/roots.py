@@ -5,7 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.operate.tools import ROOT, missing, run
+from tests.harness.programs import ROOT, missing, run
 
 TREE = "srv/tree"  # a copy of this one: where it lies may be a mount of its own
 ENVIRONMENT = {

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.daemon.processes import wait_until
-from tests.operate.tools import ROOT, need
+from tests.harness.daemon.processes import wait_until
+from tests.harness.programs import ROOT, need
 
 RULES = ROOT / "etc/prometheus/cleanerd.rules.yml"
 DASHBOARD = ROOT / "etc/grafana/cleanerd.json"

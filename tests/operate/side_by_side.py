@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 
 from cleanerd.format.names import RECOVERY_POINT_CHECKPOINT, REPLICATION_CHECKPOINT
-from tests.broker.tools import offset_checkpoint
-from tests.daemon.processes import wait_until
+from tests.harness.broker.tools import offset_checkpoint
+from tests.harness.daemon.processes import wait_until
+from tests.harness.programs import run
 from tests.operate.store import Store
-from tests.operate.tools import run
 
 TOPIC, KEYS, VALUE_BYTES, SEGMENT_BYTES = "orders", 7, 1000, 1 << 20
 ROWS = 3 * SEGMENT_BYTES // VALUE_BYTES + 100

@@ -4,9 +4,9 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+from tests.harness.programs import need, run
 from tests.operate.side_by_side import QUICK, SideBySide
 from tests.operate.store import Store
-from tests.operate.tools import need, run
 
 WRAPPER = """#!/bin/bash
 # Podman 4.3 cannot start what requires a container that has ended; podman-compose waits for the conditions by itself.

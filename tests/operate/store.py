@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.broker.releases import kafka_libs
-from tests.operate.tools import ROOT, need, run
+from tests.harness.broker.releases import kafka_libs
+from tests.harness.programs import ROOT, need, run
 
 BASE, IMAGE, PAUSE = "localhost/cleanerd-base", "localhost/cleanerd", "localhost/pause"
 CERTIFICATES = "etc/ssl/certs/ca-certificates.crt"

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from cleanerd.daemon.telemetry import metric_table as table
-from tests.cleaning.logs import lock_of_another, segment, write_logs
-from tests.daemon.processes import DaemonProcess, running, wait_until
-from tests.operate.scrape import Scrape, get, parse
+from tests.harness.daemon.processes import DaemonProcess, running, wait_until
+from tests.harness.daemon.scrape import Scrape, get, parse
+from tests.harness.logs.troubled import lock_of_another, segment, write_logs
 
 SLOW = 40_000
 """Bytes a second: the first job takes some seconds, and its worker waits for most of them."""

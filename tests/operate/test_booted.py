@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 from cleanerd.format import names
-from tests.cleaning.logs import TRUTH, assert_settled, newest, write_logs
-from tests.daemon.processes import wait_until
-from tests.operate.tools import ROOT, missing, need, run
+from tests.harness.daemon.processes import wait_until
+from tests.harness.logs.troubled import TRUTH, assert_settled, newest, write_logs
+from tests.harness.programs import ROOT, missing, need, run
 
 MUST_RUN = os.environ.get("CLEANERD_TEST_CONTAINER") == "1"
 pytestmark = [

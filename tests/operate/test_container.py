@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from tests.broker.kafka import free_ports
-from tests.cleaning.logs import assert_settled, leave_to_nobody, newest, write_logs
-from tests.daemon.processes import wait_until
+from tests.harness.broker.kafka import free_ports
+from tests.harness.daemon.processes import wait_until
+from tests.harness.logs.logdirs import GOLDEN, broker_log_dir
+from tests.harness.logs.troubled import assert_settled, leave_to_nobody, newest, write_logs
+from tests.harness.programs import missing, need, run
 from tests.operate.pod import POD, Pod
 from tests.operate.side_by_side import SEGMENT_BYTES, SOON_S
 from tests.operate.stack import Stack
 from tests.operate.store import IMAGE, Store, build_broker, built
 from tests.operate.test_manifests import COMPOSE, STATEFULSET, documents, kustomized
-from tests.operate.tools import missing, need, run
-from tests.tools.insight.logdirs import GOLDEN, broker_log_dir
 
 UNKNOWN_UID = 4711  # not in /etc/passwd of the image
 CLEANED_S = 150.0  # kernels are compiled on the way

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.programs import ROOT, missing, need, run
 from tests.operate.roots import TREE, Root, copy_tree, mount
-from tests.operate.tools import ROOT, missing, need, run
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
 

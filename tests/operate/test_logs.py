@@ -25,10 +25,10 @@ from cleanerd.daemon.telemetry import log_setup as logs
 from cleanerd.daemon.telemetry.event_table import BOUND, EVENTS, Event
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.models import HistoryEventKind
-from tests.cleaning.logs import RECORDS, segment, write_logs
-from tests.daemon.processes import DaemonProcess, running, wait_until
-from tests.operate.scrape import Scrape, get, parse
-from tests.operate.world import World
+from tests.harness.daemon.processes import DaemonProcess, running, wait_until
+from tests.harness.daemon.scrape import Scrape, get, parse
+from tests.harness.daemon.world import World
+from tests.harness.logs.troubled import RECORDS, segment, write_logs
 
 PACKAGE = Path(cleanerd.__file__).parent
 EVENT_LOG = PACKAGE / "daemon" / "telemetry" / "event_log.py"

@@ -13,8 +13,8 @@ from cleanerd import broker_agent
 from cleanerd.cli import main
 from cleanerd.cli.ctl import parser as ctl_parser
 from cleanerd.config.sources import read_sources
-from tests.broker.releases import newest_release
-from tests.operate.tools import ROOT, missing, need, run
+from tests.harness.broker.releases import newest_release
+from tests.harness.programs import ROOT, missing, need, run
 
 COMPOSE = ROOT / "etc" / "compose.yaml"
 COMPOSE_LIVE = ROOT / "etc" / "compose.live.yaml"

@@ -40,13 +40,13 @@ from cleanerd.pipeline.rewrite import VerificationFailed
 from cleanerd.policy.pace import FLOOR_BYTES_PER_S
 from cleanerd.policy.verdicts import RecordVerdict
 from cleanerd.spark_runtime.lazy_spark import SparkFailed
-from tests.cleaning.logs import lock_of_another, segment
-from tests.daemon.processes import wait_until
 from tests.daemon.test_beside_broker import stage
 from tests.daemon.test_pacer import Paced
-from tests.operate.scrape import get, has_moved, parse, serving
+from tests.harness.daemon.processes import wait_until
+from tests.harness.daemon.scrape import get, has_moved, parse, serving
+from tests.harness.daemon.world import World
+from tests.harness.logs.troubled import lock_of_another, segment
 from tests.operate.story import MOVED_BY_STORY
-from tests.operate.world import World
 
 Scenario = Callable[[World], None]
 SCENARIOS: dict[Scenario, tuple[Metric, ...]] = {}

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.programs import need, run
 from tests.operate.roots import TREE, Root, copy_tree, mount
 from tests.operate.test_install import is_ready_to_start
-from tests.operate.tools import need, run
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1200)]
 

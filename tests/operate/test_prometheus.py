@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from cleanerd.daemon.telemetry.metric_table import METRICS
-from tests.daemon.processes import wait_until
-from tests.operate.scrape import get, has_moved, parse
+from tests.harness.daemon.processes import wait_until
+from tests.harness.daemon.scrape import get, has_moved, parse
+from tests.harness.programs import need, run
 from tests.operate.server import DASHBOARD, RULES, Prometheus, filled, names_in, panels, queries, scraping
 from tests.operate.story import MOVED_BY_STORY, Story, begun, tell
-from tests.operate.tools import need, run
 
 FIRES = {"CleanerdErrors"}
 """Alerts without a delay whose case is in the story. All others have a delay, or are about what is not in it."""

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cleanerd.cli.ctl.verbs import VERBS
-from tests.cleaning.logs import write_logs
-from tests.operate.tools import missing, need
+from tests.harness.logs.troubled import write_logs
+from tests.harness.programs import missing, need
 
 BIN = Path(sys.executable).parent
 GOLDEN = Path(__file__).parents[1] / "golden" / "logs"

@@ -13,8 +13,8 @@ from cleanerd.cli import main
 from cleanerd.cli.ctl import parser as ctl_parser
 from cleanerd.config.keys import BROKER_KEYS
 from cleanerd.env.cache import cache_directory
-from tests.cli.conftest import verbs
-from tests.operate.tools import ROOT, need, run
+from tests.harness.command_line import verbs
+from tests.harness.programs import ROOT, need, run
 
 UNITS = ROOT / "systemd"
 MAN = ROOT / "etc" / "man"

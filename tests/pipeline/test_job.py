@@ -28,8 +28,8 @@ from cleanerd.spark_runtime.messages import GO_ON, STOP, Moved, ReportAnswer
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints, scan_partition
 from cleanerd.storage.stability import read_stability
-from tests.spark_runtime.sessions import jvm_of, session
-from tests.synthetic import Shape, newest_offsets, write_log
+from tests.harness.logs.synthetic import Shape, newest_offsets, write_log
+from tests.harness.spark.sessions import jvm_of, session
 
 NOW_MS = 1_700_000_100_000
 TIGHT = Budget(int(1000 * KEY_BYTES))

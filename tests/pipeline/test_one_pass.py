@@ -19,10 +19,10 @@ from cleanerd.pipeline.whole_log import foreseen, join_rest
 from cleanerd.spark_runtime.channel import Channel
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.messages import GO_ON, STOP, Moved, Phase, ReportAnswer
-from tests.kernels.random_log import RandomLog
+from tests.harness.logs.random_log import RandomLog
+from tests.harness.logs.synthetic import write_log
 from tests.pipeline.test_job import AMPLE, SMALL, flip, offsets_in, plan, run
 from tests.pipeline.test_small_log import part_bytes, random_segments, values, without_paths
-from tests.synthetic import write_log
 
 NEVER = 1 << 60
 DIRTY_FROM = 50_000

@@ -21,9 +21,9 @@ from cleanerd.policy.winner import KEY_BYTES
 from cleanerd.spark_runtime.channel import Channel
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.messages import GO_ON, STOP, Phase
-from tests.kernels.random_log import RandomLog
+from tests.harness.logs.random_log import RandomLog
+from tests.harness.logs.synthetic import write_log
 from tests.pipeline.test_job import AMPLE, SMALL, assert_newest, flip, plan, run
-from tests.synthetic import write_log
 
 Cleaned = tuple[IndexedLog, RewrittenLog | None]
 

@@ -30,7 +30,7 @@ from cleanerd.pipeline.tasks import (
 from cleanerd.pipeline.values import ChunkSummary, IndexedLog, PackedBits, Part
 from cleanerd.spark_runtime.channel import Channel, Reporter
 from cleanerd.spark_runtime.messages import GO_ON, STOP, Message, Moved, Phase, ReportAnswer
-from tests.kernels.random_log import LogSegment, RandomLog, random_facts
+from tests.harness.logs.random_log import LogSegment, RandomLog, random_facts
 from tests.kernels.real_path import Layout, RealPath
 from tests.tools.client.cleaning import Silent
 

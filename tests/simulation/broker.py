@@ -1,7 +1,8 @@
 """The actor that is a broker: it owns the log directory while it lives, and starts and dies at any moment.
 
-What it makes of a directory at its start is `tests.sim.kafka_startup`; it appends as `LogWriter` does, which syncs what a
-real broker would leave to recovery. High watermark and recovery point lie behind the log end until it writes them down.
+What it makes of a directory at its start is `tests.harness.disks.kafka_startup`; it appends as `LogWriter` does, which syncs
+what a real broker would leave to recovery. High watermark and recovery point lie behind the log end until it writes them
+down.
 
     starts    with the locks of all log directories that work, one after the other: those that it finds free at once, others
               at the end of a commit, for which it waits in `open` (a lease)
@@ -19,7 +20,7 @@ from cleanerd.format.checkpoint import render_offset_checkpoint
 from cleanerd.storage import lock as storage_lock
 from cleanerd.storage.checkpoints import read_offsets
 from cleanerd.storage.replace import replace_file
-from tests.sim import kafka_startup
+from tests.harness.disks import kafka_startup
 from tests.simulation import judge
 from tests.simulation.disk import REAL
 from tests.simulation.moving import Moving, set_entry

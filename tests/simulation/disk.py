@@ -1,8 +1,8 @@
 """Real files that can lose power: every system call by which this process changes them passes through here.
 
-`tests.sim.disk` is a disk in memory for protocols that go through `Files`. A whole cleaning reads and writes with plain
-descriptors, so here the files are real ones (in memory: `/dev/shm`), and the functions of `os` are exchanged while the
-disk is `installed`. What a power cut leaves is the same model:
+`tests.harness.disks.simulated` is a disk in memory for protocols that go through `Files`. A whole cleaning reads and writes
+with plain descriptors, so here the files are real ones (in memory: `/dev/shm`), and the functions of `os` are exchanged
+while the disk is `installed`. What a power cut leaves is the same model:
 
     1. Content of a file: what its last `fsync` saw; of later writes all, a beginning, a beginning and zeros, or nothing.
     2. Names of a directory: those of its last `fsync`, changed by any subset of the operations since then.
@@ -30,7 +30,7 @@ from typing import Any
 from unittest import mock
 
 from cleanerd.env import files as env_files
-from tests.sim.disk import SwitchedOff, _apply, _Change, _Directory
+from tests.harness.disks.simulated import SwitchedOff, _apply, _Change, _Directory
 from tests.simulation.inodes import File, FileSystems, Move
 from tests.simulation.raw_file import RawFile
 from tests.simulation.tick import Tick

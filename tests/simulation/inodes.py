@@ -7,7 +7,7 @@ import errno
 import os
 from dataclasses import dataclass
 
-from tests.sim.disk import _Change
+from tests.harness.disks.simulated import _Change
 
 _ENDLESS = 1 << 40
 

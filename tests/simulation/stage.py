@@ -22,7 +22,7 @@ from cleanerd.env.files import RealFiles
 from cleanerd.env.space import Space, floor_bytes
 from cleanerd.format import names
 from cleanerd.format.batch import iterate_batches, parse_header
-from tests.sim.disk import SwitchedOff
+from tests.harness.disks.simulated import SwitchedOff
 from tests.simulation import judge
 from tests.simulation.cleaner import Cleanerd, Locks, instead_of_the_machine
 from tests.simulation.directories import LOOKS, STAGED, Directories

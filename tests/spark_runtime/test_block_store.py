@@ -24,7 +24,7 @@ from cleanerd.spark_runtime.block_store import (
     load,
     travelling,
 )
-from tests.daemon.processes import ROOT, wait_until
+from tests.harness.daemon.processes import ROOT, wait_until
 
 SIZES = st.lists(st.integers(0, 300), max_size=8)
 

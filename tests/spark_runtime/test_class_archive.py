@@ -10,8 +10,8 @@ import pytest
 from cleanerd.spark_runtime.class_archive import ClassArchive
 from cleanerd.spark_runtime.java import find_java_home
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from tests.daemon.processes import environment
-from tests.spark_runtime.sessions import count, jvm_of, session
+from tests.harness.daemon.processes import environment
+from tests.harness.spark.sessions import count, jvm_of, session
 
 LIMITED = """
 import resource

@@ -18,7 +18,7 @@ from cleanerd.kernels.fingerprint import MAX_BUCKETS
 from cleanerd.pipeline.job import Budget
 from cleanerd.pipeline.values import IndexedLog, LogWork
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from tests.daemon.processes import wait_until
+from tests.harness.daemon.processes import wait_until
 from tests.pipeline.test_job import AMPLE, offsets_in, plan, run
 
 RECORDS, KEYS, SEGMENTS = 1366, 300, 21

@@ -15,7 +15,7 @@ from cleanerd.spark_runtime.block_store import HostBytes, Put, Shipped, StoredBy
 from cleanerd.spark_runtime.executor import Cluster, Executor, Local
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.resident_job import TaskStep
-from tests.spark_runtime.sessions import session
+from tests.harness.spark.sessions import session
 
 KEYS = 23
 

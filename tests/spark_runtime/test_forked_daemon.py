@@ -16,8 +16,8 @@ import pytest
 from cleanerd.spark_runtime import forked_daemon
 from cleanerd.spark_runtime.forked_daemon import ForkedDaemon, hand_over
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from tests.daemon.processes import wait_until
-from tests.spark_runtime import sessions
+from tests.harness.daemon.processes import wait_until
+from tests.harness.spark import sessions
 
 NOBODY = 65534
 DRIVER = """

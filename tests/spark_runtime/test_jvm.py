@@ -15,7 +15,7 @@ from cleanerd.errors import Fatal
 from cleanerd.spark_runtime import jvm
 from cleanerd.spark_runtime.jvm import PYTHON, spark_environment
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from tests.spark_runtime.sessions import count, jvm_of, session
+from tests.harness.spark.sessions import count, jvm_of, session
 
 OTHER = "/nonexistent/other"
 HOST = {

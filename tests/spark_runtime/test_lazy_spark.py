@@ -18,8 +18,8 @@ import pytest
 from cleanerd.errors import Fatal
 from cleanerd.spark_runtime import jvm, lazy_spark
 from cleanerd.spark_runtime.lazy_spark import LazySpark, SparkFailed, raised_in_task
-from tests.daemon.processes import wait_until
-from tests.spark_runtime.sessions import count, jvm_of, session
+from tests.harness.daemon.processes import wait_until
+from tests.harness.spark.sessions import count, jvm_of, session
 
 pytestmark = pytest.mark.soak
 

@@ -22,8 +22,8 @@ from cleanerd.spark_runtime.block_store import block_file
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.resident_job import Answers, ResidentJob, Steps, TaskStep, Work, _Pickles
 from cleanerd.spark_runtime.shared_value import SentValue
-from tests.daemon.processes import wait_until
-from tests.spark_runtime.sessions import count, jvm_of, session
+from tests.harness.daemon.processes import wait_until
+from tests.harness.spark.sessions import count, jvm_of, session
 
 _LIMIT_S = 60
 

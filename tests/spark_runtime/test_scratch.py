@@ -16,7 +16,7 @@ import pytest
 from cleanerd.errors import Fatal
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.scratch import Scratch, scratch_roots, sweep
-from tests.daemon.processes import environment
+from tests.harness.daemon.processes import environment
 
 HOLDS_ONE = """
 import sys

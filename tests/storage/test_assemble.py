@@ -16,8 +16,8 @@ from cleanerd.storage.assemble import assemble
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from cleanerd.storage.staged import discard_staged, read_manifests, write_manifest
-from tests.sim.counted import CountedFiles
-from tests.storage.model import group_of
+from tests.harness.disks.counted import CountedFiles
+from tests.harness.logs.model import group_of
 
 FILES = RealFiles()
 MTIME_NS = 1_600_000_000_123_456_789

@@ -25,8 +25,8 @@ from cleanerd.storage.checkpoints import (
     update_cleaner_checkpoint,
 )
 from cleanerd.storage.partition_dir import PartitionDir
-from tests.sim.disk import SimDisk
-from tests.storage.crashes import killed
+from tests.harness.disks.crashes import killed
+from tests.harness.disks.simulated import SimDisk
 
 FILES = RealFiles()
 A, B = "/a", "/b"

@@ -12,9 +12,8 @@ from cleanerd.storage.commit import revalidate
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from cleanerd.storage.staged import discard_staged, read_manifests
-from tests.sim.disk import SimDisk
-from tests.storage.committing import commit_all, commit_group
-from tests.storage.crashes import (
+from tests.harness.disks.committing import commit_all, commit_group
+from tests.harness.disks.crashes import (
     Action,
     at,
     cleanerd_recovers,
@@ -27,7 +26,8 @@ from tests.storage.crashes import (
     switched_off,
     with_survivors,
 )
-from tests.storage.model import (
+from tests.harness.disks.simulated import SimDisk
+from tests.harness.logs.model import (
     ACTIVE,
     BY_NAME,
     DIRECTORY,

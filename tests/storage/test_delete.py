@@ -10,10 +10,10 @@ import pytest
 from cleanerd.errors import SourceChanged
 from cleanerd.storage.delete import deleted_files, retire_segments, unlink_all
 from cleanerd.storage.partition_dir import PartitionDir, bases_of
-from tests.sim import kafka_startup
-from tests.sim.disk import SimDisk, SwitchedOff
-from tests.storage.crashes import killed, switched_off
-from tests.storage.model import DIRECTORY
+from tests.harness.disks import kafka_startup
+from tests.harness.disks.crashes import killed, switched_off
+from tests.harness.disks.simulated import SimDisk, SwitchedOff
+from tests.harness.logs.model import DIRECTORY
 
 BASES = (0, 10, 20, 30, 40)
 GOING = BASES[:3]

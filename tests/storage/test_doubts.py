@@ -14,7 +14,7 @@ from cleanerd.format.control import ControlType
 from cleanerd.format.uuid_text import render_uuid
 from cleanerd.storage.doubts import Doubts
 from cleanerd.storage.metadata_log import Vouched, read_metadata, read_vouched
-from tests.storage.metadata import (
+from tests.harness.logs.metadata import (
     ABORT,
     BEGIN,
     BROKER,
@@ -200,6 +200,6 @@ def test_the_last_sign_of_life_is_the_last_batch_and_no_copy_changes_it(node: No
     """But it is not later than the file was written: the clock of the controller may be ahead. What changes is seen."""
     node.write(CREATED, [SKIPPED])
     path = node.directory / f"{0:020d}.log"
-    assert node.vouched().until_ms == 1000, "as tests.storage.metadata stamps all batches"
+    assert node.vouched().until_ms == 1000, "as tests.harness.logs.metadata stamps all batches"
     os.utime(path, (0.5, 0.5))
     assert node.vouched().until_ms == 500

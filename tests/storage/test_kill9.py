@@ -27,9 +27,8 @@ from cleanerd.storage.recover import recover
 from cleanerd.storage.segments import live_bases
 from cleanerd.storage.staged import discard_staged
 from cleanerd.tools.client.reader import read_records
-from tests.sim import kafka_startup
-from tests.storage import kill9_child
-from tests.storage.kill9_child import FILES, GROUPS, TP, batches, kept_offsets, write_log
+from tests.harness.disks import kafka_startup, kill9_child
+from tests.harness.disks.kill9_child import FILES, GROUPS, TP, batches, kept_offsets, write_log
 
 pytestmark = pytest.mark.soak
 

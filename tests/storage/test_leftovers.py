@@ -10,11 +10,11 @@ from cleanerd.format import names
 from cleanerd.storage.leftovers import delete_leftovers, delete_offset_indexes
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
-from tests.cleaning.logs import META_PROPERTIES, segment, write_logs
-from tests.sim.disk import SimDisk
-from tests.sim.kafka_startup import start
-from tests.storage.crashes import killed, switched_off
-from tests.storage.model import DIRECTORY, next_offset
+from tests.harness.disks.crashes import killed, switched_off
+from tests.harness.disks.kafka_startup import start
+from tests.harness.disks.simulated import SimDisk
+from tests.harness.logs.model import DIRECTORY, next_offset
+from tests.harness.logs.troubled import META_PROPERTIES, segment, write_logs
 
 GONE = f"t-1.{'0' * 32}-delete"
 

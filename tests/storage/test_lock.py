@@ -21,8 +21,8 @@ from cleanerd.format import names
 from cleanerd.storage import lock as lock_module
 from cleanerd.storage.lock import LogDirLock, may_lease, probe
 from cleanerd.storage.log_dir import LogDir
-from tests.cleaning.logs import holder
-from tests.storage.leases import without_leases
+from tests.harness.disks.leases import without_leases
+from tests.harness.logs.troubled import holder
 
 TRY = """
 import sys

@@ -12,8 +12,8 @@ from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.checkpoints import read_offsets
 from cleanerd.storage.log_dir import LogDir
-from tests.cleaning.logs import META_PROPERTIES, lock_of_another
-from tests.sim.hooked import HookedFiles
+from tests.harness.disks.hooked import HookedFiles
+from tests.harness.logs.troubled import META_PROPERTIES, lock_of_another
 
 FILES = RealFiles()
 TP, OTHER = TopicPartition("t", 0), TopicPartition("other", 1)

@@ -26,7 +26,7 @@ from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.logs import META_PROPERTIES, clean, lock_of_another
+from tests.harness.logs.troubled import META_PROPERTIES, clean, lock_of_another
 
 FILES = RealFiles()
 TP = TopicPartition("t", 0)

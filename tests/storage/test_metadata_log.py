@@ -11,7 +11,7 @@ from cleanerd.env.files import READ_MAX_BYTES, RealFiles
 from cleanerd.errors import BadUsage, CleanerdError, CorruptFile, DirOffline, SourceChanged
 from cleanerd.format.control import ControlType
 from cleanerd.storage.metadata_log import by_node, find_metadata, read_metadata
-from tests.storage.metadata import (
+from tests.harness.logs.metadata import (
     ABORT,
     BEGIN,
     BROKER,

@@ -16,9 +16,9 @@ from cleanerd.format.control import ControlType
 from cleanerd.format.offset_index import OffsetIndex, render_offset_index
 from cleanerd.storage.metadata_log import index_position, read_metadata
 from cleanerd.storage.metadata_tail import MetadataTail
-from tests.storage.metadata import SAMPLE_CONFIG as POLICY
-from tests.storage.metadata import SAMPLE_ID, batch, control, remove, voters
-from tests.storage.metadata import SAMPLE_TOPIC as TOPIC
+from tests.harness.logs.metadata import SAMPLE_CONFIG as POLICY
+from tests.harness.logs.metadata import SAMPLE_ID, batch, control, remove, voters
+from tests.harness.logs.metadata import SAMPLE_TOPIC as TOPIC
 
 NO_OP = bytes((1, 20, 0, 0))
 REMOVED = remove(SAMPLE_ID)

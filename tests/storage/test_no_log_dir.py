@@ -6,7 +6,7 @@ import pytest
 
 from cleanerd.env.files import RealFiles
 from cleanerd.storage.no_log_dir import found_instead, why_no_log_dir
-from tests.sim.hooked import HookedFiles
+from tests.harness.disks.hooked import HookedFiles
 
 ENCRYPTED = "files that are encrypted: mount them, and give the path where they can be read"
 

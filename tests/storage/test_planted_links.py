@@ -27,9 +27,9 @@ from cleanerd.storage.generation import begin_truncation
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
-from tests.sim.hooked import HookedFiles
-from tests.storage import kill9_child
-from tests.storage.kill9_child import FILES, RETENTION_MS, TP, write_log
+from tests.harness.disks import kill9_child
+from tests.harness.disks.hooked import HookedFiles
+from tests.harness.disks.kill9_child import FILES, RETENTION_MS, TP, write_log
 
 Run = Callable[[str, Files], object]
 TOPIC = resolve(

@@ -24,10 +24,10 @@ from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from cleanerd.tools.client.reader import read_records
-from tests.sim.counted import CountedFiles
-from tests.storage import kill9_child
-from tests.storage.ext4 import Ext4
-from tests.storage.kill9_child import FILES, RETENTION_MS, TP, write_log
+from tests.harness.disks import kill9_child
+from tests.harness.disks.counted import CountedFiles
+from tests.harness.disks.ext4 import Ext4
+from tests.harness.disks.kill9_child import FILES, RETENTION_MS, TP, write_log
 from tests.storage.test_kill9 import PROCESSES, REPAIRS, TIMEOUT_S, Truth, recovers_alone, recovery_is_killed
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]

@@ -7,10 +7,8 @@ from cleanerd.format.names import SEGMENT_KINDS, FileKind, SegmentFileName, Suff
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from cleanerd.storage.staged import read_manifests
-from tests.sim.disk import SimDisk
-from tests.sim.kafka_startup import start
-from tests.storage.committing import check_refused, commit_all, recover_beside_broker, recover_here
-from tests.storage.crashes import (
+from tests.harness.disks.committing import check_refused, commit_all, recover_beside_broker, recover_here
+from tests.harness.disks.crashes import (
     Action,
     at,
     cleanerd_recovers,
@@ -22,7 +20,9 @@ from tests.storage.crashes import (
     names,
     switched_off,
 )
-from tests.storage.model import (
+from tests.harness.disks.kafka_startup import start
+from tests.harness.disks.simulated import SimDisk
+from tests.harness.logs.model import (
     BY_NAME,
     DIRECTORY,
     SCENARIOS,

@@ -20,10 +20,10 @@ from cleanerd.storage.recover import recover, sound_end
 from cleanerd.storage.staged import manifest_names
 from cleanerd.tools.client.producer import Producer, ProducerRecord
 from cleanerd.tools.client.writer import LogWriter
-from tests.sim.disk import SimDisk
-from tests.storage.committing import check_refused, commit_all, recover_here
-from tests.storage.crashes import Action, at, distinct, killed, names, switched_off, with_survivors
-from tests.storage.model import (
+from tests.harness.disks.committing import check_refused, commit_all, recover_here
+from tests.harness.disks.crashes import Action, at, distinct, killed, names, switched_off, with_survivors
+from tests.harness.disks.simulated import SimDisk
+from tests.harness.logs.model import (
     BY_NAME,
     DIRECTORY,
     SCENARIOS,

@@ -9,7 +9,7 @@ from cleanerd.env.files import RealFiles
 from cleanerd.errors import CorruptFile
 from cleanerd.policy.tombstones import ReplicaFacts
 from cleanerd.storage.replicas import FollowedReplicas, Replicas
-from tests.storage.metadata import (
+from tests.harness.logs.metadata import (
     ABORT,
     BEGIN,
     END,

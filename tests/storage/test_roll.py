@@ -12,10 +12,10 @@ from cleanerd.format.producer_snapshot import ProducerEntry, parse_producer_snap
 from cleanerd.storage.partition_dir import PartitionDir, bases_of
 from cleanerd.storage.recover import recover
 from cleanerd.storage.roll import roll_segment
-from tests.sim import kafka_startup
-from tests.sim.disk import SimDisk
-from tests.storage.crashes import killed, switched_off
-from tests.storage.model import DIRECTORY
+from tests.harness.disks import kafka_startup
+from tests.harness.disks.crashes import killed, switched_off
+from tests.harness.disks.simulated import SimDisk
+from tests.harness.logs.model import DIRECTORY
 
 BASES, END = (0, 10, 20), 30
 KINDS = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")

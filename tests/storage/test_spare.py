@@ -18,8 +18,8 @@ from cleanerd.format.names import RESCUE, FileKind, SegmentFileName
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.spare import commit_from_spare, interrupted, on_spare, resume
 from cleanerd.storage.staged import SourceSegment, StagedGroup, write_manifest
-from tests.sim.disk import SimDisk
-from tests.storage.crashes import killed
+from tests.harness.disks.crashes import killed
+from tests.harness.disks.simulated import SimDisk
 
 LOG, SPARE = "/log/t-0", "/spare/t-0"
 BASES, NEXT = (0, 10), 20

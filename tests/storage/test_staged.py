@@ -21,9 +21,8 @@ from cleanerd.storage.staged import (
     unlink_staged,
     write_manifest,
 )
-from tests.sim.disk import SimDisk
-from tests.storage.committing import commit_group
-from tests.storage.crashes import (
+from tests.harness.disks.committing import commit_group
+from tests.harness.disks.crashes import (
     Action,
     at,
     cleanerd_recovers,
@@ -33,7 +32,8 @@ from tests.storage.crashes import (
     names,
     switched_off,
 )
-from tests.storage.model import DIRECTORY, SCENARIOS, lay_out, live_segments, stage, staged_disk
+from tests.harness.disks.simulated import SimDisk
+from tests.harness.logs.model import DIRECTORY, SCENARIOS, lay_out, live_segments, stage, staged_disk
 
 TWO = next(scenario for scenario in SCENARIOS if scenario.name == "two groups")
 MANIFEST = "00000000000000000000.manifest.cleanerd"

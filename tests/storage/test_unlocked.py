@@ -16,7 +16,7 @@ from cleanerd.format import names
 from cleanerd.storage import unlocked
 from cleanerd.storage.lock import LogDirLock, other_holder, probe
 from cleanerd.storage.unlocked import owner_without_lock
-from tests.storage.leases import without_leases
+from tests.harness.disks.leases import without_leases
 
 SEGMENT = "00000000000000000000.log"
 PROCESS = """

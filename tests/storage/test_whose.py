@@ -8,7 +8,7 @@ import pytest
 from cleanerd.env.files import RealFiles
 from cleanerd.format import names
 from cleanerd.storage.whose import Onlooker, Whose, whose
-from tests.cleaning.logs import META_PROPERTIES, contents, put
+from tests.harness.logs.troubled import META_PROPERTIES, contents, put
 
 SIGNS = (
     names.REPLICATION_CHECKPOINT,

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import cleaning as cleaning
-from tests.cli.conftest import run as run
-from tests.tools.insight.logdirs import broker_log_dir
+from tests.harness.command_line import cleaning as cleaning
+from tests.harness.command_line import run as run
+from tests.harness.logs.logdirs import broker_log_dir
 
 
 @pytest.fixture

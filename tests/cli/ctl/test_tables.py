@@ -8,7 +8,7 @@ import pytest
 from cleanerd.cli.ctl.verbs import daemon, history, logs, mutes
 from cleanerd.cli.tables import fitted
 from cleanerd.daemon.values import models
-from tests.daemon.views import event, log_view, status_view
+from tests.harness.daemon.views import event, log_view, status_view
 
 
 @pytest.mark.usefixtures("terminal")

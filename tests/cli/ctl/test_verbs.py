@@ -21,9 +21,9 @@ from cleanerd.cleaning.throttle import RateLimit
 from cleanerd.cli.ctl.verbs import VERBS
 from cleanerd.daemon.api.http import RequestLimits
 from cleanerd.daemon.api.verbs import ROUTES
-from tests.cli.conftest import CLEANERD, CTL, ENVIRONMENT, Daemon, python
-from tests.ctl import ctl
-from tests.daemon.processes import wait_until
+from tests.harness.command_line import CLEANERD, CTL, ENVIRONMENT, Daemon, python
+from tests.harness.ctl import ctl
+from tests.harness.daemon.processes import wait_until
 
 
 @pytest.fixture

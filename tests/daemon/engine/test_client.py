@@ -20,8 +20,8 @@ from cleanerd.spark_runtime.channel import Channel
 from cleanerd.spark_runtime.messages import GO_ON, STOP, Moved, Phase, ReportAnswer
 from cleanerd.spark_runtime.scratch import scratch_roots
 from cleanerd.spark_runtime.spark_master import SparkPlace, spark_place
-from tests.cleaning.logs import write_logs
-from tests.daemon.processes import cmdline, descendants, wait_until
+from tests.harness.daemon.processes import cmdline, descendants, wait_until
+from tests.harness.logs.troubled import write_logs
 
 CONFIGURATION = resolve(read_sources(None, [("log.cleanup.policy", "compact")]))
 

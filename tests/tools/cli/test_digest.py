@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Run
+from tests.harness.command_line import Run
 
 
 def stats(root: Path) -> dict[str, tuple[int, int, int]]:

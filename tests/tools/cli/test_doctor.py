@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from cleanerd.tools.insight.doctor.facts import HOUR_MS
-from tests.cli.conftest import Run
+from tests.harness.command_line import Run
 from tests.tools.cli.test_digest import stats
 from tests.tools.insight.test_doctor import NOW_MS, dead, two
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Run
+from tests.harness.command_line import Run
 from tests.tools.cli.test_digest import stats
 
 

@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from cleanerd.tools.cli import inspect
-from tests.cli.conftest import Run
-from tests.tools.insight.logdirs import GOLDEN
+from tests.harness.command_line import Run
+from tests.harness.logs.logdirs import GOLDEN
 
 NOW = ("--now-ms", "1795237300000")
 

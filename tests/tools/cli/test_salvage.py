@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 from cleanerd.format.names import LOCK, LOG_START_CHECKPOINT
-from tests.cleaning.logs import lock_of_another
-from tests.cli.conftest import Run
-from tests.tools.insight import damage
+from tests.harness.command_line import Run
+from tests.harness.damage import directories as damage
+from tests.harness.logs.troubled import lock_of_another
 
 
 def test_a_whole_copy(run: Run, log_dir: Path, tmp_path: Path) -> None:

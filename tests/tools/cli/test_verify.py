@@ -5,9 +5,9 @@ import os
 from pathlib import Path
 
 from cleanerd.tools.cli.verify import FINDING_FIELDS
-from tests.cli.conftest import Run
-from tests.tools.insight import damage
-from tests.tools.insight.logdirs import broker_log_dir
+from tests.harness.command_line import Run
+from tests.harness.damage import directories as damage
+from tests.harness.logs.logdirs import broker_log_dir
 
 
 def test_a_healthy_directory(run: Run, log_dir: Path) -> None:

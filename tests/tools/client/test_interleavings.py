@@ -27,9 +27,9 @@ from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.tools.client.producer import Producer, ProducerRecord
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter, WriterOptions
-from tests.sim.disk import SwitchedOff
+from tests.harness.disks.killed import KilledFiles
+from tests.harness.disks.simulated import SwitchedOff
 from tests.tools.client.cleaning import TP, Cleaning, restart_daemon
-from tests.tools.client.killed import KilledFiles
 
 KEYS = (b"a", b"b", b"c", b"d")
 

@@ -16,7 +16,7 @@ from cleanerd.storage.producer_state import last_stable_offset
 from cleanerd.tools.client.producer import Producer, ProducerRecord
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.insight.records import open_log, read_columns
-from tests.tools.client.logs import open_writer
+from tests.harness.logs.written import open_writer
 
 
 def offsets(directory, **options) -> list[int]:

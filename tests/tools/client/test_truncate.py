@@ -16,11 +16,11 @@ from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from cleanerd.storage.staged import StagedGroup, read_manifests, write_manifest
 from cleanerd.tools.client.truncate import Truncation, prepare_truncation, truncate_log
-from tests.sim.disk import SimDisk
-from tests.sim.kafka_startup import start
-from tests.storage.committing import commit_group
-from tests.storage.crashes import at, distinct, killed
-from tests.storage.model import DIRECTORY, SCENARIOS, Record, next_offset, parse_log, staged_disk
+from tests.harness.disks.committing import commit_group
+from tests.harness.disks.crashes import at, distinct, killed
+from tests.harness.disks.kafka_startup import start
+from tests.harness.disks.simulated import SimDisk
+from tests.harness.logs.model import DIRECTORY, SCENARIOS, Record, next_offset, parse_log, staged_disk
 
 TWO = next(scenario for scenario in SCENARIOS if scenario.name == "two groups")
 LOG_DIR = os.path.dirname(DIRECTORY)

@@ -19,7 +19,7 @@ from cleanerd.format.txn_index import AbortedTxn, parse_txn_index
 from cleanerd.storage.lock import LogDirLock, probe
 from cleanerd.tools.client.producer import Producer, ProducerRecord
 from cleanerd.tools.client.writer import LogWriter
-from tests.tools.client.logs import check_indexes, contents, open_writer
+from tests.harness.logs.written import check_indexes, contents, open_writer
 
 
 def test_new_log_directory_is_a_cooperating_one(tmp_path):

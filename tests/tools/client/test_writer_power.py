@@ -9,7 +9,7 @@ from cleanerd.format.names import FileKind, segment_path
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter, WriterOptions
-from tests.sim.disk import SwitchedOff
+from tests.harness.disks.simulated import SwitchedOff
 from tests.simulation.disk import Disk
 from tests.simulation.play import empty_disk
 

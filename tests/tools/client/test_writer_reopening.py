@@ -10,7 +10,7 @@ from cleanerd.format.batch import Record, encode_batch
 from cleanerd.format.errors import FormatError
 from cleanerd.storage.lock import probe
 from cleanerd.tools.client.producer import Producer
-from tests.tools.client.logs import busy, check_indexes, contents, open_writer
+from tests.harness.logs.written import busy, check_indexes, contents, open_writer
 
 
 def test_reopening_leaves_no_trace(tmp_path):

@@ -21,9 +21,9 @@ from cleanerd.storage.segments import LogBatch, live_bases, log_batches
 from cleanerd.tools.client.producer import Producer, ProducerRecord
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter, WriterOptions
-from tests.sim.disk import SwitchedOff
-from tests.tools.client.killed import KilledFiles, killed_at_every_operation
-from tests.tools.client.logs import busy, check_indexes, contents, open_writer
+from tests.harness.disks.killed import KilledFiles, killed_at_every_operation
+from tests.harness.disks.simulated import SwitchedOff
+from tests.harness.logs.written import busy, check_indexes, contents, open_writer
 
 FILES = RealFiles()
 TP = TopicPartition("t", 0)

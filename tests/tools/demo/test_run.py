@@ -13,7 +13,7 @@ from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.demo import run as demo
 from cleanerd.tools.demo.process import read_and_compare
 from cleanerd.tools.demo.topics import ORDERS, PROFILES, TOPICS, Feed, Topic
-from tests.cli.conftest import CLEANERD, Run
+from tests.harness.command_line import CLEANERD, Run
 
 NOW_MS = 1_700_000_000_000
 

@@ -15,8 +15,8 @@ from cleanerd.format.record import Record
 from cleanerd.format.txn_index import AbortedTxn, render_txn_index
 from cleanerd.tools.insight.find import Occurrence, find
 from cleanerd.tools.insight.findings import KINDS
-from tests.cleaning.logs import lock_of_another
-from tests.tools.insight.logdirs import GOLDEN, random_partition, segment
+from tests.harness.logs.logdirs import GOLDEN, random_partition, segment
+from tests.harness.logs.troubled import lock_of_another
 from tests.tools.insight.test_digest import TIME_MS, data, marker
 from tests.tools.insight.test_doctor import look
 
@@ -185,8 +185,8 @@ def test_what_has_the_name_of_no_segment_was_not_read(name: str, tmp_path: Path)
 
 def test_keys_of_every_length_in_every_format(tmp_path: Path) -> None:
     """Against plain Python, over random logs of all magics and codecs."""
-    from tests.kernels.random_log import KEYS
-    from tests.kernels.reference import read_batches
+    from tests.harness.logs.random_log import KEYS
+    from tests.harness.reference import read_batches
 
     for seed in range(20):
         directory = random_partition(tmp_path / f"t-{seed}", seed)

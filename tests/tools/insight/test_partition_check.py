@@ -5,7 +5,7 @@ from pathlib import Path
 
 from cleanerd.format.names import FileKind
 from cleanerd.format.txn_index import parse_txn_index, render_txn_index
-from tests.tools.insight.logdirs import codes, segment
+from tests.harness.logs.logdirs import codes, segment
 
 
 def test_an_abort_begins_between_the_marker_before_and_its_first_batch(log_dir: Path) -> None:

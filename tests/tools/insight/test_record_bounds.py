@@ -14,7 +14,7 @@ from cleanerd.storage.segments import LogBatch, log_batches
 from cleanerd.tools.client.writer import LogWriter
 from cleanerd.tools.insight import live
 from cleanerd.tools.insight.records import Columns, LogRange, open_log, split
-from tests.tools.insight.logdirs import GOLDEN, segment
+from tests.harness.logs.logdirs import GOLDEN, segment
 from tests.tools.insight.test_records import ISOLATIONS, LOGS, records, rows
 
 

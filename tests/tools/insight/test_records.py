@@ -23,8 +23,8 @@ from cleanerd.tools.insight.records import (
     read_columns,
     split,
 )
-from tests.tools.insight import damage
-from tests.tools.insight.logdirs import GOLDEN, random_partition, segment
+from tests.harness.damage import directories as damage
+from tests.harness.logs.logdirs import GOLDEN, random_partition, segment
 
 LOGS = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir() and not path.name.startswith("__"))
 ISOLATIONS = ("read_uncommitted", "read_committed")

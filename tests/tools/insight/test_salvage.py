@@ -22,9 +22,9 @@ from cleanerd.tools.client.writer import LogWriter
 from cleanerd.tools.insight import regular_files
 from cleanerd.tools.insight.salvage import SalvageReport, salvage
 from cleanerd.tools.insight.verify import verify
-from tests.cleaning.logs import lock_of_another
-from tests.tools.insight import damage
-from tests.tools.insight.logdirs import GOLDEN, codes, segment
+from tests.harness.damage import directories as damage
+from tests.harness.logs.logdirs import GOLDEN, codes, segment
+from tests.harness.logs.troubled import lock_of_another
 
 LOGS = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
 HARM = {

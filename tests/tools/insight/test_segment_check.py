@@ -14,9 +14,9 @@ from cleanerd.format.offset_index import parse_offset_index
 from cleanerd.tools.insight import segment_check
 from cleanerd.tools.insight.segment_check import OffsetIndexCheck, SegmentReport
 from cleanerd.tools.insight.walk import Bounds, Damage, Sound, walk_log
-from tests.cleaning.logs import lock_of_another
-from tests.tools.insight import damage
-from tests.tools.insight.logdirs import codes, findings, segment
+from tests.harness.damage import directories as damage
+from tests.harness.logs.logdirs import codes, findings, segment
+from tests.harness.logs.troubled import lock_of_another
 
 
 def test_a_transaction_index_that_was_not_listed_is_read(

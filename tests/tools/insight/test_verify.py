@@ -17,10 +17,10 @@ from cleanerd.tools.insight.findings import KINDS
 from cleanerd.tools.insight.segment_check import SegmentReport
 from cleanerd.tools.insight.verify import verify
 from cleanerd.tools.insight.walk import Bounds, walk_log
-from tests.cleaning.logs import clean, lock_of_another, write_logs
-from tests.tools.insight import damage
-from tests.tools.insight.damage import Damage
-from tests.tools.insight.logdirs import GOLDEN, broker_log_dir, codes, findings, random_partition, segment
+from tests.harness.damage import directories as damage
+from tests.harness.damage.directories import Damage
+from tests.harness.logs.logdirs import GOLDEN, broker_log_dir, codes, findings, random_partition, segment
+from tests.harness.logs.troubled import clean, lock_of_another, write_logs
 
 ALSO = {
     damage.zeros: {"bad_batch"},

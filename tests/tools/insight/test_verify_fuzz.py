@@ -9,9 +9,9 @@ import pytest
 from cleanerd.format.names import FileKind
 from cleanerd.tools.insight.findings import Severity
 from cleanerd.tools.insight.verify import verify
-from tests.kernels.damage import damage, damage_inside_crc
-from tests.kernels.random_log import RandomLog
-from tests.tools.insight.logdirs import segment
+from tests.harness.damage.batches import damage, damage_inside_crc
+from tests.harness.logs.logdirs import segment
+from tests.harness.logs.random_log import RandomLog
 
 SEEDS = int(os.environ.get("CLEANERD_TEST_FUZZ_SEEDS", "2000"))
 _AT_ONCE = 250

@@ -13,8 +13,8 @@ from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.spark.inspect import AGES_DAYS, Inspection, inspect
 from cleanerd.units import key_text
-from tests.tools.insight import damage
-from tests.tools.insight.logdirs import GOLDEN, segment
+from tests.harness.damage import directories as damage
+from tests.harness.logs.logdirs import GOLDEN, segment
 
 pytestmark = pytest.mark.soak
 DAY_MS = 86_400_000

@@ -7,7 +7,7 @@ import pytest
 from cleanerd.errors import BadUsage
 from cleanerd.format.names import MAX_OFFSET, TopicPartition
 from cleanerd.tools.spark.options import COLUMN_TYPES, COLUMNS, parse_options
-from tests.tools.insight.logdirs import GOLDEN
+from tests.harness.logs.logdirs import GOLDEN
 
 PATH = str(GOLDEN)
 

@@ -16,9 +16,9 @@ from cleanerd.storage.segments import log_batches
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter
-from tests.tools.insight import damage
-from tests.tools.insight.logdirs import GOLDEN
-from tests.tools.spark.sessions import session_of
+from tests.harness.damage import directories as damage
+from tests.harness.logs.logdirs import GOLDEN
+from tests.harness.spark.frames import session_of
 
 pytest.importorskip("pyarrow", reason="needs the extra cleanerd[spark]")
 
