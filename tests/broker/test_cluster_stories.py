@@ -18,13 +18,13 @@ from cleanerd.cleaning.clean import Cleaner
 from cleanerd.cleaning.commit.committer import Committer
 from cleanerd.cleaning.outcomes import Superseded
 from cleanerd.env.space import space_of
-from tests.cleaning.test_bad_input import mounted
 from tests.harness.broker.cluster import NODES, KafkaCluster
 from tests.harness.broker.live import PATIENCE_S, Journal, elect, frozen, leader_and_isr, records
 from tests.harness.broker.replicas import DONE, Replicas
 from tests.harness.broker.swapping import QUICK, build_agent
 from tests.harness.broker.workload import alter_config, delete_records
 from tests.harness.daemon.processes import wait_until
+from tests.harness.disks.mounts import mounted
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800)]
 

@@ -12,12 +12,12 @@ from confluent_kafka.admin import AdminClient, ConfigResource
 
 from cleanerd.daemon.work.cleaner_leases import LEASE_MS
 from cleanerd.env.space import space_of
-from tests.cleaning.test_bad_input import mounted
 from tests.harness.broker.kafka import KafkaBroker
 from tests.harness.broker.swapping import build_agent
 from tests.harness.broker.tools import offset_checkpoint
 from tests.harness.broker.workload import create_topics
 from tests.harness.daemon.processes import DaemonProcess, customise, running, wait_until
+from tests.harness.disks.mounts import mounted
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 

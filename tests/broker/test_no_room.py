@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from cleanerd.env.space import space_of
-from tests.cleaning.test_bad_input import mounted
 from tests.harness.broker.kafka import KafkaBroker
 from tests.harness.broker.live import (
     COMPACT,
@@ -23,6 +22,7 @@ from tests.harness.broker.swapping import build_agent
 from tests.harness.broker.tools import READ_UNCOMMITTED, read_all
 from tests.harness.broker.workload import create_topics
 from tests.harness.daemon.processes import running, wait_until
+from tests.harness.disks.mounts import mounted
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 

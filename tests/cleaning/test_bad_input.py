@@ -5,11 +5,10 @@ file and the byte are named, its directory is that from before to the last byte,
 is cleaned and reads as before; the exit code is 1.
 """
 
-import contextlib
 import errno
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from cleanerd.storage.checkpoints import LOG_DIR_CHECKPOINTS
 from cleanerd.tools.insight.verify import verify
 from tests.harness.damage.logs import DAMAGES, HINTS, unreadable
 from tests.harness.disks.hooked import HookedFiles
+from tests.harness.disks.mounts import mounted
 from tests.harness.logs.troubled import (
     GOOD,
     RECORDS,
@@ -135,18 +135,6 @@ def test_garbage_in_a_checkpoint_stops_its_directory_and_no_other(spark: LazySpa
     assert {path: contents(path) for path in before} == before
     assert ran.code == 1
     assert_cleaned(ran, good / f"{GOOD}-0")
-
-
-@contextlib.contextmanager
-def mounted(path: Path, *options: str) -> Iterator[None]:
-    """Mounts of our own; skips where that is not permitted."""
-    done = subprocess.run(["mount", *options, str(path)], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"mount is not permitted: {done.stderr.strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", str(path)], check=True)
 
 
 def test_read_only_directory_and_one_without_room(spark: LazySpark, tmp_path: Path) -> None:

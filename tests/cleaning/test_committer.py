@@ -37,8 +37,8 @@ from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
 from tests.harness.daemon.processes import wait_until
 from tests.harness.logs.troubled import META_PROPERTIES, lock_of_another
+from tests.harness.spark.in_process import TP, Cleaning, committed
 from tests.storage.test_lock import starting_broker
-from tests.tools.client.cleaning import TP, Cleaning, committed
 
 FILES = RealFiles()
 

@@ -9,8 +9,8 @@ import pytest
 from cleanerd.env.space import space_of
 from cleanerd.format import names
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from tests.cleaning.test_bad_input import mounted
 from tests.harness.disks.hooked import HookedFiles
+from tests.harness.disks.mounts import mounted
 from tests.harness.logs.troubled import (
     GOOD,
     Ran,

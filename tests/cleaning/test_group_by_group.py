@@ -14,7 +14,7 @@ from cleanerd.cleaning.clean import Cleaner, CleaningJob
 from cleanerd.env.space import space_of
 from cleanerd.format import names
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from tests.cleaning.test_bad_input import mounted
+from tests.harness.disks.mounts import mounted
 from tests.harness.logs.troubled import (
     assert_settled,
     clean,

@@ -16,7 +16,7 @@ from cleanerd.storage.checkpoints import update_checkpoint
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter
-from tests.tools.client.cleaning import TP, Cleaning
+from tests.harness.spark.in_process import TP, Cleaning
 
 FILES = RealFiles()
 LATER_MS = 1_000_000

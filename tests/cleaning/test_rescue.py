@@ -23,8 +23,8 @@ from cleanerd.errors import LockHeld, LogUncleanable
 from cleanerd.format.names import TopicPartition
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.spare import on_spare
-from tests.cleaning.test_bad_input import mounted
 from tests.harness.ctl import captured
+from tests.harness.disks.mounts import mounted
 from tests.harness.logs.troubled import META_PROPERTIES, contents, lock_of_another, newest, put, stop_broker
 from tests.harness.programs import need
 

@@ -14,7 +14,7 @@ from cleanerd.env.files import RealFiles
 from cleanerd.env.space import Space, floor_bytes, room, space_of
 from cleanerd.errors import NoSpace
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from tests.cleaning.test_bad_input import mounted
+from tests.harness.disks.mounts import mounted
 from tests.harness.logs.troubled import GOOD, assert_cleaned, clean, contents, put, stop_broker, write_logs
 
 GIB = 1 << 30

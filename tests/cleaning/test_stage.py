@@ -15,8 +15,8 @@ from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter, WriterOptions
 from tests.harness.disks.hooked import HookedFiles
 from tests.harness.logs.troubled import clean, write_logs
+from tests.harness.spark.in_process import Cleaning
 from tests.simulation.play import empty_disk
-from tests.tools.client.cleaning import Cleaning
 
 STAGED_LOG = f"{FileKind.LOG.value}{Suffix.STAGED.value}"
 PATIENCE_S = 30.0

@@ -10,8 +10,8 @@ from cleanerd.cleaning.result import LogResult
 from cleanerd.env.files import RealFiles
 from cleanerd.format import names
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from tests.cleaning.test_bad_input import mounted
 from tests.cleaning.test_rescue import fill, image_of
+from tests.harness.disks.mounts import mounted
 from tests.harness.logs.member import NODE, OTHER, T0_MS, TP, Broker, others, values
 from tests.harness.logs.troubled import contents
 

@@ -12,7 +12,10 @@ from numba.core.dispatcher import Dispatcher
 
 from cleanerd import kernels
 from cleanerd.policy.verdicts import RecordVerdict
-from tests.harness import reference
+from tests.harness.kernels import reference
+from tests.harness.kernels.agreement import assert_agree
+from tests.harness.kernels.real_path import Layout, RealPath
+from tests.harness.kernels.reference import Cleaned, Facts, Segment
 from tests.harness.logs.random_log import (
     KEYS,
     NOW_MS,
@@ -23,9 +26,6 @@ from tests.harness.logs.random_log import (
     cut_segments,
     random_facts,
 )
-from tests.harness.reference import Cleaned, Facts, Segment
-from tests.kernels.agreement import assert_agree
-from tests.kernels.real_path import Layout, RealPath
 
 SEEDS_PER_TEST = 20
 

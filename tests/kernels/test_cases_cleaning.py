@@ -15,9 +15,9 @@ from cleanerd.format.codecs import Codec
 from cleanerd.format.legacy import encode_message, encode_wrapper
 from cleanerd.kernels.newest import mark_superseded, new_set
 from cleanerd.policy.verdicts import RecordVerdict
+from tests.harness.kernels.real_path import Layout, RealPath
+from tests.harness.kernels.small_log import DAY_MS, LARGE_MS, SmallLog
 from tests.harness.logs.random_log import LogSegment
-from tests.kernels.real_path import Layout, RealPath
-from tests.kernels.small_log import DAY_MS, LARGE_MS, SmallLog
 from tests.kernels.test_oracles import keyed
 
 NOW_MS = 1_700_000_000_000

@@ -22,11 +22,11 @@ from cleanerd.format.offset_index import OffsetIndex
 from cleanerd.format.txn_index import AbortedTxn
 from cleanerd.kernels.tables import WRITTEN
 from cleanerd.pipeline.segment_indexes import index_entries
-from tests.harness import reference
 from tests.harness.damage.batches import sealed
+from tests.harness.kernels import reference
+from tests.harness.kernels.real_path import Layout, RealPath
+from tests.harness.kernels.reference import Batch, Facts, LastBatch, Segment
 from tests.harness.logs.random_log import LogSegment
-from tests.harness.reference import Batch, Facts, LastBatch, Segment
-from tests.kernels.real_path import Layout, RealPath
 
 NOW_MS = 1_700_000_000_000
 CODECS = list(Codec)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cleanerd.format.txn_index import AbortedTxn
-from tests.kernels.small_log import LARGE_MS, SmallLog
+from tests.harness.kernels.small_log import LARGE_MS, SmallLog
 
 MAX_MS = 2**63 - 1
 

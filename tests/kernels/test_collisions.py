@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from cleanerd.format.batch import Record, decode_batch, encode_batch, iterate_batches
+from tests.harness.kernels.real_path import KEY, Layout, RealPath
+from tests.harness.kernels.reference import Facts
 from tests.harness.logs.random_log import NOW_MS, LogSegment
-from tests.harness.reference import Facts
-from tests.kernels.real_path import KEY, Layout, RealPath
 from tests.kernels.test_oracles import plain_bucket_hash
 
 _MASK = (1 << 64) - 1

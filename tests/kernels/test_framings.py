@@ -23,7 +23,7 @@ from cleanerd.pipeline.chunks import Piece, Slice, map_slices, pieces_of, slices
 from cleanerd.pipeline.values import Source
 from cleanerd.tools.kernels.columns import header_fields, key_fields, value_fields
 from tests.harness.broker.releases import current_release, java_command, run_tool
-from tests.kernels.framings import Framing, framing
+from tests.harness.kernels.framings import Framing, framing
 
 PROGRAM = Path(__file__).parent.parent / "kafka" / "ReadBatches.java"
 NOT_IN_ORDER = "offsets that rise within the bounds of batch and segment"

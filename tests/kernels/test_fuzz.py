@@ -26,11 +26,11 @@ from cleanerd.kernels.records import count_records, walk_records
 from cleanerd.kernels.scan import first_bad_crc, first_bad_order, first_misplaced, scan_batches
 from cleanerd.kernels.tables import AbortedTxns, ReadStatus
 from cleanerd.kernels.transactions import PRODUCER, ReplayState, collect_events, replay
-from tests.harness import reference
 from tests.harness.damage.batches import damage, damage_inside_crc, guarded
+from tests.harness.kernels import reference
+from tests.harness.kernels.real_path import KEY, Layout, RealPath, producer_columns
+from tests.harness.kernels.reference import Facts, Segment
 from tests.harness.logs.random_log import NOW_MS, LogSegment, RandomLog, random_facts
-from tests.harness.reference import Facts, Segment
-from tests.kernels.real_path import KEY, Layout, RealPath, producer_columns
 
 SEEDS = int(os.environ.get("CLEANERD_TEST_FUZZ_SEEDS", "150"))
 

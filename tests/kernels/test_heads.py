@@ -17,8 +17,8 @@ from cleanerd.format.legacy import encode_wrapper
 from cleanerd.kernels import heads
 from cleanerd.kernels.heads import Heads, walk_heads
 from tests.harness.damage.batches import sealed
+from tests.harness.kernels.reference import read_batches
 from tests.harness.logs.random_log import RandomLog
-from tests.harness.reference import read_batches
 
 
 def walk(

@@ -12,7 +12,7 @@ import pytest
 
 from cleanerd.kernels import crc
 from cleanerd.kernels.crc import crc32c, crc32c_of_three
-from tests.kernels.small_log import SmallLog
+from tests.harness.kernels.small_log import SmallLog
 
 _FEATURES = {"generic": "", "haswell": "+sse4.2,+crc32,+pclmul,+popcnt,+avx,+avx2,+bmi,+bmi2,+fma"}
 

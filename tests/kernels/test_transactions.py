@@ -20,10 +20,10 @@ from cleanerd.kernels.transactions import (
     empty_transactions,
     replay,
 )
-from tests.harness import reference
+from tests.harness.kernels import reference
+from tests.harness.kernels.real_path import producer_columns
+from tests.harness.kernels.reference import Replay, TransactionTracker
 from tests.harness.logs.random_log import NOW_MS, RandomLog, with_horizon
-from tests.harness.reference import Replay, TransactionTracker
-from tests.kernels.real_path import producer_columns
 
 TRANSACTIONAL = ("transactional", "marker", "other", "idempotent", "plain")
 NO_PRODUCERS = ReplayState(np.zeros(0, PRODUCER), -1)

@@ -30,9 +30,9 @@ from cleanerd.pipeline.values import PackedBits, Part, Source, Verdicts
 from cleanerd.spark_runtime.channel import Advance
 from cleanerd.storage import file_bytes
 from tests.harness.damage.batches import sealed
+from tests.harness.kernels.real_path import Layout, RealPath, part_of
+from tests.harness.kernels.reference import Facts
 from tests.harness.logs.random_log import LogSegment, RandomLog, random_facts
-from tests.harness.reference import Facts
-from tests.kernels.real_path import Layout, RealPath, part_of
 
 FACTS = Facts(now_ms=0, new_horizon_ms=1000, first_dirty_offset=0, round_end=1000, producers={}, aborted=())
 

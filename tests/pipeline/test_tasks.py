@@ -30,9 +30,9 @@ from cleanerd.pipeline.tasks import (
 from cleanerd.pipeline.values import ChunkSummary, IndexedLog, PackedBits, Part
 from cleanerd.spark_runtime.channel import Channel, Reporter
 from cleanerd.spark_runtime.messages import GO_ON, STOP, Message, Moved, Phase, ReportAnswer
+from tests.harness.kernels.real_path import Layout, RealPath
 from tests.harness.logs.random_log import LogSegment, RandomLog, random_facts
-from tests.kernels.real_path import Layout, RealPath
-from tests.tools.client.cleaning import Silent
+from tests.harness.spark.in_process import Silent
 
 BUCKETS = 4
 SILENT = cast(Reporter, Silent())

@@ -1,7 +1,7 @@
 """cleanerd in this process, without its threads: the steps that they repeat are taken one by one, when the schedule decides.
 
 All of it is the daemon's own code but three things. The engine is called and not sent to, with its tasks run in place
-instead of by Spark (`tests.tools.client.cleaning.InProcess`). Their reports reach the daemon by a call, at which the
+instead of by Spark (`tests.harness.spark.in_process.InProcess`). Their reports reach the daemon by a call, at which the
 schedule may do something else. Record locks and leases are those of `Locks`: the processes that compete here are one to the
 kernel.
 """
@@ -46,9 +46,9 @@ from cleanerd.spark_runtime.messages import STOP, Moved, Phase, ReportAnswer
 from cleanerd.storage import lock as storage_lock
 from cleanerd.storage import log_dir, segments
 from cleanerd.tools.client import writer
+from tests.harness.spark.in_process import InProcess
 from tests.simulation.disk import REAL
 from tests.simulation.tick import Tick
-from tests.tools.client.cleaning import InProcess
 
 BROKER_PID = 4242
 _FLOCK = struct.Struct("hhqqi0q")

@@ -19,7 +19,7 @@ from cleanerd.storage.segments import live_bases
 from cleanerd.storage.staged import read_manifests
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
-from tests.tools.client.cleaning import TP, Cleaning
+from tests.harness.spark.in_process import TP, Cleaning
 
 SMALL, LARGE = 200, 3_200
 LINEAR_MAX = 5 * LARGE // SMALL

@@ -28,7 +28,14 @@ from tests.harness.disks import kill9_child
 from tests.harness.disks.counted import CountedFiles
 from tests.harness.disks.ext4 import Ext4
 from tests.harness.disks.kill9_child import FILES, RETENTION_MS, TP, write_log
-from tests.storage.test_kill9 import PROCESSES, REPAIRS, TIMEOUT_S, Truth, recovers_alone, recovery_is_killed
+from tests.harness.disks.repairs import (
+    PROCESSES,
+    REPAIRS,
+    TIMEOUT_S,
+    Truth,
+    recovers_alone,
+    recovery_is_killed,
+)
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 

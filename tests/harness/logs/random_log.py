@@ -16,8 +16,8 @@ from cleanerd.format.codecs import Codec
 from cleanerd.format.control import ControlType, encode_end_txn_marker
 from cleanerd.format.legacy import encode_message, encode_wrapper, wrap_messages
 from cleanerd.format.txn_index import AbortedTxn
-from tests.harness import reference
-from tests.harness.reference import Facts, LastBatch, Replay
+from tests.harness.kernels import reference
+from tests.harness.kernels.reference import Facts, LastBatch, Replay
 
 NOW_MS = 1_700_000_000_000
 RETENTION_MS = 86_400_000

@@ -13,7 +13,7 @@ from cleanerd.format.names import TopicPartition
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.tools.client.producer import Producer
 from tests.harness.logs.written import contents, open_writer
-from tests.tools.client.cleaning import Cleaning
+from tests.harness.spark.in_process import Cleaning
 
 FILES = RealFiles()
 TP, OTHER = TopicPartition("t", 0), TopicPartition("u", 0)

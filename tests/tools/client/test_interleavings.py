@@ -29,7 +29,7 @@ from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter, WriterOptions
 from tests.harness.disks.killed import KilledFiles
 from tests.harness.disks.simulated import SwitchedOff
-from tests.tools.client.cleaning import TP, Cleaning, restart_daemon
+from tests.harness.spark.in_process import TP, Cleaning, restart_daemon
 
 KEYS = (b"a", b"b", b"c", b"d")
 

@@ -16,11 +16,11 @@ from cleanerd.tools.insight import digest
 from cleanerd.tools.insight.digest import LogDigest, Question, digest_logs
 from cleanerd.tools.insight.digest_report import Side, compare, log_row
 from cleanerd.tools.insight.digest_rows import Terms
-from tests.harness import reference
+from tests.harness.kernels import reference
+from tests.harness.kernels.real_path import RealPath
+from tests.harness.kernels.reference import Facts, Segment
 from tests.harness.logs.logdirs import GOLDEN, segment
 from tests.harness.logs.random_log import KEYS, NOW_MS, RETENTION_MS, LogSegment, RandomLog
-from tests.harness.reference import Facts, Segment
-from tests.kernels.real_path import RealPath
 
 ALL = frozenset(range(256))
 EVERY = Question(wanted=ALL)

@@ -26,9 +26,9 @@ from cleanerd.tools.insight.doctor.gather import Gathering
 from cleanerd.tools.insight.doctor.rules import judge
 from cleanerd.tools.insight.doctor.sample import Budget
 from cleanerd.tools.insight.find import find
+from tests.harness.kernels.reference import read_batches
 from tests.harness.logs.logdirs import broker_log_dir, random_partition, segment
 from tests.harness.logs.random_log import KEYS
-from tests.harness.reference import read_batches
 
 NOW_MS = 1_800_000_000_000
 COMPACT = ("t", "cleanup.policy", "compact")

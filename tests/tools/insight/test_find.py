@@ -185,8 +185,8 @@ def test_what_has_the_name_of_no_segment_was_not_read(name: str, tmp_path: Path)
 
 def test_keys_of_every_length_in_every_format(tmp_path: Path) -> None:
     """Against plain Python, over random logs of all magics and codecs."""
+    from tests.harness.kernels.reference import read_batches
     from tests.harness.logs.random_log import KEYS
-    from tests.harness.reference import read_batches
 
     for seed in range(20):
         directory = random_partition(tmp_path / f"t-{seed}", seed)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from cleanerd.format.batch import checksum, iterate_batches, parse_header
 from cleanerd.format.codecs import Codec, decompress
 from cleanerd.format.head import CRC_AT, HEADER_SIZE, LENGTH_AT, LOG_OVERHEAD
-from tests.harness.reference import Cleaned
+from tests.harness.kernels.reference import Cleaned
 
 
 def assert_agree(found: Cleaned, expected: Cleaned, what: object = "") -> None:

@@ -32,8 +32,8 @@ from cleanerd.pipeline.rewrite import rewrite_chunk
 from cleanerd.pipeline.values import Bits, ChunkSummary, ChunkWork, IndexedLog, LogWork, Part, Source
 from cleanerd.pipeline.whole_log import join_chunks
 from cleanerd.policy.verdicts import RecordVerdict
+from tests.harness.kernels.reference import Cleaned, Facts, LastBatch
 from tests.harness.logs.random_log import LogSegment
-from tests.harness.reference import Cleaned, Facts, LastBatch
 
 KEY = (0x0706050403020100, 0x0F0E0D0C0B0A0908)
 

@@ -8,11 +8,11 @@ from cleanerd.format.batch import Record, encode_batch
 from cleanerd.format.codecs import Codec
 from cleanerd.format.control import ControlType, encode_end_txn_marker
 from cleanerd.format.txn_index import AbortedTxn
-from tests.harness import reference
+from tests.harness.kernels import reference
+from tests.harness.kernels.agreement import assert_agree
+from tests.harness.kernels.real_path import Layout, RealPath
+from tests.harness.kernels.reference import Batch, Cleaned, Facts, LastBatch, Replay, Segment
 from tests.harness.logs.random_log import LogSegment
-from tests.harness.reference import Batch, Cleaned, Facts, LastBatch, Replay, Segment
-from tests.kernels.agreement import assert_agree
-from tests.kernels.real_path import Layout, RealPath
 
 DAY_MS = 86_400_000
 LARGE_MS = 2**63 - 1 - DAY_MS - 1
