@@ -59,8 +59,8 @@ FAULTS: dict[str, tuple[str, ...]] = {
     ),
     "the power fails": (
         "daemon/test_ends.py::test_the_power_fails_at_any_moment_of_a_daemon",
-        "storage/test_power_cut.py::test_commits_and_recoveries_cut_before_every_operation",
-        "storage/test_power_cut.py::test_other_protocols_cut_before_every_operation",
+        "proofs/test_power_cut.py::test_commits_and_recoveries_cut_before_every_operation",
+        "proofs/test_power_cut.py::test_other_protocols_cut_before_every_operation",
         "storage/test_delete.py::test_power_cut_anywhere_leaves_the_end_of_the_log",
         "storage/test_roll.py::test_a_roll_killed_anywhere_and_done_again_survives_a_power_cut_anywhere",
     ),

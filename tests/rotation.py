@@ -1,9 +1,9 @@
 """Which of the long tests one gate runs: a part of each kind, another for the next commit, all of them over some commits.
 
 A gate of everything takes an hour, mostly because brokers, daemons and containers start and wait. What proves that nothing
-is lost and nothing comes back runs in every gate: formats, policy, kernels, storage, simulation, the comparison with Kafka's
-cleaner. The rest rotates: `CLEANERD_TEST_ROTATION` is the name of a commit, and the units of a kind that one gate runs are
-the first ones in the order of a hash of that name and theirs. Without the variable everything runs (`.ci/run --all`).
+is lost and nothing comes back runs in every gate: `tests/proofs`, formats, policy, kernels, storage, simulation. The rest
+rotates: `CLEANERD_TEST_ROTATION` is the name of a commit, and the units of a kind that one gate runs are the first ones in
+the order of a hash of that name and theirs. Without the variable everything runs (`.ci/run --all`).
 
 A unit is a file, whose tests share what is dear, or a single test where they share nothing.
 """
@@ -21,8 +21,8 @@ import pytest
 VARIABLE = "CLEANERD_TEST_ROTATION"
 _TESTS = Path(__file__).parent
 _IN_EVERY_GATE = (
-    "config/*", "format/*", "policy/*", "kernels/*", "storage/*", "simulation/*", "pipeline/*",
-    "broker/test_differential.py", "broker/test_live_broker.py",
+    "config/*", "format/*", "policy/*", "kernels/*", "storage/*", "simulation/*", "pipeline/*", "proofs/*",
+    "broker/test_live_broker.py",
 )  # fmt: skip
 _LONG = ("broker", "soak")
 """The markers of what is skipped unless it is asked for."""

@@ -32,9 +32,9 @@ def test_every_unit_is_run_within_some_commits() -> None:
 
 
 def test_what_proves_that_nothing_is_lost_is_in_every_gate() -> None:
-    for directory in ("format", "policy", "kernels", "storage", "simulation", "pipeline"):
+    for directory in ("format", "policy", "kernels", "storage", "simulation", "pipeline", "proofs"):
         assert Unit.of(f"{directory}/test_any.py", "test", {"soak"}) is None
-    assert Unit.of("broker/test_differential.py", "test", {"broker"}) is None
+    assert Unit.of("proofs/test_swap.py", "test", {"broker"}) is None
 
 
 def test_short_tests_are_in_every_gate() -> None:

@@ -17,7 +17,7 @@ TRAPS: dict[str, tuple[str, ...]] = {
         "kernels/test_cases_transactions.py::test_c078_transactions_spanning_segments",
         "kernels/test_cases_transactions.py::test_c083_committed_transaction_spanning_segments",
         "kernels/test_cases_transactions.py::test_c084_aborted_transaction_spanning_segments",
-        "kernels/test_agreement.py::test_no_layout_changes_the_result",
+        "proofs/test_what_goes.py::test_no_layout_changes_the_result",
     ),
     "an offset span beyond 2^31 after a merge": (
         "policy/test_grouping.py::test_c062_c063_c064_c065_groups",
@@ -30,7 +30,7 @@ TRAPS: dict[str, tuple[str, ...]] = {
     ),
     "an endless loop at holes and at dirty offsets inside of batches": (
         "kernels/test_cases_cleaning.py::test_c010_c011_holes_at_segment_ends",
-        "kernels/test_agreement.py::test_a_first_dirty_offset_inside_a_batch",
+        "proofs/test_what_goes.py::test_a_first_dirty_offset_inside_a_batch",
     ),
     "a log start above the base of the active segment": (
         "daemon/test_due_logs.py::test_what_may_be_cleaned_of_a_log_on_disk",
@@ -54,7 +54,7 @@ TRAPS: dict[str, tuple[str, ...]] = {
         "cleaning/test_tombstones_stay.py::test_a_quiet_log_keeps_them_while_a_replica_is_away",
         "cleaning/test_tombstones_stay.py::test_a_result_without_them_is_dropped_if_a_replica_has_gone_since",
         "daemon/test_tombstones_stay.py::test_a_log_is_looked_at_once_while_a_replica_is_away_and_cleaned_when_it_is_back",
-        "broker/test_replica_away.py::test_tombstones_wait_for_a_replica_that_is_away",
+        "proofs/test_nothing_back.py::test_tombstones_wait_for_a_replica_that_is_away",
     ),
     "a stale .cleaned file (rule 5.19b)": (
         "storage/test_recover.py::test_stale_cleaned_file_does_not_cost_an_interrupted_swap",

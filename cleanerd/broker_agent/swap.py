@@ -27,7 +27,7 @@ step  what is done                                                what a kill, o
 8     the broker's cleaner goes on with the log                   -
 ====  ==========================================================  =====================================================
 
-`tests/broker_agent/test_swap_faults.py` stops at each step, for a kill of either process and for a power failure.
+`tests/proofs/test_swap.py` stops at each step, for a kill of either process and for a power failure.
 
 Two locks: that of the log, and before it that under which the broker creates logs. A move to another log directory begins
 with a new log, which is filled from this one: what was copied before a swap and after it would not fit together.

@@ -1,4 +1,4 @@
-"""Logs of magic 0 and 1 before a real broker (`test_differential` has both cleaners clean them, field by field the same).
+"""Logs of magic 0 and 1 before a real broker (in `tests/proofs/test_what_goes.py` both cleaners clean them alike).
 
 No broker of today takes such records from a producer, but every broker reads and cleans what an old one left.
 """

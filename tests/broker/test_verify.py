@@ -1,6 +1,6 @@
 """`cleanerd verify` on what a real broker wrote: nothing is wrong with it, stopped or while it writes.
 
-Killed: `test_roundtrip`; cleaned: `test_differential`.
+Killed: `test_roundtrip`; cleaned: `tests/proofs/test_what_goes.py`.
 """
 
 import threading

@@ -8,8 +8,8 @@ from cleanerd.broker_agent import session as sessions
 from cleanerd.broker_agent.live_logs import describe
 from cleanerd.format.names import TopicPartition
 from tests.broker_agent.test_other_versions import agent, read
-from tests.broker_agent.test_swap_faults import live
 from tests.harness.broker.swapping import TOPIC, Swapping, answered
+from tests.proofs.test_swap import live
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 

@@ -1,19 +1,28 @@
 """Kernels that go to memory without an index: with NUMBA_BOUNDSCHECK=1 they keep within their arrays as indexes do."""
 
 import os
+import pkgutil
+import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numba
 import numpy as np
 import pytest
+from numba import types
+from numba.core.dispatcher import Dispatcher
 
+from cleanerd import kernels
 from cleanerd.kernels import native
 from cleanerd.kernels.libraries import addresses
 from cleanerd.kernels.native import JIT, call_lz4, copy_bytes
+from tests.harness.kernels.real_path import RealPath
+from tests.harness.logs.random_log import RandomLog, cut_segments, random_facts
 
 LENGTH = 24
 LOADS = {"u8": 1, "le64": 8, "le32": 4, "be64u": 8, "be32u": 4, "be16u": 2}
@@ -84,3 +93,18 @@ def check() -> None:
 
 if __name__ == "__main__":
     check()
+
+
+def test_no_kernel_returns_an_array(tmp_path: Path) -> None:
+    """Kernels count no references (`native.JIT`): what an array of theirs points to could be gone."""
+    rng = random.Random(1)
+    log = RandomLog(rng).append(60)
+    RealPath(tmp_path, cut_segments(rng, log.batches, 2), random_facts(rng, log)).clean()
+    names = [module.name for module in pkgutil.iter_modules(kernels.__path__)]
+    members = [one for name in names for one in vars(import_module(f"{kernels.__name__}.{name}")).values()]
+    compiled = {one: one.nopython_signatures for one in members if isinstance(one, Dispatcher)}
+    returned = [signature.return_type for signatures in compiled.values() for signature in signatures]
+    assert len(returned) > 20
+    for answer in returned:
+        parts = answer.types if isinstance(answer, types.BaseTuple) else (answer,)  # type: ignore[attr-defined]
+        assert not any(isinstance(part, types.Array) for part in parts)

@@ -22,7 +22,7 @@ OF_THE_HOST = ("/etc/resolv.conf", "/etc/hosts", "/etc/ssl/certs/ca-certificates
 PIP = "unset PIP_CONSTRAINT"  # a file of the host
 INSTALL = f"/opt/cleanerd/bin/pip install --quiet --constraint constraints.txt -e '/{TREE}[jre,test]'"
 TESTS = (
-    "tests/policy tests/format tests/kernels/test_cases_cleaning.py tests/storage/test_commit.py "
+    "tests/policy tests/format tests/kernels/test_cases_cleaning.py tests/proofs/test_old_or_new.py "
     "tests/pipeline/test_small_log.py tests/cleaning/test_one_shot.py tests/daemon/test_service.py"
 )
 

@@ -1,6 +1,7 @@
-"""The power fails on a real ext4 before every operation of a commit, a recovery, a retention: what is left is a whole log.
+"""When the power fails, what was said to be done is on the disk, and what is left is a whole log.
 
-It is looked at when the journal was replayed and cleanerd recovered or a broker started, in every order.
+It fails on a real ext4 before every operation of a commit, a recovery, a retention. What is left is looked at when the
+journal was replayed and cleanerd recovered or a broker started, in every order.
 """
 
 import itertools

@@ -1,17 +1,18 @@
-"""The whole path, index to rewrite, against the plain twin: equal batches, equal counts, however the work is cut."""
+"""A cleaning takes what the rules let go and nothing else, and leaves what Kafka's own cleaner leaves.
 
-import pkgutil
+The whole path, index to rewrite, against the plain twin: equal batches, equal counts, however the work is cut. And a round
+of `python -m tests.broker.differential`, which takes as many seeds as one likes; here of each scenario twice.
+"""
+
 import random
 from collections import Counter
-from importlib import import_module
 from pathlib import Path
 
 import pytest
-from numba import types
-from numba.core.dispatcher import Dispatcher
 
-from cleanerd import kernels
 from cleanerd.policy.verdicts import RecordVerdict
+from tests.broker.differential import differences
+from tests.harness.broker.workload import SCENARIOS
 from tests.harness.kernels import reference
 from tests.harness.kernels.agreement import assert_agree
 from tests.harness.kernels.real_path import Layout, RealPath
@@ -114,21 +115,6 @@ def test_the_random_logs_meet_every_rule(tmp_path: Path) -> None:
     assert aborted > 0
 
 
-def test_no_kernel_returns_an_array(tmp_path: Path) -> None:
-    """Kernels count no references (`native.JIT`): what an array of theirs points to could be gone."""
-    rng = random.Random(1)
-    log = RandomLog(rng).append(60)
-    RealPath(tmp_path, cut_segments(rng, log.batches, 2), random_facts(rng, log)).clean()
-    names = [module.name for module in pkgutil.iter_modules(kernels.__path__)]
-    members = [one for name in names for one in vars(import_module(f"{kernels.__name__}.{name}")).values()]
-    compiled = {one: one.nopython_signatures for one in members if isinstance(one, Dispatcher)}
-    returned = [signature.return_type for signatures in compiled.values() for signature in signatures]
-    assert len(returned) > 20
-    for answer in returned:
-        parts = answer.types if isinstance(answer, types.BaseTuple) else (answer,)  # type: ignore[attr-defined]
-        assert not any(isinstance(part, types.Array) for part in parts)
-
-
 @pytest.mark.parametrize("map_side", [False, True])
 @pytest.mark.parametrize("buckets", [1, 4, 64])
 @pytest.mark.parametrize(("piece_bytes", "slice_bytes"), [(50, 1), (400, 1 << 22), (1 << 22, 500)])
@@ -161,3 +147,10 @@ def test_many_random_logs(tmp_path: Path) -> None:
     """The same as `test_random_logs` with other seeds, for longer."""
     for seed in range(10_000, 11_000):
         agree_on(seed, tmp_path)
+
+
+@pytest.mark.broker
+@pytest.mark.timeout(1800)
+def test_both_cleaners_agree_and_the_broker_goes_on(tmp_path: Path) -> None:
+    """Two log directories, old magics, three passes with time between them (rules 4.15-4.21), and the broker afterwards."""
+    assert differences(tmp_path / "round", range(2 * len(SCENARIOS))) == []

@@ -1,4 +1,6 @@
-"""A replica is away for longer than delete.retention.ms: the others keep their tombstones until it is back (architecture 2).
+"""What was deleted stays deleted, for replicas too that were away.
+
+A replica is away for longer than delete.retention.ms: the others keep their tombstones until it is back (architecture 2).
 
 Kafka's own cleaner drops those of a log that is written on, and the replica that returns keeps the values for good.
 """

@@ -1,4 +1,6 @@
-"""What a kill of the broker, a kill of cleanerd and a power failure leave after each step of a swap: the numbered table of
+"""A running broker that swaps segments has the old ones or the new ones, whoever dies meanwhile.
+
+What a kill of the broker, a kill of cleanerd and a power failure leave after each step: the numbered table of
 `cleanerd.broker_agent.swap`. CLEANERD_TEST_FAULTS=1 plays every failure after every step.
 """
 

@@ -1,4 +1,7 @@
-"""The simulation repeats itself, and a few of its seeds are in every run. Thousands of them run at night (CONTRIBUTING)."""
+"""Writers, brokers, cleaners and disks may fail in any order: nothing is lost, nothing comes back, judged from outside.
+
+A few seeds of the simulation, which repeats itself. Thousands of them run at night (CONTRIBUTING).
+"""
 
 import os
 import subprocess

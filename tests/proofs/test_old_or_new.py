@@ -1,4 +1,8 @@
-"""The commit, killed or switched off anywhere: the old log or the new one, whoever looks at it next."""
+"""A commit that ends anywhere leaves the old log or the new one, to whoever looks at it next.
+
+Killed before each operation, or switched off with any subset of what was not synced lost, on a disk in memory; looked at by
+cleanerd's recovery and by the start of a broker, as the specification has it.
+"""
 
 import os
 from collections.abc import Callable
