@@ -24,6 +24,7 @@ def entry(log_dir: Path) -> int:
     return offset_checkpoint(log_dir / CHECKPOINT)[f"{TOPIC}-0"]
 
 
+@pytest.mark.trap("a first dirty offset that is no longer there")
 def test_what_is_deleted_in_a_topic_that_was_created_again_stays_deleted(
     tmp_path: Path, spark: LazySpark
 ) -> None:

@@ -268,6 +268,7 @@ NOW_FORBIDDEN = {
 """What is set while a result waits, and why the result is dropped."""
 
 
+@pytest.mark.trap("a policy that changes between plan and commit")
 def test_a_result_that_its_topic_no_longer_allows_is_dropped(place: Place) -> None:
     """The configuration is asked again at the commit, however short a time before the broker's end it has changed."""
     topics = [*NOW_FORBIDDEN, "allowed-still"]
@@ -325,6 +326,7 @@ def killed(running: Place, struck: Aftermath) -> Aftermath:
     return Aftermath(commits, place.visible(topics), {}, warnings(place.broker))
 
 
+@pytest.mark.fault("the broker is killed")
 @pytest.mark.parametrize(
     ("topic", "outcome"),
     [("killed", "committed"), (HELD, "committed"), ("point-lost", "committed")]
@@ -384,6 +386,7 @@ def staged_bases(place: Place, topic: str) -> list[int]:
 RESTARTS, RESTARTS_MAX = 3, 20
 
 
+@pytest.mark.fault("files that change or grow while they are read")
 def test_producers_write_over_three_restarts(place: Place) -> None:
     """End to end: one idempotent producer, a daemon, and a broker that is restarted, until both logs were committed so."""
     compacted, topics = ("accounts", "sessions"), ("accounts", "sessions", "events")

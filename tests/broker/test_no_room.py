@@ -42,6 +42,7 @@ LEFT_BYTES = 1 << 20
 """Below the floor, and enough for the broker."""
 
 
+@pytest.mark.fault("a disk that fills up in the middle of a write")
 def test_a_directory_that_fills_up_in_mid_write_costs_its_log_the_cleaning_and_the_broker_nothing(
     tmp_path: Path,
 ) -> None:

@@ -82,6 +82,7 @@ def waiting(log_dir: Path) -> int:
     return len({path.parent for path in log_dir.glob("*/*.manifest.cleanerd")})
 
 
+@pytest.mark.fault("the broker is killed")
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_a_killed_broker_starts_again_whatever_is_being_committed(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def markers(log) -> int:
     return sum(len(batch.records) for batch in log.batches if batch.control)
 
 
+@pytest.mark.fault("files that change or grow while they are read")
 def test_a_live_broker_that_writes_rolls_and_deletes(tmp_path: Path) -> None:
     """Verified again and again while it does: no finding about what comes and goes."""
     log_dir = tmp_path / "logs"

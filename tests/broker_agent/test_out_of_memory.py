@@ -19,6 +19,7 @@ MOMENTS = {  # code of the agent that it asks before
 }
 
 
+@pytest.mark.fault("the broker runs out of memory")
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_nothing_is_begun_without_memory(
     swapping: Swapping, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str

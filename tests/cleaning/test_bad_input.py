@@ -137,6 +137,7 @@ def test_garbage_in_a_checkpoint_stops_its_directory_and_no_other(spark: LazySpa
     assert_cleaned(ran, good / f"{GOOD}-0")
 
 
+@pytest.mark.fault("no room before a write")
 def test_read_only_directory_and_one_without_room(spark: LazySpark, tmp_path: Path) -> None:
     """Lack of room is noticed before anything is written."""
     read_only = write_logs(tmp_path / "read-only", "bad")
@@ -160,6 +161,7 @@ def test_read_only_directory_and_one_without_room(spark: LazySpark, tmp_path: Pa
     assert_cleaned(ran, good / f"{GOOD}-0")
 
 
+@pytest.mark.fault("several daemons and one-shots at once")
 def test_second_cleanerd_in_the_same_directory(spark: LazySpark, tmp_path: Path) -> None:
     log_dir = write_logs(tmp_path / "logs", "bad")
     before = contents(log_dir / "bad-0")
@@ -223,6 +225,7 @@ def failing(*troubles: Trouble) -> HookedFiles:
     return HookedFiles(before)
 
 
+@pytest.mark.fault("ENOSPC, EIO, EACCES, EROFS from a system call")
 def test_errors_while_staging_leave_the_log_as_it_was(spark: LazySpark, tmp_path: Path) -> None:
     log_dir = write_logs(tmp_path / "logs", GOOD, *(trouble.topic for trouble in STAGING))
     before = {trouble: contents(log_dir / f"{trouble.topic}-0") for trouble in STAGING}
@@ -236,6 +239,7 @@ def test_errors_while_staging_leave_the_log_as_it_was(spark: LazySpark, tmp_path
     assert_cleaned(ran, log_dir / f"{GOOD}-0")
 
 
+@pytest.mark.fault("ENOSPC, EIO, EACCES, EROFS from a system call")
 def test_errors_in_the_middle_of_a_commit_are_mended_by_the_next_run(
     spark: LazySpark, tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ def merged_segment(directory: Path) -> Path:
     return segment(directory / "bad-0", 0)
 
 
+@pytest.mark.fault("files that change or grow while they are read")
 @pytest.mark.parametrize("is_live", [True, False])
 def test_a_segment_swapped_between_its_log_and_its_index(
     spark: LazySpark, tmp_path: Path, *, is_live: bool

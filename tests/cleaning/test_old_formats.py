@@ -41,6 +41,7 @@ class Told(Reservations):
         return super().take(wanted, least_free_bytes)
 
 
+@pytest.mark.trap("output larger than its input")
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 @pytest.mark.parametrize("magic", [0, 1])
 def test_a_log_that_grows(
@@ -79,6 +80,7 @@ def test_a_new_segment_that_no_index_could_describe(
         assert_cleaned(ran, good / f"{GOOD}-0")
 
 
+@pytest.mark.trap("output larger than its input")
 def test_growth_of_one_message_is_within_its_bound() -> None:
     """The worst: an empty tombstone of magic 0 that gets the latest horizon."""
     record = Record(0, -1, b"", None)

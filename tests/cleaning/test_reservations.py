@@ -86,6 +86,7 @@ class Filling(Reservations):
         return room
 
 
+@pytest.mark.fault("no room before a write")
 def test_a_write_that_would_cross_the_floor_fails_its_log_alone(
     spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

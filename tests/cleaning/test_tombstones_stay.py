@@ -42,6 +42,7 @@ def stamped(broker: Broker) -> Broker:
     return broker
 
 
+@pytest.mark.trap("tombstones that go while a replica is away")
 def test_a_quiet_log_keeps_them_while_a_replica_is_away(broker: Broker) -> None:
     broker.hear(T0_MS + HOUR_MS, change(SAMPLE_ID, 0, isr=[NODE]))
     broker.hear(HORIZON_MS)
@@ -156,6 +157,7 @@ def test_they_go_where_no_broker_ever_was(broker: Broker) -> None:
     assert broker.clean(HORIZON_MS).statistics.removed == {"tombstone": 5}
 
 
+@pytest.mark.trap("tombstones that go while a replica is away")
 def test_a_result_without_them_is_dropped_if_a_replica_has_gone_since(broker: Broker) -> None:
     """It was planned while all were in sync, and waits. What it leaves behind is cleaned with them."""
     broker.write(others)

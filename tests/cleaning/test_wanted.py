@@ -39,6 +39,7 @@ def log_dir(tmp_path: Path) -> Path:
     return write_logs(tmp_path / "logs", "t")
 
 
+@pytest.mark.trap("a policy that changes between plan and commit")
 def test_a_policy_or_a_lag_that_forbids_the_cleaning_forbids_the_commit(log_dir: Path) -> None:
     """A mute, which is a dirty ratio of 1.0, does not: it says who cleans next."""
     ask(log_dir, CONFIG.but(broker_min_cleanable_dirty_ratio=1.0))

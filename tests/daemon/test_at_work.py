@@ -136,6 +136,7 @@ def test_an_examination_pays_for_what_it_reads_and_can_be_aborted(tmp_path: Path
         assert daemon.history("big-0")[0]["outcome"] == "aborted"
 
 
+@pytest.mark.fault("the JVM hangs")
 def test_healthz_tells_of_an_engine_that_stalls_until_a_cleaning_comes_through(
     tmp_path: Path, log_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +155,7 @@ def test_healthz_tells_of_an_engine_that_stalls_until_a_cleaning_comes_through(
         assert health()[0] == 200
 
 
+@pytest.mark.fault("the daemon is killed")
 def test_kill_in_the_middle_leaves_an_engine_that_ends_and_a_log_that_the_next_start_cleans(
     tmp_path: Path, log_dir: Path
 ) -> None:
@@ -223,6 +225,7 @@ def test_horizons_that_others_stamped_are_visited_once_by_a_new_daemon(tmp_path:
         assert "no tombstone has passed its delete horizon; the next one passes at" in reason
 
 
+@pytest.mark.fault("a disk that fills up in the middle of a write")
 def test_a_log_without_room_for_all_its_groups_is_committed_group_by_group(tmp_path: Path) -> None:
     """In one job, and the dirty ratio does not matter between its commits."""
     settings = {"log_segment_bytes": SEGMENT_BYTES, "log_cleaner_min_cleanable_ratio": 0.9}
@@ -282,6 +285,7 @@ def test_c155_a_log_that_is_deleted_while_it_is_cleaned_is_forgotten(tmp_path: P
         assert not list(gone.glob("*.swap")), "nothing is committed into it"
 
 
+@pytest.mark.fault("a log directory that goes away")
 def test_d14_log_dir_that_fails_is_offline_alone_and_comes_back(tmp_path: Path) -> None:
     """While it is away its logs have no failures, others are cleaned; its checkpoint and its logs are as they were."""
     good, bad, away = tmp_path / "good", tmp_path / "bad", tmp_path / "away"

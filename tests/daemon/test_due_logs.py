@@ -98,6 +98,7 @@ NINE = dict.fromkeys(range(0, 90, 10), 100)
 GROWING = {base: 100 + base for base in range(6)}
 
 
+@pytest.mark.trap("a log start above the base of the active segment")
 @pytest.mark.parametrize(
     ("segments", "checkpoints", "expected"),
     [
@@ -358,6 +359,7 @@ def test_wait_of_a_reserved_topic_begins_anew_when_it_was_served(three: Fixture)
     assert three.due_names() == ["log30-0", "log25-0"]
 
 
+@pytest.mark.fault("a wall clock that jumps")
 def test_clock_that_goes_back_is_believed(fixture: Fixture) -> None:
     """And one that goes on is waited for as long as min.compaction.lag.ms takes, without asking again and again."""
     now_ms = fixture.clock.wall_ms

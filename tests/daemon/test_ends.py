@@ -98,6 +98,7 @@ def check_end(daemon: DaemonProcess, logs: Path) -> None:
         assert_settled(logs / f"{topic}-0")
 
 
+@pytest.mark.fault("SIGTERM and SIGINT at any moment")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_a_daemon_that_is_asked_to_end_at_any_moment_loses_nothing(
     number: signal.Signals, tmp_path: Path
@@ -149,6 +150,7 @@ def test_a_daemon_whose_spark_is_still_starting_ends_in_time(
     check(logs)
 
 
+@pytest.mark.fault("SIGTERM and SIGINT at any moment")
 @pytest.mark.parametrize("is_impatient", [False, True], ids=["once", "twice"])
 def test_a_daemon_that_is_asked_to_end_in_the_middle_of_a_commit(
     tmp_path: Path, *, is_impatient: bool
@@ -172,6 +174,7 @@ def test_a_daemon_that_is_asked_to_end_in_the_middle_of_a_commit(
         check(logs)
 
 
+@pytest.mark.fault("the power fails")
 def test_the_power_fails_at_any_moment_of_a_daemon(tmp_path: Path) -> None:
     """Logs and state on an ext4 that forgets what was not synced: no record is lost, and the daemon starts again."""
     chance, took_s = random.Random(9), measured_s(tmp_path)

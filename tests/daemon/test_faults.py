@@ -94,6 +94,7 @@ def failures(daemon: DaemonProcess, name: str) -> list[str]:
     return [event["reason"] for event in daemon.history(name) if event["outcome"] == "failed"]
 
 
+@pytest.mark.fault("ENOSPC, EIO, EACCES, EROFS from a system call")
 @pytest.mark.parametrize("fault", INJECTED)
 def test_a_failing_call_is_the_trouble_of_its_log_and_passes(fault: str, tmp_path: Path) -> None:
     injected = INJECTED[fault]
@@ -117,6 +118,7 @@ def _complaints(daemon: DaemonProcess, place: Path) -> list[str]:
     return [reason for reason in told if str(place) in reason]
 
 
+@pytest.mark.fault("a slow disk")
 def test_a_slow_disk_costs_time_only(tmp_path: Path) -> None:
     """Each sync of a staged file takes half a second."""
     log = write_logs(tmp_path / "logs", "one")
@@ -143,6 +145,7 @@ def append(log_dir: Path, topic: str, value: bytes) -> None:
         writer.roll()
 
 
+@pytest.mark.fault("Python workers are killed")
 def test_killed_python_workers_cost_a_retry(tmp_path: Path, big: Path) -> None:
     """Those of Spark that index and rewrite; their JVM and the engine live on."""
     before = newest(big / "big-0")
@@ -164,6 +167,7 @@ def named(root: int, word: bytes) -> list[int]:
     return [pid for pid, line in lines.items() if word in line and b"java" not in line]
 
 
+@pytest.mark.fault("an executor of a cluster is lost")
 def test_an_executor_that_is_lost_in_the_middle_of_a_rewrite_costs_a_retry(tmp_path: Path, big: Path) -> None:
     before = newest(big / "big-0")
     with (
@@ -195,6 +199,7 @@ SystemClock.now_ms = jumped
 YEAR_MS = 365 * 86_400_000
 
 
+@pytest.mark.fault("a wall clock that jumps")
 def test_a_wall_clock_that_jumps_both_ways_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,6 +256,7 @@ def results(process: "subprocess.Popen[str]") -> dict[str, dict[str, str]]:
     return {result["topic"]: result for result in json.loads(out)["results"]}
 
 
+@pytest.mark.fault("a limit on the size of files")
 def test_a_limit_on_the_size_of_files_fails_the_log_that_needs_more(tmp_path: Path) -> None:
     """RLIMIT_FSIZE: as a full disk, for files of that size only."""
     logs = write_logs(tmp_path / "logs", "small")
@@ -285,6 +291,7 @@ def bare(tmp_path: Path) -> dict[str, str]:
     return {**keep, "XDG_CACHE_HOME": str(tmp_path / "file" / "below"), "PYTHONPATH": str(ROOT)}
 
 
+@pytest.mark.fault("no HOME, and a cache that cannot be written")
 def test_a_daemon_without_home_and_with_a_cache_that_cannot_be_written(
     tmp_path: Path, bare: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,6 +306,7 @@ def test_a_daemon_without_home_and_with_a_cache_that_cannot_be_written(
     assert newest(logs / "one-0") == TRUTH
 
 
+@pytest.mark.fault("a client that is slow, or vanishes")
 def test_clients_that_are_killed_while_they_wait_cost_nothing(tmp_path: Path, big: Path) -> None:
     """The job that one of them asked for goes on; the daemon hears others, and has no more descriptors than before."""
     before = newest(big / "big-0")
@@ -324,6 +332,7 @@ def test_clients_that_are_killed_while_they_wait_cost_nothing(tmp_path: Path, bi
     assert_settled(big / "big-0")
 
 
+@pytest.mark.fault("SIGTERM and SIGINT at any moment")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_a_run_that_is_asked_to_end_at_any_moment_loses_nothing(
     number: signal.Signals, tmp_path: Path
@@ -349,6 +358,7 @@ def test_a_run_that_is_asked_to_end_at_any_moment_loses_nothing(
     assert newest(logs / "one-0") == TRUTH
 
 
+@pytest.mark.fault("a file system that becomes read-only")
 def test_an_error_of_the_file_system_harms_only_its_directory(tmp_path: Path) -> None:
     """`errors=remount-ro`, as most hosts mount their data: what is there can be read, nothing can be written."""
     ext4 = Ext4.made(tmp_path)
@@ -434,6 +444,7 @@ choose.examine = deadly
 """
 
 
+@pytest.mark.fault("a process that dies whenever it sees one log")
 def test_logs_of_a_job_whose_engine_died_are_tried_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

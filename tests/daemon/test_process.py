@@ -94,6 +94,7 @@ def test_a_rejected_reload_changes_nothing_and_names_all_problems(daemon: Daemon
     daemon.wait(lambda: daemon.ask("throttle")["throttle"]["limits"]["io_bytes_per_s"] is None, 20)
 
 
+@pytest.mark.fault("the JVM or the engine is killed")
 @pytest.mark.soak
 def test_killed_jvm_costs_a_retry_and_a_killed_engine_too(daemon: DaemonProcess, place: Path) -> None:
     daemon.wait_committed("second-0")

@@ -196,6 +196,7 @@ def test_requests_that_are_not_http(api: Api) -> None:
     assert api.ask("GET", "/v1/status")[0] == 200
 
 
+@pytest.mark.fault("a client that is slow, or vanishes")
 def test_slow_client_is_cut_off_in_total(tmp_path: Path) -> None:
     """One who drips a byte now and then gets 408 when the time for the whole request is over."""
     served = Api(tmp_path, limits=RequestLimits(request_s=0.3))
@@ -232,6 +233,7 @@ def test_more_connections_than_allowed_are_turned_away(tmp_path: Path) -> None:
     served.close()
 
 
+@pytest.mark.fault("a client that is slow, or vanishes")
 def test_a_client_that_vanishes_costs_nothing(api: Api) -> None:
     """Before its request, in the middle, and before the answer: nothing is logged, and others are served."""
     request = b"POST /v1/clean HTTP/1.1\r\nContent-Length: 20\r\n\r\n" + b'{"pattern": "orders"}'

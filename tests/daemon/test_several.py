@@ -32,6 +32,7 @@ def test_the_lock_of_a_second_directory_is_not_taken_while_the_first_is_refused(
     assert probe(str(world.b), names.CLEANERD_LOCK) is None
 
 
+@pytest.mark.fault("several daemons and one-shots at once")
 def test_of_three_daemons_that_start_at_once_one_works(tmp_path: Path) -> None:
     """In two directories, named in a different order by each. When it is killed another one takes its place."""
     logs = [write_logs(tmp_path / "a", "one"), write_logs(tmp_path / "b", "two")]
@@ -81,6 +82,7 @@ def test_a_second_daemon_with_the_state_directory_of_another_is_refused(tmp_path
         second.kill()
 
 
+@pytest.mark.fault("several daemons and one-shots at once")
 def test_a_one_shot_beside_a_daemon_is_refused_and_disturbs_nothing(tmp_path: Path, big: Path) -> None:
     """In the middle of a cleaning; a directory that no daemon has is cleaned all the same."""
     free = write_logs(tmp_path / "free", "one")

@@ -129,6 +129,7 @@ def test_d13_resume_of_a_log_in_progress(states: PartitionStates) -> None:
 # Time limits: what remains when a client gives up
 
 
+@pytest.mark.fault("a client that is slow, or vanishes")
 def test_a_client_that_comes_back_takes_the_abort_over(states: PartitionStates) -> None:
     """Nobody else waits, so nothing stacks; the pause is its own."""
     assert states.try_start_all([LOG])

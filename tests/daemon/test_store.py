@@ -292,6 +292,7 @@ def test_a_daemon_that_cannot_know_its_holds_does_not_start(
         Store(path)
 
 
+@pytest.mark.fault("the history cannot be written")
 def test_a_full_disk_costs_the_row_only(path: str) -> None:
     """SQLITE_FULL, which a limit on the number of pages brings about; afterwards everything works again."""
     history = Store(path)

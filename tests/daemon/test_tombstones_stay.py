@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from cleanerd.env.clock import SystemClock
 from tests.harness.daemon.processes import DaemonProcess
 from tests.harness.daemon.scrape import get, parse
@@ -22,6 +24,7 @@ def keeping(daemon: DaemonProcess) -> float:
     return scrape.total("cleanerd_logs_keeping_tombstones")
 
 
+@pytest.mark.trap("tombstones that go while a replica is away")
 def test_a_log_is_looked_at_once_while_a_replica_is_away_and_cleaned_when_it_is_back(tmp_path: Path) -> None:
     now_ms = SystemClock().now_ms
     broker = Broker(tmp_path / "logs", None, NODE, OTHER, began_ms=now_ms())

@@ -60,6 +60,7 @@ def test_c009_a_large_gap_between_offsets(log: SmallLog) -> None:
     assert log.offsets == [7206178]
 
 
+@pytest.mark.trap("an endless loop at holes and at dirty offsets inside of batches")
 @pytest.mark.parametrize(("hole", "end"), [(11, 12), (15, 30)])
 def test_c010_c011_holes_at_segment_ends(hole: int, end: int, log: SmallLog) -> None:
     """The round ends at the base of the active segment though offsets are missing; its last batch may go then."""
@@ -101,6 +102,7 @@ def test_c056_what_lies_from_the_bound_on_is_as_it_was(log: SmallLog) -> None:
     assert first[2:] == before[2:]
 
 
+@pytest.mark.trap("output larger than its input")
 def test_c067_c068_a_record_larger_than_any_buffer(log: SmallLog) -> None:
     """A mebibyte in slices and chunks of a byte: sizes come from batch headers, not from a configured maximum."""
     large = b"x" * (1 << 20)
@@ -124,6 +126,7 @@ def test_c069_c070_a_damaged_batch_fails_the_cleaning(log: SmallLog, damage: str
         path.clean()
 
 
+@pytest.mark.trap("null keys")
 def test_c057_unkeyed_messages(log: SmallLog) -> None:
     """A log that was not compacted before: keyless records go, and are counted."""
     for _ in range(7):
@@ -160,6 +163,7 @@ def test_c059_last_empty_batch_retained(log: SmallLog) -> None:
     assert log.batch_ends == [9]
 
 
+@pytest.mark.trap("tombstones that go too early")
 def test_c061_tombstone_horizon_counts_from_the_cleaning(log: SmallLog) -> None:
     """Not from the record's own time, however old or young that is."""
     for offset, timestamp_ms, value in (
@@ -177,6 +181,7 @@ def test_c061_tombstone_horizon_counts_from_the_cleaning(log: SmallLog) -> None:
     assert [batch.last_offset for batch in log.batches()] == [1, 2, 3]
 
 
+@pytest.mark.trap("tombstones that go too early")
 @pytest.mark.parametrize("codec", list(Codec))
 def test_d07_tombstone_kept_until_its_horizon(codec: Codec, log: SmallLog) -> None:
     """A round at t + r - 1 keeps it, one at t + r drops it (4.19); the first value is never moved (4.28)."""
@@ -192,6 +197,7 @@ def test_d07_tombstone_kept_until_its_horizon(codec: Codec, log: SmallLog) -> No
         assert next(log.batches()).delete_horizon_ms == NOW_MS + DAY_MS
 
 
+@pytest.mark.trap("tombstones that go too early")
 @pytest.mark.parametrize("retain", [True, False])
 def test_legacy_tombstones_go_by_the_age_of_their_segment(retain: bool, log: SmallLog) -> None:
     """Rules 4.2, 4.19: magic 0 and 1 have no horizon; the tombstones that stay get one (rule 4.25)."""

@@ -129,6 +129,7 @@ def test_kernels_of_the_tools_call_none_of_each_other() -> None:
     assert not [path for path in paths if re.search(r"(?m)^from (\.|cleanerd\.tools)", path.read_text())]
 
 
+@pytest.mark.fault("no HOME, and a cache that cannot be written")
 def test_without_a_writable_directory_it_is_a_temporary_one() -> None:
     """Which is gone when the process is."""
     script = "import os, cleanerd.kernels; print(os.environ['NUMBA_CACHE_DIR'], os.listdir(os.environ['NUMBA_CACHE_DIR']))"

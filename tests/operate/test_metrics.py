@@ -338,6 +338,7 @@ def test_an_idle_world_moves_nothing_that_counts(world: World) -> None:
     assert {key: after.samples[key] for key in ours} == ours
 
 
+@pytest.mark.trap("metrics that are lost when threads are reconfigured")
 def test_counters_outlive_a_reload_that_changes_the_number_of_threads(world: World) -> None:
     """C149: Kafka's cleaner loses its metrics there."""
     world.configure(log_cleaner_min_cleanable_ratio=1)  # nothing is due

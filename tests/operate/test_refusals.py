@@ -69,6 +69,7 @@ def refusing(calls: str, error: str) -> tuple[str, ...]:
     return (*strace, "-e", f"trace={calls}", "-e", f"inject={calls}:error={error}")
 
 
+@pytest.mark.fault("calls, file systems and processes that a host refuses")
 @pytest.mark.parametrize("error", ["EPERM", "ENOSYS"])
 @pytest.mark.parametrize("command", WITHOUT_SPARK)
 def test_calls_that_old_kernels_and_sandboxes_refuse_are_not_needed(
@@ -83,6 +84,7 @@ def test_calls_that_old_kernels_and_sandboxes_refuse_are_not_needed(
     assert "Traceback" not in found.stderr
 
 
+@pytest.mark.fault("calls, file systems and processes that a host refuses")
 @pytest.mark.soak
 @pytest.mark.parametrize(
     ("command", "refusal"),
@@ -111,6 +113,7 @@ def test_what_a_command_needs_and_does_not_get_is_a_line(place: Path, command: s
     assert found.returncode == expected.returncode or found.stderr.startswith(("cleanerd: ", "cleanerctl: "))
 
 
+@pytest.mark.fault("calls, file systems and processes that a host refuses")
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("refusal", ["advice", *HARD])
@@ -127,6 +130,7 @@ def test_a_cleaning_works_without_or_says_what_is_short(tmp_path: Path, refusal:
         assert found.returncode == 0 or found.stderr.startswith("cleanerd: ") or "failed" in found.stdout
 
 
+@pytest.mark.fault("calls, file systems and processes that a host refuses")
 @pytest.mark.soak
 @pytest.mark.parametrize("command", [*WITHOUT_SPARK, "clean"])
 @pytest.mark.parametrize("hidden", ["temporary directories", "/proc"])

@@ -211,6 +211,7 @@ def test_a_task_that_is_told_to_stop_aborts_its_log(spark: LazySpark, tmp_path: 
     assert isinstance(indexed.error, Aborted)
 
 
+@pytest.mark.fault("the JVM or the engine is killed")
 @pytest.mark.soak
 def test_the_death_of_the_jvm_costs_one_retry(spark: LazySpark, tmp_path: Path) -> None:
     """The JVM is killed between two jobs; the next one starts a new session by itself."""

@@ -28,6 +28,7 @@ FAR = [segment(base) for base in (0, 2**31, 2 * 2**31)]
 BEYOND = MAX_RELATIVE_OFFSET + 2
 
 
+@pytest.mark.trap("an offset span beyond 2^31 after a merge")
 @pytest.mark.parametrize(
     ("segments", "end", "limits", "expected"),
     [

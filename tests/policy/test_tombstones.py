@@ -70,6 +70,7 @@ def test_why_it_stays(found: ReplicaFacts, reason: str | None, until_ms: int | N
 nodes = st.lists(st.integers(1, 5), unique=True, max_size=5).map(tuple)
 
 
+@pytest.mark.trap("tombstones that go while a replica is away")
 @given(
     st.builds(
         ReplicaFacts,

@@ -72,6 +72,7 @@ def victims(world: Replicas, node: int, topic: str) -> list[bytes | None]:
     return [record.value for record in world.dump(node, topic).records if record.key == b"victim"]
 
 
+@pytest.mark.trap("tombstones that go while a replica is away")
 def test_tombstones_wait_for_a_replica_that_is_away(world: Replicas) -> None:
     for topic in (QUIET, WRITTEN):
         write(world, topic, (b"victim", b"secret"))

@@ -133,6 +133,7 @@ def _recover(log_dir: str, files: Files) -> None:
     recover(PartitionDir.of(files, log_dir, TP), is_kafka=False)
 
 
+@pytest.mark.fault("the power fails")
 def test_commits_and_recoveries_cut_before_every_operation(original: Ext4, tmp_path: Path) -> None:
     with original.mounted() as place:
         truth = Truth(place / LOGS)
@@ -180,6 +181,7 @@ def _is_there_from_the_cut_on(log_dir: Path, before: Records) -> None:
     assert min(found) <= start
 
 
+@pytest.mark.fault("the power fails")
 @pytest.mark.parametrize(
     ("run", "check"), [(_retain, _is_an_end), (_delete_records, _is_there_from_the_cut_on)]
 )

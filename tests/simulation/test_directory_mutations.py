@@ -37,6 +37,7 @@ def brokers(monkeypatch: Patch) -> None:
     monkeypatch.setattr(stage, "KAFKA_SHARE", 1.0)
 
 
+@pytest.mark.trap("checkpoint entries of another directory")
 def test_it_finds_a_checkpoint_with_entries_of_all_directories(monkeypatch: Patch) -> None:
     def update(files: Any, log_dir: str, offsets: Mapping[Any, Any], *, is_live: bool = False) -> None:
         disk = os.path.dirname(os.path.dirname(log_dir))

@@ -166,6 +166,7 @@ def test_strangers_push_out_strangers_only() -> None:
         connection.close()
 
 
+@pytest.mark.fault("descriptors run out")
 def test_it_goes_on_when_descriptors_were_short() -> None:
     """EMFILE ends no channel: who waits is served when there are descriptors again."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

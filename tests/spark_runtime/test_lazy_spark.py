@@ -220,6 +220,7 @@ def spark_that_runs(tmp_path: Path, script: str) -> str:
     return str(tmp_path / "spark")
 
 
+@pytest.mark.fault("the JVM hangs")
 @pytest.mark.soak
 def test_a_jvm_that_hangs_at_its_start_is_killed(
     alone: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -122,6 +122,7 @@ def test_a_part_that_fails_stops_those_behind_it_and_no_other(tmp_path: Path) ->
     assert [type(error) for error in group.errors.values()] == [Aborted]
 
 
+@pytest.mark.fault("a file system that becomes read-only")
 def test_a_file_that_cannot_be_made_stops_all_parts(tmp_path: Path) -> None:
     """As on a file system that has become read-only."""
     with places() as reporter:

@@ -100,6 +100,7 @@ def test_what_was_read_cannot_be_changed(log_dir: Path) -> None:
         read_offsets(FILES, str(log_dir / CLEANER))[T0] = 2  # type: ignore[index]
 
 
+@pytest.mark.trap("checkpoint entries of another directory")
 def test_c045_directories_know_nothing_of_each_other() -> None:
     """Also where one of them has failed: it is not asked, and the entries of the other are there as before."""
     disk = log_dirs({T0: 999}, {T1: 9})

@@ -62,6 +62,7 @@ def test_a_deletion_killed_anywhere_is_ended_by_the_next_one() -> None:
         assert live(disk) == [30, 40]
 
 
+@pytest.mark.fault("the power fails")
 @pytest.mark.parametrize("with_broker", [False, True])
 def test_power_cut_anywhere_leaves_the_end_of_the_log(with_broker: bool) -> None:
     """So does a kill. Of what was not synced any subset may be lost; a newer segment never goes before an older one."""

@@ -67,6 +67,7 @@ def test_log_is_worth_the_trouble(original: Path) -> None:
     assert any(name.endswith(".txnindex") for name in os.listdir(directory))
 
 
+@pytest.mark.fault("the daemon is killed")
 def test_commits_killed_before_every_operation_and_at_random_moments(
     original: Path, copies: Callable[[], Path]
 ) -> None:
@@ -92,6 +93,7 @@ def test_commits_killed_before_every_operation_and_at_random_moments(
     assert kills >= operations
 
 
+@pytest.mark.fault("the daemon is killed")
 def test_whole_runs_of_cleanerd_clean_killed_with_spark_and_all(tmp_path: Path) -> None:
     """The process of the command line dies at a random moment; the next run takes over what is left."""
     chance, log_dir = random.Random(5), tmp_path / "logs"

@@ -40,6 +40,7 @@ def entries(log_dir: Path) -> dict[TopicPartition, int]:
     return read_offsets(FILES, str(log_dir / names.CLEANER_OFFSET_CHECKPOINT))
 
 
+@pytest.mark.trap("checkpoint entries of another directory")
 def test_the_entry_of_the_directory_where_it_was_goes(log_dirs: tuple[Path, Path]) -> None:
     """C047: a log that moved has its entry in one directory only, from its first cleaning there on (rule 2.16)."""
     record(log_dirs)

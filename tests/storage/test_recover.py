@@ -276,6 +276,7 @@ def test_deleted_files_of_a_broker_are_no_reason_to_skip_a_log() -> None:
     assert disk.listing(DIRECTORY) == before
 
 
+@pytest.mark.trap("a stale .cleaned file (rule 5.19b)")
 def test_stale_cleaned_file_does_not_cost_an_interrupted_swap() -> None:
     """Rule 5.19b: Kafka's rules would remove swap and `.deleted`, both copies. Not here: nothing is touched."""
     disk = broker_left(THREE.rewrites[0], *C107["4 all .swap, sources .deleted"][:2])
