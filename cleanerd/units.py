@@ -38,6 +38,13 @@ def duration(seconds: float) -> str:
     return " ".join(f"{count}{unit}" for count, unit in parts[first : first + 2] if count)
 
 
+def counted(number: int, what: str) -> str:
+    """So many of something: `1 directory`, `2 directories`, `1,000 segments`."""
+    if number == 1:
+        return f"1 {what}"
+    return f"{number:,} {what[:-1]}ies" if what.endswith("y") else f"{number:,} {what}s"
+
+
 def instant(time_ms: int) -> str:
     """A point in time in the local time zone; timestamps outside the calendar, which producers may write, stay numbers."""
     try:

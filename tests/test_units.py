@@ -39,6 +39,18 @@ def test_durations_have_two_units(seconds: float, expected: str) -> None:
     assert units.duration(seconds) == expected
 
 
+def test_one_of_a_thing_has_no_plural() -> None:
+    found = [units.counted(number, what) for what in ("directory", "segment") for number in (0, 1, 2000)]
+    assert found == [
+        "0 directories",
+        "1 directory",
+        "2,000 directories",
+        "0 segments",
+        "1 segment",
+        "2,000 segments",
+    ]
+
+
 @pytest.mark.parametrize("time_ms", [253_402_300_800_000, 1_764_000_000_000_000, 2**63 - 1])
 def test_a_producer_may_write_times_that_no_calendar_has(time_ms: int) -> None:
     """Microseconds in place of milliseconds, for one."""

@@ -67,7 +67,7 @@ from cleanerd.storage.log_dir import CleanedByAnother, LogDir, Owner
 from cleanerd.storage.partition_dir import check_no_link, log_size
 from cleanerd.storage.spare import check_resumable, interrupted, resume
 from cleanerd.storage.staged import is_waiting, staged_bytes
-from cleanerd.units import size
+from cleanerd.units import counted, size
 
 _LEAST_BYTES, _LEAST_INODES = 512 << 10, 32
 """With less than that nothing at all can be written: (c). XFS makes no file with less than 200 KiB."""
@@ -214,7 +214,8 @@ class Rescue:
         """Other ways to free space on a disk, which a person has to decide about."""
         strays = [name for name in self._files.list_names(log_dir.path) if name.endswith(DirKind.STRAY.value)]
         if strays:
-            yield f"{len(strays)} directories of replicas that do not belong to this broker any more, from {strays[0]} on"
+            many = counted(len(strays), "directory")
+            yield f"{many} of replicas that do not belong to this broker any more, from {strays[0]} on"
         deleting = {
             tp: log_size(log_dir.partition(tp))[0]
             for tp in ours

@@ -62,6 +62,7 @@ from cleanerd.storage.producer_state import producers_at
 from cleanerd.storage.roll import roll_segment
 from cleanerd.storage.scan import Checkpoints, PartitionSnapshot, log_end
 from cleanerd.storage.staged import live_logs
+from cleanerd.units import counted
 
 _LOG_START_ONLY = RetentionConfig(delete=False, retention_ms=-1, retention_bytes=-1)
 
@@ -87,8 +88,7 @@ class Retained:
     rolled: bool
 
     def __str__(self) -> str:
-        many = "" if self.segments == 1 else "s"
-        return f"retention: {self.segments} segment{many} ({', '.join(b.value for b in self.reasons)})"
+        return f"retention: {counted(self.segments, 'segment')} ({', '.join(b.value for b in self.reasons)})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,8 +39,12 @@ _T = TypeVar("_T")
 
 _LOGGING = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log4j2.properties")
 # It moves blocks and computes nothing: the optimizing compiler costs it 0.5 s of CPU a job and gives nothing back, and of
-# more room for new objects than they need it would use all, 100 MiB.
-_JVM = "-XX:+UseSerialGC -Xmn32m -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
+# more room for new objects than they need it would use all, 100 MiB. One that crashes reports it in its log, and leaves no
+# files in the directory that we were started in.
+_JVM = (
+    "-XX:+UseSerialGC -Xmn32m -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
+    " -XX:+ErrorFileToStderr -XX:-DumpReplayDataOnError"
+)
 _SETTINGS = {
     "spark.app.name": "cleanerd",
     "spark.ui.enabled": "false",
@@ -301,6 +305,7 @@ class LazySpark:
             if jvm is None:
                 return []
             reasons = jvm.log.reasons()
+            jvm.log.keep_crash()
             jvm.kill()
             return reasons
 

@@ -79,17 +79,29 @@ class SessionLog(logging.Handler):
         """The reason of a failure in a line, and the path of the full output; `raised` is used if there is no output."""
         text = self._text(_KEPT_BYTES)
         reason = reason_of(text) or reason_of(str(raised)) or type(raised).__name__
-        path = os.path.join(cache_directory(os.environ), _NAME)
-        if text.strip() and why_untrusted(os.path.dirname(path)) is None:
-            with contextlib.suppress(OSError):
-                write_whole(path, text, 0o600)
-                return f"{reason} (log: {path})"
-        return reason
+        path = _kept(text)
+        return reason if path is None else f"{reason} (log: {path})"
+
+    def keep_crash(self) -> None:
+        """Keep the output of a JVM that has crashed: it ends with the report of that."""
+        text = self._text(_KEPT_BYTES)
+        if _CRASHED.search(text) is not None:
+            _kept(text)
 
     def _text(self, limit_bytes: int) -> str:
         size = self._file.seek(0, os.SEEK_END)
         self._file.seek(max(size - limit_bytes, 0))
         return self._file.read().decode(errors="replace")
+
+
+def _kept(text: str) -> str | None:
+    """The path of the file that has the text now, in the cache directory; None if there is no text, or no place for it."""
+    path = os.path.join(cache_directory(os.environ), _NAME)
+    if text.strip() and why_untrusted(os.path.dirname(path)) is None:
+        with contextlib.suppress(OSError):
+            write_whole(path, text, 0o600)
+            return path
+    return None
 
 
 def reason_of(text: str) -> str:

@@ -13,7 +13,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from cleanerd.daemon.api.control import Control
-from cleanerd.daemon.api.refusals import Conflict, Invalid, NotFound, Timeout, Unavailable
+from cleanerd.daemon.api.refusals import Conflict, Invalid, NotFound, Refused, Timeout, Unavailable
 from cleanerd.daemon.api.verbs import (
     ROUTES,
     clean,
@@ -298,9 +298,9 @@ def test_an_unmute_that_a_restart_would_take_back_says_so(world: Stage) -> None:
 def test_a_topic_that_would_be_left_without_a_cleaner_is_not_muted(world: Stage) -> None:
     """Its broker's cleaner would go, and ours ignores it."""
     ignored(world)
-    with pytest.raises(Conflict, match="plain: ignored by cleanerd"):
+    with pytest.raises(Refused, match="plain: ignored by cleanerd"):
         mute.mute(world.control, "plain")
-    with pytest.raises(Conflict, match=r"cleanerd\.commit\.live is off: with auto"):
+    with pytest.raises(Refused, match=r"cleanerd\.commit\.live is off: with auto"):
         mute.mute(world.control, "o*")
 
 

@@ -11,6 +11,7 @@ from cleanerd.cleaning.outcomes import Failed
 from cleanerd.format import names
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
+from cleanerd.units import counted
 from tests.harness.daemon.processes import DaemonProcess, running, wait_until
 from tests.harness.daemon.world import World
 from tests.harness.damage.logs import wrong_crc
@@ -205,7 +206,7 @@ def test_retention_is_previewed_explained_and_run(tmp_path: Path) -> None:
         (planned,) = daemon.ask("retention", "old", "--dry-run")["retention"]
         assert (planned["outcome"], planned["breaches"]) == ("planned", ["retention.ms"])
         assert {path.name for path in (logs / "old-0").glob("*.log")} == before
-        goes = f"breached by {planned['segments']} segments with {planned['bytes']} bytes"
+        goes = f"breached by {counted(planned['segments'], 'segment')} with {planned['bytes']} bytes"
         assert goes in facts["retention time"]
         assert "stays: it is the active segment, and a writer may append to it" in facts["oldest segment"]
         (done,) = daemon.ask("retention", "old")["retention"]

@@ -12,7 +12,7 @@ import pytest
 
 from cleanerd.daemon.notify import EXTENSION_S, ServiceManager
 from cleanerd.daemon.reports.status_line import StatusLine
-from tests.harness.daemon.inventories import HandClock
+from tests.harness.clock import HandClock
 from tests.harness.daemon.manager import Manager
 from tests.harness.daemon.processes import DaemonProcess
 from tests.harness.daemon.world import World
@@ -180,7 +180,7 @@ def test_status_line_says_what_needs_somebody(world: World) -> None:
     world.configure(cleanerd_retry_max=-1)
     world.parts.obstacles.offline["/gone"] = "not there"
     text = StatusLine(world.parts.conditions, world.parts.bells.work, world.reloader).text()
-    assert text.endswith("; 1 log directories offline; the last reload was rejected, see the log")
+    assert text.endswith("; 1 log directory offline; the last reload was rejected, see the log")
 
 
 @pytest.mark.soak

@@ -3,6 +3,7 @@
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -112,6 +113,27 @@ def test_a_user_without_a_name_and_a_home_starts_spark(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("3\n", "")
     assert sorted(os.listdir(tmp_path)) == ["nsswitch", "passwd"], "no directory called ~ or ?"
+
+
+@pytest.mark.soak
+def test_a_jvm_that_crashes_leaves_its_report_in_the_cache_and_nothing_where_it_ran(
+    tmp_path: Path, spark: LazySpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal of which HotSpot writes a report; the job is done by the next JVM."""
+    (here := tmp_path / "here").mkdir()
+    (cache := tmp_path / "cache").mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("CACHE_DIRECTORY", str(cache))
+    spark.stop()
+    with session() as own:
+        java = jvm_of(own)
+        os.kill(java.pid, signal.SIGSEGV)
+        java.wait(60)
+        assert count(own) == 2
+    assert os.listdir(here) == []
+    assert (
+        "A fatal error has been detected by the Java Runtime Environment" in (cache / "spark.log").read_text()
+    )
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from cleanerd.errors import CleanerdError
 FAILED, USAGE, NOT_RUNNING, NO_SUCH_LOG, BUSY, NO_PERMISSION = 1, 2, 3, 4, 75, 77
 
 _EXIT_CODES = {400: USAGE, 403: NO_PERMISSION, 408: BUSY, 409: BUSY, 503: BUSY, 504: BUSY}
+_BY_CODE = {"not_found": NO_SUCH_LOG, "refused": FAILED}
 _CONNECT_S = 5.0
 _ANSWER_S = 60.0  # for verbs that work and do not wait
 _LEAST_ANSWER_S = 0.001  # 0 would mean: do not wait even for the kernel
@@ -112,5 +113,5 @@ def _content(received: bytes) -> dict[str, Any]:
         return content
     error = content.get("error", {}) if isinstance(content, dict) else {}
     code, message = error.get("code", ""), error.get("message", f"HTTP status {status}")
-    exit_code = NO_SUCH_LOG if code == "not_found" else _EXIT_CODES.get(status, FAILED)
+    exit_code = _BY_CODE.get(str(code), _EXIT_CODES.get(status, FAILED))
     raise ControlError(str(message), exit_code, str(code))

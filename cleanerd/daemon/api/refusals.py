@@ -35,6 +35,12 @@ class Conflict(OperationError):
     status, code = 409, "conflict"
 
 
+class Refused(Conflict):
+    """The operation is impossible as things are configured: to ask again changes nothing."""
+
+    code = "refused"
+
+
 class Unavailable(OperationError):
     """The daemon is starting, stopping, or short of something."""
 

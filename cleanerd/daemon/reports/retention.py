@@ -12,7 +12,7 @@ from cleanerd.daemon.work.retention import Passed, RetentionPasses, whose_turn
 from cleanerd.errors import CleanerdError
 from cleanerd.policy.retention import Breach, Kept
 from cleanerd.storage.log_dir import Owner
-from cleanerd.units import utc
+from cleanerd.units import counted, utc
 
 _END_OF_TIME_MS = 253_402_300_800_000
 """The year 10000: what is due later has no date."""
@@ -148,14 +148,15 @@ def _limit(key: str, value: int, configured: int) -> str:
 
 def _below(found: Preview) -> str:
     segments, size = found.goes.get(Breach.LOG_START_OFFSET, (0, 0))
-    goes = f"{segments} segments with {size} bytes lie below it"
-    return goes if segments else "no whole segment lies below it"
+    if not segments:
+        return "no whole segment lies below it"
+    return f"below it: {counted(segments, 'segment')} with {size} bytes"
 
 
 def _breached(found: Preview, breach: Breach) -> str:
     segments, size = found.goes.get(breach, (0, 0))
     return (
-        f", breached by {segments} segments with {size} bytes"
+        f", breached by {counted(segments, 'segment')} with {size} bytes"
         if segments
         else ", breached by no closed segment"
     )

@@ -4,6 +4,7 @@ from cleanerd.daemon.configuration.reload import Reloader
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.condition import Condition, Conditions
 from cleanerd.daemon.workers import Bell
+from cleanerd.units import counted
 
 _PAUSE_S = 3.0
 _AT_LATEST_S = 60.0
@@ -36,7 +37,7 @@ class StatusLine:
             uncleanable = sum(condition.state == "uncleanable" for condition in conditions.values())
             text = [self._dirty(conditions)]
             text += [f"{uncleanable} uncleanable"] if uncleanable else []
-            text += [f"{offline} log directories offline"] if offline else []
+            text += [f"{counted(offline, 'log directory')} offline"] if offline else []
             text += ["the last reload was rejected, see the log"] if is_rejected else []
             self._text = "; ".join(text)
         return self._text

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cleanerd.daemon.work.condition import Conditions
-from cleanerd.units import duration
+from cleanerd.units import counted, duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,12 @@ def share(conditions: Conditions, log_dir: str) -> Share:
     left = sum(map(conditions.left_to_broker, logs)) if is_on and way.committed_by != "lock" else 0
     cleans = len(logs) - left if is_on else 0
     is_seen = conditions.brokers_cleaner.is_at_work(log_dir)
-    said = [f"cleans {_logs(cleans)}"]
+    said = [f"cleans {counted(cleans, 'log')}"]
     if left:
         grace = duration(config.broker.broker_cleaner_grace_ms / 1000)
         seen = "" if is_seen else ", once that is seen at work"
         said.append(
-            f"leaves {_logs(left)} to the broker's own cleaner{seen}, each for {grace} after it is due"
+            f"leaves {counted(left, 'log')} to the broker's own cleaner{seen}, each for {grace} after it is due"
         )
     said.append(
         {
@@ -62,7 +62,3 @@ def _changes(conditions: Conditions, *, left: int, waits: bool, is_on: bool) -> 
         yield "`cleanerctl mute TOPICS` keeps the broker's cleaner away"
     if waits and conditions.configuration().broker.commit_live == "off":
         yield "cleanerd.commit.live=auto has the broker swap results in"
-
-
-def _logs(count: int) -> str:
-    return f"{count} log{'' if count == 1 else 's'}"

@@ -27,7 +27,7 @@ from cleanerd.tools.insight.doctor.page import page
 from cleanerd.tools.insight.doctor.report import Row, document
 from cleanerd.tools.insight.doctor.rules import judge
 from cleanerd.tools.insight.doctor.sample import Budget
-from cleanerd.units import size, utc
+from cleanerd.units import counted, size, utc
 
 
 def run(arguments: Namespace) -> int:
@@ -80,11 +80,11 @@ def _report(form: str, broker: BrokerFacts, found: dict[str, Any]) -> None:
         logs = [log for one in broker.directories for log in one.logs]
         unread = sum(log.is_compacted and log.sample is None for log in logs)
         why = "" if broker.is_interrupted else " (--read-max)"
-        left = f"; {unread} compacted logs were not read{why}" if unread else ""
+        left = f"; not read: {counted(unread, 'compacted log')}{why}" if unread else ""
         whole = size(sum(one.size_bytes for one in broker.directories))
-        number = len(broker.directories)
         output.print_message(
-            f"{len(logs)} logs with {whole} in {number} directories: {len(found['findings'])} findings{left}"
+            f"{counted(len(logs), 'log')} with {whole} in {counted(len(broker.directories), 'directory')}: "
+            f"{counted(len(found['findings']), 'finding')}{left}"
         )
 
 

@@ -15,7 +15,7 @@ from cleanerd.cli.tables import write_table
 from cleanerd.errors import from_os_error
 from cleanerd.format.names import LOG_START_CHECKPOINT
 from cleanerd.tools.insight.salvage import SalvageReport, salvage
-from cleanerd.units import size
+from cleanerd.units import counted, size
 
 FIELDS = (
     "source", "output", "segments", "batches", "records", "bytes_kept", "bytes_lost", "end_offset",
@@ -65,6 +65,7 @@ def _write_table(report: "SalvageReport") -> None:
             }
         )
     output.print_message(
-        f"{report.output}: {len(report.segments)} segments, {report.records} records, {size(report.bytes_kept)}, "
-        f"end offset {report.end_offset}; lost {size(report.bytes_lost)} in {len(report.damage)} ranges"
+        f"{report.output}: {counted(len(report.segments), 'segment')}, {counted(report.records, 'record')}, "
+        f"{size(report.bytes_kept)}, end offset {report.end_offset}; lost {size(report.bytes_lost)} in "
+        f"{counted(len(report.damage), 'range')}"
     )

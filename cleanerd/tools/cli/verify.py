@@ -23,7 +23,7 @@ from cleanerd.cli.progress import bytes_on
 from cleanerd.cli.tables import write_table
 from cleanerd.tools.insight.findings import Finding, Severity
 from cleanerd.tools.insight.verify import VerifyReport, verify
-from cleanerd.units import duration, size
+from cleanerd.units import counted, duration, size
 
 FINDING_FIELDS = (
     "code", "severity", "meaning", "log_dir", "topic", "partition", "path", "position", "expected", "found",
@@ -94,7 +94,7 @@ def _write_table(report: "VerifyReport", findings: Sequence["Finding"]) -> None:
             output.write(f"{code}: {finding.kind.meaning}\n  remedy: {finding.kind.remedy}\n")
     summary = _summary(report)
     output.print_message(
-        f"{report.partitions} partitions, {report.segments} segments, {report.records} records, "
-        f"{size(report.bytes_read)} in {duration(report.seconds)}: "
-        f"{summary['errors']} errors, {summary['warnings']} warnings, {summary['infos']} infos"
+        f"{counted(report.partitions, 'partition')}, {counted(report.segments, 'segment')}, "
+        f"{counted(report.records, 'record')}, {size(report.bytes_read)} in {duration(report.seconds)}: "
+        + ", ".join(counted(summary[f"{kind}s"], kind) for kind in ("error", "warning", "info"))
     )

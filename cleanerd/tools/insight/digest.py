@@ -15,7 +15,7 @@ is still met. A little work is done right here, without Spark.
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from os.path import basename, dirname
 from typing import Any
@@ -215,25 +215,15 @@ def _tasks(logs: Sequence[tuple[LogDigest, list[LogRange]]], question: Question)
 
 def _run(tasks: Sequence[DigestTask], terms: Terms) -> tuple[list[Any], list[MergedBucket]]:
     if sum(task.size_bytes for task in tasks) > INLINE_BYTES:
-        return _run_on_spark(tasks, terms)
+        from .digest_on_spark import run_on_spark  # noqa: PLC0415 - imports PySpark: a second
+
+        return run_on_spark(tasks, terms)
     answers, values = [], defaultdict(list)
     for answer, mine in read_parts(tasks, terms, lambda data: data):
         answers.append(answer)
         for bucket, rows in mine.items():
             values[bucket].append(rows)
     return answers, [merge(rows, terms) for rows in values.values()]
-
-
-def _run_on_spark(tasks: Sequence[DigestTask], terms: Terms) -> tuple[list[Any], list[MergedBucket]]:
-    from cleanerd.env.cores import usable_cores  # noqa: PLC0415
-    from cleanerd.spark_runtime.lazy_spark import LazySpark  # noqa: PLC0415 - takes a second
-    from cleanerd.spark_runtime.resident_job import TaskStep  # noqa: PLC0415
-
-    spark = LazySpark(f"local[{usable_cores()}]")
-    try:
-        return spark.executor().exchange(TaskStep(tasks, read_parts, lambda: nullcontext(terms)), merge)
-    finally:
-        spark.stop()
 
 
 def _joined(

@@ -32,6 +32,7 @@ from cleanerd.kernels.tables import EVENT, EventKind, Table
 from cleanerd.storage.generation import read_generation
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import read_manifests, staged_flaw, staged_names
+from cleanerd.units import counted
 
 from .findings import Finding, Judged
 from .regular_files import CarefulFiles
@@ -279,12 +280,16 @@ def _look_at_staged(found: Partition, listed: Sequence[str]) -> None:
     if not groups:
         if not found.facts.is_live:  # else cleanerd may be at work
             found.add(
-                "staged_useless", found.path(staged[0]), -1, "a manifest", f"{len(staged)} files without one"
+                "staged_useless",
+                found.path(staged[0]),
+                -1,
+                "a manifest",
+                f"{counted(len(staged), 'file')} without one",
             )
     elif flaw is not None:
         found.add("staged_useless", found.path(staged[0]), -1, "the files that the manifest names", flaw)
     else:
-        found.add("staged", found.path(staged[0]), -1, "", f"{len(groups)} groups of segments")
+        found.add("staged", found.path(staged[0]), -1, "", counted(len(groups), "group") + " of segments")
 
 
 def check_partition(found: Partition, reports: Sequence[SegmentReport]) -> None:

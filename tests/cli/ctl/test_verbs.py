@@ -157,13 +157,20 @@ def test_explain_marks_what_stands_in_the_way(daemon: Daemon) -> None:
 
 
 def test_exit_1_when_it_failed(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reload that is refused names every problem; a bug of the daemon is not explained away."""
+    """A reload that is refused names every problem; what its configuration rules out is not tried again; a bug of the daemon
+    is not explained away.
+    """
     daemon.configure(cleanerd_retry_max=0)
     refused = daemon.ctl("reload")
     assert refused.returncode == 1
     assert "cleanerd.retry.max: " in refused.stdout
     daemon.configure(cleanerd_retry_max=1)
     assert daemon.ctl("reload").returncode == 0
+    muted = daemon.ctl("mute", "orders")
+    assert (muted.returncode, muted.stdout) == (1, "")
+    assert muted.stderr.startswith("cleanerctl: cleanerd.commit.live is off: with auto"), (
+        "to ask again changes nothing"
+    )
     monkeypatch.setattr(type(daemon.parts.failures), "forget", lambda *_: 1 / 0)
     assert daemon.ctl("retry", "orders").returncode == 1
 

@@ -31,7 +31,7 @@ def test_what_is_lost_is_listed(run: Run, log_dir: Path, tmp_path: Path) -> None
         in ran.err
     )
     assert str(lost["end"]) in ran.out
-    assert "in 1 ranges" in ran.err
+    assert "in 1 range" in ran.err
 
 
 def test_a_transaction_without_an_end_is_told(run: Run, log_dir: Path, tmp_path: Path) -> None:

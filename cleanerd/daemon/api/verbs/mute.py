@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 
 from cleanerd.daemon.api.control import Control
 from cleanerd.daemon.api.parameters import Pattern
-from cleanerd.daemon.api.refusals import Conflict, NotFound, Unavailable
+from cleanerd.daemon.api.refusals import Conflict, NotFound, Refused, Unavailable
 from cleanerd.daemon.reports.views import mute_view
 from cleanerd.daemon.values.models import MuteView
 from cleanerd.daemon.work.mutes import MuteNotKept
@@ -16,7 +16,8 @@ from cleanerd.errors import CleanerdError
 def mute(control: Control, pattern: Pattern) -> tuple[MuteView, ...]:
     """Keep the cleaner of the broker beside cleanerd away from topics.
 
-    The pattern is the name of a topic, or a glob. Raises `Conflict` when the broker refuses or cannot be asked.
+    The pattern is the name of a topic, or a glob. Raises `Refused` for what would not be done however often it is asked for,
+    `Conflict` when the broker refuses or cannot be asked.
     """
     configuration, ignored = control.parts.configuration(), control.parts.obstacles.ignored
     known = control.parts.inventory.logs()
@@ -24,12 +25,12 @@ def mute(control: Control, pattern: Pattern) -> tuple[MuteView, ...]:
     if not (topics := [topic for topic in topics if fnmatchcase(topic, pattern)]):
         raise NotFound(f"no topic matches {pattern}; {control.instead_of(pattern)}")
     if not (compacted := [topic for topic in topics if configuration.topic(topic).compact]):
-        raise Conflict(f"{', '.join(topics[:5])}: not compacted, so there is no cleaner to keep away")
+        raise Refused(f"{', '.join(topics[:5])}: not compacted, so there is no cleaner to keep away")
     ours = {log.topic_partition.topic for log in known if log not in ignored}
     if not (cleaned := [topic for topic in compacted if topic in ours]):
-        raise Conflict(f"{', '.join(compacted[:5])}: ignored by cleanerd, so that no cleaner would be left")
+        raise Refused(f"{', '.join(compacted[:5])}: ignored by cleanerd, so that no cleaner would be left")
     if configuration.broker.commit_live == "off":
-        raise Conflict(
+        raise Refused(
             "cleanerd.commit.live is off: with auto the running broker is asked to keep its cleaner away"
         )
     with refusals():

@@ -6,7 +6,7 @@ from cleanerd.cleaning.causes import dated
 from cleanerd.format.names import FileKind
 from cleanerd.policy.cleanable import SegmentFacts, non_active_from
 from cleanerd.policy.deadlines import grace_ms
-from cleanerd.units import duration, size, utc
+from cleanerd.units import counted, duration, size, utc
 
 from .facts import DAY_MS, BrokerFacts, DirectoryFacts, Finding, Limits, LogFacts, finding, place_of
 
@@ -32,7 +32,8 @@ def late(broker: BrokerFacts, directory: DirectoryFacts, limits: Limits) -> Iter
         yield finding(
             "cleaner_dead",
             place_of(oldest, path),
-            f"{path} {written}; {len(due)} logs are due, the first, {oldest.topic_partition}, since {utc(oldest_ms)}",
+            f"{path} {written}; due: {counted(len(due), 'log')}, the first, {oldest.topic_partition}, since "
+            f"{utc(oldest_ms)}",
             f"{look}; or clean now: `cleanerd clean {broker.where}`",
             sum(log.range.cleanable_bytes for _, log in due),
         )
@@ -119,7 +120,7 @@ def future_timestamps(
     return finding(
         "future_timestamps",
         place_of(log, first.sibling(FileKind.TIME_INDEX), first.base_offset),
-        f"{len(ahead)} segments, the first of {size(first.size_bytes)} with timestamp "
+        f"{counted(len(ahead), 'segment')}, the first of {size(first.size_bytes)} with timestamp "
         f"{dated(first.facts.largest_timestamp_ms, broker.at_ms)}",
         "mend the producer's clock or unit; message.timestamp.after.max.ms keeps such records out; those that are there go "
         "with `kafka-delete-records.sh` or by retention.bytes",
@@ -174,7 +175,8 @@ def retention_overdue(
     return finding(
         "retention_overdue",
         place_of(log, log.snapshot.segments[0].path, overdue[0].base_offset),
-        f"{len(overdue)} segments, the oldest of {days:.0f} days, retention.ms is {config.retention_ms}, policy {policy}",
+        f"{counted(len(overdue), 'segment')}, the oldest of {days:.0f} days, retention.ms is {config.retention_ms}, "
+        f"policy {policy}",
         "with compact,delete the cleaner deletes: see whether it lives; else look for the log in the broker's log",
         sum(one.size_bytes for one in overdue),
     )

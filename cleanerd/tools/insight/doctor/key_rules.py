@@ -1,6 +1,6 @@
 """Rules about what a sample of keys shows."""
 
-from cleanerd.units import size, utc
+from cleanerd.units import counted, size, utc
 
 from .facts import BrokerFacts, DirectoryFacts, Finding, Limits, LogFacts, finding, place_of
 
@@ -34,7 +34,7 @@ def tombstones_overdue(broker: BrokerFacts, _: DirectoryFacts, log: LogFacts, __
     return finding(
         "tombstones_overdue",
         place_of(log),
-        f"{sample.overdue_tombstones:,} tombstones; the first might have gone at {utc(sample.overdue_ms)}",
+        f"{counted(sample.overdue_tombstones, 'tombstone')}; the first might have gone at {utc(sample.overdue_ms)}",
         f"Kafka's cleaner takes them only with new dirty records; {broker.command('clean', log)} takes them now, unless "
         "replicas are away",
     )

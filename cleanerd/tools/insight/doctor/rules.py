@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
 from cleanerd.tools.insight.findings import KINDS, Severity
-from cleanerd.units import size
+from cleanerd.units import counted, size
 
 from . import cleaning_rules, key_rules, topic_rules
 from .facts import BrokerFacts, DirectoryFacts, Finding, Limits, LogFacts, Place, finding
@@ -53,7 +53,7 @@ def _directory(broker: BrokerFacts, directory: DirectoryFacts) -> Iterator[Findi
     for left in directory.leftovers:
         kind = KINDS[left.code]
         severity = Severity.ERROR if kind.severity is Severity.ERROR else Severity.WARNING
-        text = f"{left.files} files with {size(left.size_bytes)}, the first {left.path}"
+        text = f"{counted(left.files, 'file')} with {size(left.size_bytes)}, the first {left.path}"
         yield Finding(
             left.code, severity, kind.meaning, Place(directory.path), text, kind.remedy, left.size_bytes
         )
