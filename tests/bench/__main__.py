@@ -27,7 +27,6 @@ from cleanerd.pipeline.chunks import read_pieces, slices
 from cleanerd.pipeline.values import Source
 from tests.bench import report
 from tests.bench.figures import FLOOR, OURS, Row
-from tests.bench.hot import sampled
 from tests.bench.kafka_side import Kafka
 from tests.bench.processes import ProcessTree, busy_seconds
 from tests.bench.sides import ROOT, WARM_UP, Cleanerd, Floor, Round, Side, archived, why_not_driven
@@ -64,7 +63,6 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "on a standalone Spark with N workers of one core",
     )
     add("--cores", type=int, help="cores that everything runs on (default: all)")
-    add("--profile", action="store_true", help="one more round under py-spy: which functions compute")
     add("--seed", type=int, default=1)
     add(
         "--cache",
@@ -198,19 +196,11 @@ def _timed(side: Side, number: int, memory_bytes: int) -> Round:
 
 
 def _more(ours: Cleanerd, given: argparse.Namespace) -> dict[str, object]:
-    """What is measured in rounds of their own, because it costs time itself."""
-    number = given.rounds
-    ours.prepare(number)
-    more: dict[str, object] = {"cpu_phases": ours.run(number, count_cpu=True).phases}
-    ours.drop(number)
-    if given.profile:
-        number += 1
-        ours.prepare(number)
-        with sampled(ours.pid) as hot:
-            ours.run(number)
-        ours.drop(number)
-        more["hot"] = hot
-    return more
+    """What is measured in a round of its own, because it costs time itself."""
+    ours.prepare(given.rounds)
+    phases = ours.run(given.rounds, count_cpu=True).phases
+    ours.drop(given.rounds)
+    return {"cpu_phases": phases}
 
 
 def _warm_memory(size_bytes: int) -> None:

@@ -15,8 +15,7 @@ OURS, FLOOR = "cleanerd", "floor"
 class Row:
     """One workload: what it is, and the rounds of each side in their order.
 
-    `cpu_phases`: CPU seconds of cleanerd by phase, from a round of its own that is not among those. `hot`: (function, share
-    of the CPU time of Python processes), from another one.
+    `cpu_phases`: CPU seconds of cleanerd by phase, from a round of its own that is not among those.
     """
 
     name: str
@@ -26,7 +25,6 @@ class Row:
     survivors: int
     sides: Mapping[str, Sequence[Round]]
     cpu_phases: Mapping[str, float] = field(default_factory=dict)
-    hot: Sequence[tuple[str, float]] = ()
 
     @staticmethod
     def of(built: Built, sides: Mapping[str, Sequence[Round]], **more: Any) -> "Row":

@@ -111,11 +111,6 @@ def _pair(wall: float | None, cpu: float | None) -> str:
     return "-" if wall is None else f"{wall:.2f} / {_number(cpu, '.2f')}"
 
 
-def profile(row: Row) -> str:
-    lines = [[f"{share:.1%}", f"`{name}`"] for name, share in row.hot]
-    return f"{row.name}, {row.title}:\n\n" + table(["share", "function"], lines)
-
-
 def summary(rows: Sequence[Row], machine: Mapping[str, str]) -> str:
     """What the page of figures has."""
     about = "\n".join(f"- {name}: {value}" for name, value in machine.items())
@@ -137,7 +132,6 @@ def whole(rows: Sequence[Row], machine: Mapping[str, str]) -> str:
         summary(rows, machine),
         "Phases of cleanerd, seconds / CPU seconds of all processes (several logs: sum over jobs and logs, which overlap):",
         phases(rows),
-        *(profile(row) for row in rows if row.hot),
     ]
     return "\n\n".join(parts)
 

@@ -17,7 +17,7 @@ from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import NoWayIn
-from tests.harness.daemon.inventories import HandClock
+from tests.harness.clock import HandClock
 
 PID = 4711
 

@@ -7,7 +7,7 @@ import pytest
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.format import names
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from tests.harness.daemon.inventories import HandClock
+from tests.harness.clock import HandClock
 from tests.harness.logs.troubled import clean, lock_of_another, segment, write_logs
 
 INDEXED = {"plan", "index", "rewrite"}

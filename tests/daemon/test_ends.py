@@ -19,8 +19,8 @@ from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
 from tests.harness.daemon.processes import DaemonProcess, running, wait_until
 from tests.harness.daemon.tracing import PATIENCE_S, RENAMES, injecting, lasting, traced
+from tests.harness.disks.by_hand import RETENTION_MS
 from tests.harness.disks.ext4 import Ext4
-from tests.harness.disks.kill9_child import RETENTION_MS
 from tests.harness.logs.troubled import SEGMENT_BYTES, TRUTH, assert_settled, newest, write_logs
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]

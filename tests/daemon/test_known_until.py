@@ -19,7 +19,7 @@ from cleanerd.policy.tombstones import KNOWN_FOR_MS
 from cleanerd.storage.metadata_log import find_metadata
 from cleanerd.units import utc
 from tests.cleaning.test_knowledge import Stopped
-from tests.harness.daemon.inventories import HandClock
+from tests.harness.clock import HandClock
 from tests.harness.logs.metadata import TOPIC, config
 from tests.harness.logs.troubled import lock_of_another
 

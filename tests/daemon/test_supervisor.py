@@ -33,7 +33,7 @@ from cleanerd.storage.staged import manifest_names
 from tests.harness.daemon.clients import hold
 from tests.harness.daemon.processes import wait_until
 from tests.harness.daemon.world import World
-from tests.harness.disks.kill9_child import GROUPS, TP, clean_until, write_log
+from tests.harness.disks.by_hand import GROUPS, TP, clean_until, write_log
 from tests.harness.disks.repairs import Truth
 from tests.harness.logs.troubled import META_PROPERTIES, contents, lock_of_another, segment, stop_broker
 

@@ -19,7 +19,7 @@ from cleanerd.format.names import LOCK, META_PROPERTIES, REPLICATION_CHECKPOINT,
 from cleanerd.format.uuid_text import render_uuid
 from cleanerd.storage.metadata_tail import MetadataTail
 from cleanerd.storage.topic_id import LiveIdentity
-from tests.harness.daemon.inventories import HandClock
+from tests.harness.clock import HandClock
 from tests.harness.logs.troubled import lock_of_another
 
 A, B = uuid.UUID(int=1), uuid.UUID(int=2)

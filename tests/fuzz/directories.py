@@ -63,8 +63,8 @@ from tests.config.test_metadata_fuzz import LOG as CLUSTER_LOG
 from tests.config.test_metadata_fuzz import SNAPSHOT
 from tests.fuzz.targets import Target
 from tests.harness.damage.bytes import Mutate, batches_mutated, json_mutated, mutated, spoilt
-from tests.harness.disks import kill9_child
-from tests.harness.disks.kill9_child import TP
+from tests.harness.disks import by_hand
+from tests.harness.disks.by_hand import TP
 from tests.harness.logs.troubled import META_PROPERTIES
 
 FILES = RealFiles()
@@ -84,7 +84,7 @@ def _made(stop_at: str) -> Path:
     log_dir = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, log_dir, ignore_errors=True)
     partition = log_dir / str(TP)
-    kill9_child.write_log(log_dir, seed=7)
+    by_hand.write_log(log_dir, seed=7)
     for name, offset in _CHECKPOINTS.items():
         (log_dir / name).write_text(f"0\n1\n{TP.topic} {TP.partition} {offset}\n")
     (log_dir / names.META_PROPERTIES).write_text(META_PROPERTIES)
@@ -96,7 +96,7 @@ def _made(stop_at: str) -> Path:
     entry = struct.pack(">ii", peek_batch(log.read_bytes(), position)[0], position)
     log.with_suffix(".index").write_bytes(entry)
     if stop_at:
-        kill9_child.clean_until(str(log_dir), stop_at)
+        by_hand.clean_until(str(log_dir), stop_at)
     return log_dir
 
 

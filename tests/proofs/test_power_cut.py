@@ -25,23 +25,21 @@ from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from cleanerd.tools.client.reader import read_records
-from tests.harness.disks import kill9_child
+from tests.harness.disks import by_hand
+from tests.harness.disks.by_hand import FILES, RETENTION_MS, TP, write_log
 from tests.harness.disks.counted import CountedFiles
 from tests.harness.disks.ext4 import Ext4
-from tests.harness.disks.kill9_child import FILES, RETENTION_MS, TP, write_log
 from tests.harness.disks.repairs import (
     PROCESSES,
     REPAIRS,
     TIMEOUT_S,
     Truth,
     recovers_alone,
-    recovery_is_killed,
 )
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 
 LOGS = "logs"
-REPAIRS_AFTER_A_CUT = tuple(repairs for repairs in REPAIRS if recovery_is_killed not in repairs)
 Run = Callable[[str, Files], object]
 NOW_MS = 330
 CUT = 60
@@ -137,8 +135,8 @@ def _recover(log_dir: str, files: Files) -> None:
 def test_commits_and_recoveries_cut_before_every_operation(original: Ext4, tmp_path: Path) -> None:
     with original.mounted() as place:
         truth = Truth(place / LOGS)
-    repairs, cuts = itertools.cycle(REPAIRS_AFTER_A_CUT), 0
-    for operation, disk in cut_everywhere(original, tmp_path / "copy", kill9_child.clean, alternates=True):
+    repairs, cuts = itertools.cycle(REPAIRS), 0
+    for operation, disk in cut_everywhere(original, tmp_path / "copy", by_hand.clean, alternates=True):
         cuts += 1
         if operation % 4 == 0:
             with disk.mounted() as place:
@@ -203,7 +201,7 @@ def test_syncs_that_do_nothing_would_be_found(original: Ext4, tmp_path: Path) ->
     with original.mounted() as place:
         truth = Truth(place / LOGS)
     late = 150  # the beginning of the commits: what was staged is relied on
-    for _, disk in cut_everywhere(original, tmp_path / "copy", kill9_child.clean, Forgetful, late):
+    for _, disk in cut_everywhere(original, tmp_path / "copy", by_hand.clean, Forgetful, late):
         with disk.mounted() as place:
             try:
                 recovers_alone(place / LOGS)

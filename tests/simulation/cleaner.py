@@ -46,9 +46,9 @@ from cleanerd.spark_runtime.messages import STOP, Moved, Phase, ReportAnswer
 from cleanerd.storage import lock as storage_lock
 from cleanerd.storage import log_dir, segments
 from cleanerd.tools.client import writer
+from tests.harness.clock import Tick
 from tests.harness.spark.in_process import InProcess
 from tests.simulation.disk import REAL
-from tests.simulation.tick import Tick
 
 BROKER_PID = 4242
 _FLOCK = struct.Struct("hhqqi0q")

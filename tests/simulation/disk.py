@@ -30,10 +30,10 @@ from typing import Any
 from unittest import mock
 
 from cleanerd.env import files as env_files
+from tests.harness.clock import Tick
 from tests.harness.disks.simulated import SwitchedOff, _apply, _Change, _Directory
 from tests.simulation.inodes import File, FileSystems, Move
 from tests.simulation.raw_file import RawFile
-from tests.simulation.tick import Tick
 
 REAL = types.SimpleNamespace(**{name: getattr(os, name) for name in dir(os) if not name.startswith("__")})
 _BLOCK_BYTES = 4096

@@ -6,10 +6,10 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 
+from tests.harness.clock import Tick
 from tests.simulation.disk import Disk
 from tests.simulation.rules import Violation
 from tests.simulation.stage import START_NS
-from tests.simulation.tick import Tick
 from tests.simulation.world import World
 
 _NUMBER = itertools.count()

@@ -22,13 +22,13 @@ from cleanerd.env.files import RealFiles
 from cleanerd.env.space import Space, floor_bytes
 from cleanerd.format import names
 from cleanerd.format.batch import iterate_batches, parse_header
+from tests.harness.clock import Tick
 from tests.harness.disks.simulated import SwitchedOff
 from tests.simulation import judge
 from tests.simulation.cleaner import Cleanerd, Locks, instead_of_the_machine
 from tests.simulation.directories import LOOKS, STAGED, Directories
 from tests.simulation.disk import Disk
 from tests.simulation.rules import Rules
-from tests.simulation.tick import Tick
 from tests.simulation.writer import Log
 
 if TYPE_CHECKING:

@@ -1,10 +1,8 @@
-"""kill -9 of real processes on real files: whatever is left, recovery or a broker's start makes a whole log of it.
+"""kill -9 of whole runs of `cleanerd clean`: what is left, recovery or a broker's start makes a whole log of.
 
-A commit kills itself before each of its operations in turn, others are killed from outside at a random moment. Then
-cleanerd recovers or a broker starts, in every order, sometimes killed as well.
+Each operation of a commit has its turn in `tests/proofs`: on a disk in memory, and on an ext4 that loses power.
 """
 
-import itertools
 import json
 import os
 import random
@@ -13,23 +11,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from cleanerd.format.names import Suffix, parse_segment_file
-from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.segments import live_bases
-from cleanerd.storage.staged import discard_staged
-from tests.harness.disks import kill9_child
-from tests.harness.disks.kill9_child import FILES, GROUPS, TP, batches, kept_offsets, write_log
-from tests.harness.disks.repairs import REPAIRS, Truth, broker_starts, killed, newest, recovers
+from tests.harness.disks.by_hand import GROUPS, TP, batches, kept_offsets, write_log
+from tests.harness.disks.repairs import broker_starts, newest, recovers
 
 pytestmark = pytest.mark.soak
 
-RANDOM_KILLS = 30
-NEXT_CLEANING_EVERY = 10
 CLEANS_KILLED = 5
 
 
@@ -39,20 +31,6 @@ def original(tmp_path: Path) -> Path:
     log_dir.mkdir()
     write_log(log_dir, seed=7)
     return log_dir
-
-
-@pytest.fixture
-def copies(original: Path, tmp_path: Path) -> Iterator[Callable[[], Path]]:
-    """Fresh copies of the log; those of earlier rounds are gone."""
-    target = tmp_path / "copy"
-
-    def fresh() -> Path:
-        shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(original, target)
-        return target
-
-    yield fresh
-    shutil.rmtree(target, ignore_errors=True)
 
 
 def test_log_is_worth_the_trouble(original: Path) -> None:
@@ -65,32 +43,6 @@ def test_log_is_worth_the_trouble(original: Path) -> None:
     assert (last[0] > 0, last[-1], sum(by_segment[GROUPS[2]])) == (True, 0, 0)
     assert not [key for key in newest(original) if key is not None and key.startswith(b"gone")]
     assert any(name.endswith(".txnindex") for name in os.listdir(directory))
-
-
-@pytest.mark.fault("the daemon is killed")
-def test_commits_killed_before_every_operation_and_at_random_moments(
-    original: Path, copies: Callable[[], Path]
-) -> None:
-    truth, chance = Truth(original), random.Random(11)
-    log_dir, began = copies(), time.monotonic()
-    operations = killed(kill9_child.run, log_dir, -1)
-    duration_s = time.monotonic() - began
-    assert operations is not None
-    truth.check(log_dir)
-    repairs, kills = itertools.cycle(REPAIRS), 0
-    moments = [(own, None) for own in range(operations)]
-    moments += [(-1, chance.random() * duration_s) for _ in range(RANDOM_KILLS)]
-    for number, (own, delay_s) in enumerate(moments):
-        log_dir = copies()
-        kills += killed(kill9_child.run, log_dir, own, delay_s) is None
-        for repair in next(repairs):
-            repair(log_dir)
-        truth.check(log_dir)
-        if number % NEXT_CLEANING_EVERY == 0:
-            discard_staged(PartitionDir(FILES, str(log_dir / str(TP))))
-            assert killed(kill9_child.run, log_dir, -1) is not None, "the next cleaning comes to its end"
-            truth.check(log_dir)
-    assert kills >= operations
 
 
 @pytest.mark.fault("the daemon is killed")

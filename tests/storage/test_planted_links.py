@@ -27,9 +27,9 @@ from cleanerd.storage.generation import begin_truncation
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
-from tests.harness.disks import kill9_child
+from tests.harness.disks import by_hand
+from tests.harness.disks.by_hand import FILES, RETENTION_MS, TP, write_log
 from tests.harness.disks.hooked import HookedFiles
-from tests.harness.disks.kill9_child import FILES, RETENTION_MS, TP, write_log
 
 Run = Callable[[str, Files], object]
 TOPIC = resolve(
@@ -45,12 +45,12 @@ SOMEBODY = 65534
 
 
 def _clean_and_recover(log_dir: str, files: Files) -> None:
-    kill9_child.clean(log_dir, files)
+    by_hand.clean(log_dir, files)
     recover(PartitionDir.of(files, log_dir, TP), is_kafka=False)
 
 
 def _recover_what_was_left(log_dir: str, files: Files) -> None:
-    kill9_child.clean_until(log_dir, ".log.deleted")
+    by_hand.clean_until(log_dir, ".log.deleted")
     recover(PartitionDir.of(files, log_dir, TP), is_kafka=False)
 
 

@@ -12,13 +12,13 @@ from cleanerd.daemon.inventory.inventory import Inventory, ScanReport
 from cleanerd.daemon.inventory.listed_log import ListedLog
 from cleanerd.daemon.inventory.urgency import FOREVER_MS, Due
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import READ_MAX_BYTES, FileStat, RealFiles
 from cleanerd.format import names
 from cleanerd.format.batch import Record, encode_batch
 from cleanerd.format.checkpoint import render_offset_checkpoint
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix, TopicPartition, parse_partition_dir
 from cleanerd.format.time_index import ENTRY
+from tests.harness.clock import HandClock
 
 HOUR_MS = 3_600_000
 OLD_MS = 1_600_000_000_000  # before anything that the clock of a test says
@@ -29,24 +29,6 @@ CONFIG = TopicConfig(
     broker_min_cleanable_dirty_ratio=0.5, remote_storage_enable=False, compression="batch", compression_type="producer",
     compression_gzip_level=-1, compression_lz4_level=9, compression_zstd_level=3,
 )  # fmt: skip
-
-
-class HandClock:
-    """A clock that a test sets; it starts an hour after everything that the test wrote."""
-
-    def __init__(self) -> None:
-        self.wall_ms = SystemClock().now_ms() + HOUR_MS
-        self.passed_s = 0.0
-
-    def now_ms(self) -> int:
-        return self.wall_ms
-
-    def monotonic_s(self) -> float:
-        return self.passed_s
-
-    def advance(self, ms: int) -> None:
-        self.wall_ms += ms
-        self.passed_s += ms / 1000
 
 
 class CountingFiles(RealFiles):

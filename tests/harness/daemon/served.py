@@ -11,14 +11,9 @@ from cleanerd.daemon.api.http import Page, RequestLimits
 from cleanerd.daemon.api.routes import Route
 from cleanerd.daemon.api.verbs import ROUTES, clean
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.env.clock import SystemClock
 from cleanerd.format.names import TopicPartition
-from tests.harness.daemon.inventories import HandClock
+from tests.harness.clock import RealClock
 from tests.harness.daemon.world import World
-
-
-class RealClock(SystemClock, HandClock):
-    """Nobody has to set it."""
 
 
 class Served(World):

@@ -15,7 +15,7 @@ from cleanerd.daemon.store import Store
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import META_PROPERTIES, TopicPartition
-from tests.harness.daemon.inventories import HandClock
+from tests.harness.clock import HandClock
 from tests.harness.daemon.scrape import Scrape, parse
 from tests.harness.logs.troubled import META_PROPERTIES as BROKER
 from tests.harness.logs.troubled import leave_to_nobody, write_logs

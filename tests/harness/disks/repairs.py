@@ -1,9 +1,7 @@
-"""Processes that are killed, whoever makes a whole log of what they leave, and what must hold of it then."""
+"""Whoever makes a whole log of what an interrupted cleaning left, and what must hold of it then."""
 
 import multiprocessing
 import os
-import signal
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,8 +11,8 @@ from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from cleanerd.storage.segments import live_bases
 from cleanerd.tools.client.reader import read_records
-from tests.harness.disks import kafka_startup, kill9_child
-from tests.harness.disks.kill9_child import FILES, TP, batches, kept_offsets
+from tests.harness.disks import kafka_startup
+from tests.harness.disks.by_hand import FILES, TP, batches, kept_offsets
 
 TIMEOUT_S = 60
 PROCESSES = multiprocessing.get_context("fork")  # 10 ms each: everything is imported already
@@ -41,43 +39,13 @@ def broker_starts(log_dir: Path) -> None:
     kafka_startup.start(FILES, str(log_dir / str(TP)), next_offset)
 
 
-def recovery_is_killed(log_dir: Path) -> None:
-    for operations in (2, 0, 5, 1):
-        killed(kill9_child.run_recovery, log_dir, operations)
-
-
 REPAIRS: tuple[tuple[Repair, ...], ...] = (
     (recovers,),
     (broker_starts,),
     (recovers_alone,),
     (broker_starts, recovers),
     (recovers, broker_starts),
-    (recovery_is_killed, recovers),
-    (recovery_is_killed, broker_starts),
-    (recovery_is_killed, broker_starts, recovers),
 )
-
-
-def killed(
-    target: Callable[..., None], log_dir: Path, operations: int, delay_s: float | None = None
-) -> int | None:
-    """Run a process; kill it after a delay, unless it kills itself. Operations that it did if it came to its end."""
-    ours, theirs = PROCESSES.Pipe()
-    process = PROCESSES.Process(target=target, args=(str(log_dir), operations, theirs))
-    process.start()
-    theirs.close()
-    assert ours.recv() == "begins"
-    if delay_s is not None:
-        threading.Event().wait(delay_s)
-        process.kill()
-    try:
-        done = ours.recv()
-    except EOFError:
-        done = None
-    process.join(TIMEOUT_S)
-    assert process.exitcode == (0 if done is not None else -signal.SIGKILL) or delay_s is not None
-    ours.close()
-    return done
 
 
 class Truth:

@@ -28,6 +28,7 @@ from cleanerd.spark_runtime.messages import Phase
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import discard_staged
+from tests.harness.clock import Standstill
 
 TP = TopicPartition("t", 0)
 DELETE_RETENTION_MS = 2
@@ -93,16 +94,6 @@ class Silent:
         return contextlib.nullcontext(lambda *_: None)
 
     def live(self, log: int, phase: Phase) -> None: ...
-
-
-class Standstill:
-    """A clock that stands still: the lock is never held for too long, however slow this machine is."""
-
-    def now_ms(self) -> int:
-        return 0
-
-    def monotonic_s(self) -> float:
-        return 0.0
 
 
 @dataclass

@@ -1,4 +1,7 @@
-"""What deletes beside a stopped broker: nothing of which nobody has a word (the table of architecture 2)."""
+"""What is not known is no permission: without a word of who knows, nothing is removed (the table of architecture 2).
+
+Beside a real broker that has stopped. Each row of the table: `tests/cleaning/test_knowledge.py`.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,16 +1,14 @@
-"""What the kill -9 tests kill: a process that stages and commits the cleaning of a real log, without Spark.
+"""A log, and its cleaning by hand, which stages and commits as cleanerd does, without Spark.
 
-Cleaned by hand: every batch has one record, so a batch stays as it is or goes. What stays are the newest record of each
+Every batch has one record, so a batch stays as it is or goes. What stays are the newest record of each
 key, unless it is a tombstone, and the markers of transactions.
 """
 
 import contextlib
 import os
 import random
-import signal
 from collections.abc import Iterator
 from dataclasses import replace
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -24,13 +22,11 @@ from cleanerd.storage.assemble import assemble
 from cleanerd.storage.checkpoints import update_cleaner_checkpoint
 from cleanerd.storage.generation import read_generation
 from cleanerd.storage.partition_dir import PartitionDir
-from cleanerd.storage.recover import recover
 from cleanerd.storage.segments import LogBatch, OpenSegment, live_bases
 from cleanerd.storage.staged import StagedGroup, write_manifest
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
 from tests.harness.disks.committing import commit_group
-from tests.harness.disks.counted import CountedFiles
 from tests.harness.disks.hooked import HookedFiles
 from tests.harness.logs.model import group_of
 
@@ -39,19 +35,6 @@ GROUPS = (slice(0, 3), slice(3, 7), slice(7, None))
 """Segments of each group; with seed 7 the second ends before its last source starts (X6), and nothing of the third stays."""
 FILES = RealFiles()
 RETENTION_MS = 250
-
-
-class Suicidal(CountedFiles):
-    """Real files; instead of the operation after so many the process kills itself. -1: never."""
-
-    def __init__(self, operations: int) -> None:
-        self.done = 0
-        self._last = operations
-
-    def count(self) -> None:
-        if self.done == self._last:
-            os.kill(os.getpid(), signal.SIGKILL)
-        self.done += 1
 
 
 def write_log(log_dir: Path, seed: int) -> None:
@@ -176,19 +159,3 @@ def _stage(
     group = replace(group, round_end=round_end, generation=read_generation(partition))
     write_manifest(partition, group)
     return group
-
-
-def run(log_dir: str, operations: int, pipe: Connection) -> None:
-    """Entry of the process to be killed; tells when it begins, and at the end how many operations it did."""
-    files = Suicidal(operations)
-    pipe.send("begins")
-    clean(log_dir, files)
-    pipe.send(files.done)
-
-
-def run_recovery(log_dir: str, operations: int, pipe: Connection) -> None:
-    """The same for a recovery."""
-    files = Suicidal(operations)
-    pipe.send("begins")
-    recover(PartitionDir.of(files, log_dir, TP), is_kafka=True)
-    pipe.send(files.done)
