@@ -6,7 +6,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -48,32 +48,35 @@ from tests.harness.daemon.world import World
 from tests.harness.logs.troubled import lock_of_another, segment
 from tests.operate.story import MOVED_BY_STORY
 
-Scenario = Callable[[World], None]
-SCENARIOS: dict[Scenario, tuple[Metric, ...]] = {}
 CANNOT_MOVE = {
     table.BUILD_INFO: "the version of a process is what it is",
     table.DIR_BYTES: "that would take resizing a file system",
 }
 
 
-def moves(*metrics: Metric) -> Callable[[Scenario], Scenario]:
-    """What happens in this scenario moves these."""
-
-    def register(scenario: Scenario) -> Scenario:
-        SCENARIOS[scenario] = metrics
-        return scenario
-
-    return register
+@pytest.fixture(autouse=True)
+def moved(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Those that a test says that it moves."""
+    marker = request.node.get_closest_marker("moves")
+    if marker is None:
+        yield
+        return
+    monkeypatch.setattr(scraped_metrics, "_PARTITIONS_MAX", 1)
+    world: World = request.getfixturevalue("world")
+    before = world.scrape()
+    yield
+    after = world.scrape()
+    assert [metric.name for metric in marker.args if not has_moved(metric, before, after)] == []
 
 
 # -- what moves what ------------------------------------------------------------------------------------------------
 
 
-@moves(
+@pytest.mark.moves(
     table.SCANS, table.LAST_SCAN, table.PHASE_SECONDS, table.LOG_BYTES, table.PARTITIONS, table.CLEANABLE_BYTES,
     table.FREE_BYTES,
 )  # fmt: skip
-def a_log_appears_and_is_found_by_a_scan(world: World) -> None:
+def test_a_log_appears_and_is_found_by_a_scan(world: World) -> None:
     before = world.scrape()
     world.clock.advance(7000)
     world.add("four")
@@ -97,8 +100,8 @@ def a_log_appears_and_is_found_by_a_scan(world: World) -> None:
     assert after.total("cleanerd_max_dirty_ratio", log_dir=a) == 1
 
 
-@moves(table.MAX_DELAY)
-def max_compaction_lag_passes(world: World) -> None:
+@pytest.mark.moves(table.MAX_DELAY)
+def test_max_compaction_lag_passes(world: World) -> None:
     """Rule 1.18: for how long."""
     world.configure(log_cleaner_max_compaction_lag_ms=world.clock.now_ms() - 1000 + 5000)
     assert world.scrape().total("cleanerd_max_compaction_delay_seconds") == 0
@@ -107,8 +110,8 @@ def max_compaction_lag_passes(world: World) -> None:
     assert delay_s == pytest.approx(60, abs=0.01)
 
 
-@moves(table.MAX_DIRTY_RATIO, table.CLEANABLE_BYTES)
-def checkpoints_move(world: World) -> None:
+@pytest.mark.moves(table.MAX_DIRTY_RATIO, table.CLEANABLE_BYTES)
+def test_checkpoints_move(world: World) -> None:
     """The upper bound falls when a cleaning, here of nobody, has moved the first dirty offset."""
     ends = [f"{name} 0 {int(segment(world.a / f'{name}-0', -1).stem)}" for name in ("one", "two", "three")]
     (world.a / "cleaner-offset-checkpoint").write_text("\n".join(["0", "3", *ends, ""]))
@@ -118,8 +121,8 @@ def checkpoints_move(world: World) -> None:
     assert after.total("cleanerd_partitions", log_dir=str(world.a), state="clean") == 3
 
 
-@moves(table.KEEPING)
-def tombstones_stay_in_a_log(world: World) -> None:
+@pytest.mark.moves(table.KEEPING)
+def test_tombstones_stay_in_a_log(world: World) -> None:
     world.parts.due_logs.note_tombstones(world.log("one"), "replica 3 is not in sync")
     assert world.scrape().total("cleanerd_logs_keeping_tombstones", log_dir=str(world.a)) == 1
     world.parts.due_logs.note_tombstones(world.log("one"), None)
@@ -127,8 +130,8 @@ def tombstones_stay_in_a_log(world: World) -> None:
     world.parts.due_logs.note_tombstones(world.log("two"), "replica 3 is not in sync")
 
 
-@moves(table.LOG_DIR_ONLINE, table.PARTITIONS, table.SCANS)
-def a_log_directory_goes_offline(world: World) -> None:
+@pytest.mark.moves(table.LOG_DIR_ONLINE, table.PARTITIONS, table.SCANS)
+def test_a_log_directory_goes_offline(world: World) -> None:
     world.a.rename(world.root / "away")
     world.scan()
     after, a = world.scrape(), str(world.a)
@@ -139,8 +142,8 @@ def a_log_directory_goes_offline(world: World) -> None:
     assert not after.of("cleanerd_log_dir_free_bytes", log_dir=a), "nobody knows"
 
 
-@moves(table.STAGED_RESULTS, table.STAGED_FREED, table.STAGED_SINCE, table.STAGED_WASTED)
-def a_result_waits_and_is_dropped(world: World) -> None:
+@pytest.mark.moves(table.STAGED_RESULTS, table.STAGED_FREED, table.STAGED_SINCE, table.STAGED_WASTED)
+def test_a_result_waits_and_is_dropped(world: World) -> None:
     """More of it in `test_beside_broker`."""
     stage(world, segment(world.a / "one-0", 0), 100)
     world.scan()
@@ -149,15 +152,15 @@ def a_result_waits_and_is_dropped(world: World) -> None:
     assert world.scrape().total("cleanerd_staged_results", log_dir=str(world.a)) == 1
 
 
-@moves(table.UNREADABLE)
-def a_partition_directory_cannot_be_read(world: World) -> None:
+@pytest.mark.moves(table.UNREADABLE)
+def test_a_partition_directory_cannot_be_read(world: World) -> None:
     (world.a / "linked-0").symlink_to(world.a / "one-0")
     world.scan()
     assert world.scrape().total("cleanerd_unreadable_partitions", log_dir=str(world.a)) == 1
 
 
-@moves(table.RECOVERIES)
-def leftovers_of_a_crash_are_mended(world: World) -> None:
+@pytest.mark.moves(table.RECOVERIES)
+def test_leftovers_of_a_crash_are_mended(world: World) -> None:
     """One commit that had not reached its point of no return, one staged file that belongs to nothing."""
     one, two = segment(world.a / "one-0", 1), segment(world.a / "two-0", 1)
     shutil.copy(one, one.with_name(one.name + ".cleaned"))
@@ -168,8 +171,8 @@ def leftovers_of_a_crash_are_mended(world: World) -> None:
     assert found == {"roll_back": 1, "delete_leftover": 1}
 
 
-@moves(table.RETENTION_SEGMENTS, table.RECLAIMED_BYTES, table.LOG_BYTES, table.LARGEST_BYTES)
-def retention_takes_segments(world: World) -> None:
+@pytest.mark.moves(table.RETENTION_SEGMENTS, table.RECLAIMED_BYTES, table.LOG_BYTES, table.LARGEST_BYTES)
+def test_retention_takes_segments(world: World) -> None:
     before = world.scrape().total("cleanerd_log_bytes")
     world.configure(log_cleanup_policy="delete", log_retention_ms=1)
     world.parts.retention.run([world.log("one")])
@@ -183,8 +186,8 @@ def retention_takes_segments(world: World) -> None:
     assert after.total("cleanerd_partitions", state="retained") == 3, "retention only"
 
 
-@moves(table.RETENTION_ERRORS)
-def a_retention_pass_fails(world: World) -> None:
+@pytest.mark.moves(table.RETENTION_ERRORS)
+def test_a_retention_pass_fails(world: World) -> None:
     world.configure(log_cleanup_policy="delete", log_retention_ms=1)
     shutil.rmtree(world.a / "one-0")
     (world.a / "one-0").write_text("not a directory")
@@ -194,8 +197,8 @@ def a_retention_pass_fails(world: World) -> None:
     assert after.total("cleanerd_retention_segments_total", log_dir=str(world.a)) > 0, "the other went on"
 
 
-@moves(table.PAUSED, table.PARTITIONS)
-def everything_is_paused(world: World) -> None:
+@pytest.mark.moves(table.PAUSED, table.PARTITIONS)
+def test_everything_is_paused(world: World) -> None:
     world.parts.states.hold(Hold("1", "one", "me", "because", 0))
     some = world.scrape()
     assert (some.total("cleanerd_paused"), some.total("cleanerd_partitions", state="paused")) == (0, 1)
@@ -203,13 +206,13 @@ def everything_is_paused(world: World) -> None:
     assert world.scrape().total("cleanerd_partitions", state="paused") == 3
 
 
-@moves(table.CONFIG_OK, table.CONFIG_RELOADS)
-def a_reload_is_refused(world: World) -> None:
+@pytest.mark.moves(table.CONFIG_OK, table.CONFIG_RELOADS)
+def test_a_reload_is_refused(world: World) -> None:
     assert world.configure(log_cleaner_threads=0).status is ReloadStatus.REJECTED
 
 
-@moves(table.CONFIG_OK_AT, table.CONFIG_RELOADS, table.DEDUPE_BYTES, table.IO_LIMIT)
-def a_reload_is_accepted(world: World) -> None:
+@pytest.mark.moves(table.CONFIG_OK_AT, table.CONFIG_RELOADS, table.DEDUPE_BYTES, table.IO_LIMIT)
+def test_a_reload_is_accepted(world: World) -> None:
     world.clock.advance(5000)
     changes = {"log_cleaner_dedupe_buffer_size": 10_000_000, "cleanerd_io_max_write_bytes_per_second": 7e6}
     assert world.configure(**changes).status is ReloadStatus.ACCEPTED
@@ -222,14 +225,14 @@ def a_reload_is_accepted(world: World) -> None:
     assert outcomes == {"accepted": 1, "unchanged": 1, "rejected": 0}
 
 
-@moves(table.IO_LIMIT)
-def an_operator_throttles(world: World) -> None:
+@pytest.mark.moves(table.IO_LIMIT)
+def test_an_operator_throttles(world: World) -> None:
     throttle.set_throttle(world.control, ThrottleChange(io_bytes_per_s=5e6))
     assert world.scrape().total("cleanerd_io_limit_bytes_per_second", limit="total") == 5e6
 
 
-@moves(table.DEADLINE_MISSES)
-def more_becomes_due_than_can_be_done(world: World) -> None:
+@pytest.mark.moves(table.DEADLINE_MISSES)
+def test_more_becomes_due_than_can_be_done(world: World) -> None:
     """Three logs become due together for one worker, which a limit makes slow: those that wait are late."""
     world.configure(log_cleaner_max_compaction_lag_ms=world.clock.now_ms() - 1000 + 5000)
     assert world.scrape().total("cleanerd_deadline_misses_predicted") == 0
@@ -237,8 +240,8 @@ def more_becomes_due_than_can_be_done(world: World) -> None:
     assert world.scrape().total("cleanerd_deadline_misses_predicted") == 2
 
 
-@moves(table.IO_LIMIT)
-def requests_wait_in_the_brokers_queue(world: World) -> None:
+@pytest.mark.moves(table.IO_LIMIT)
+def test_requests_wait_in_the_brokers_queue(world: World) -> None:
     """Its agent reports that: the limit that follows it falls."""
     with Paced(world) as paced:
         paced.steps(3, wait_ms=50)
@@ -246,8 +249,8 @@ def requests_wait_in_the_brokers_queue(world: World) -> None:
     assert after.total("cleanerd_io_limit_bytes_per_second", limit="request_queue") == FLOOR_BYTES_PER_S
 
 
-@moves(table.HISTORY_LOST)
-def the_history_cannot_be_written(world: World) -> None:
+@pytest.mark.moves(table.HISTORY_LOST)
+def test_the_history_cannot_be_written(world: World) -> None:
     with sqlite3.connect(world.root / "history.sqlite", isolation_level=None) as other:
         other.execute("BEGIN IMMEDIATE")
         world.parts.events.record("daemon", "tested")
@@ -255,8 +258,8 @@ def the_history_cannot_be_written(world: World) -> None:
     assert world.scrape().total("cleanerd_history_lost_events_total") == 1
 
 
-@moves(table.READY, table.WORKERS, table.THREAD_DEATHS)
-def a_worker_dies_and_lives_again(world: World) -> None:
+@pytest.mark.moves(table.READY, table.WORKERS, table.THREAD_DEATHS)
+def test_a_worker_dies_and_lives_again(world: World) -> None:
     """7.16: Kafka's stay dead."""
     failed = threading.Event()
 
@@ -284,8 +287,8 @@ def test_a_log_that_can_no_longer_be_read_counts_as_it_was_seen_last(world: Worl
     assert after.total("cleanerd_uncleanable_bytes", log_dir=str(world.a)) == dirty / len(world.topics)
 
 
-@moves(table.PARTITION_RATIO, table.PARTITION_BYTES, table.PARTITIONS_DROPPED)
-def somebody_asks_for_partitions(world: World) -> None:
+@pytest.mark.moves(table.PARTITION_RATIO, table.PARTITION_BYTES, table.PARTITIONS_DROPPED)
+def test_somebody_asks_for_partitions(world: World) -> None:
     """No more of them than `_PARTITIONS_MAX`."""
     world.configure(cleanerd_metrics_per_partition_topics="t*,nothing")
     after = world.scrape()
@@ -296,17 +299,8 @@ def somebody_asks_for_partitions(world: World) -> None:
     assert not after.has(table.PARTITION_CLEANED), "never since the start"
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-def test_metrics_move(scenario: Scenario, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scraped_metrics, "_PARTITIONS_MAX", 1)
-    before = world.scrape()
-    scenario(world)
-    after = world.scrape()
-    assert [m.name for m in SCENARIOS[scenario] if not has_moved(m, before, after)] == []
-
-
-@moves(table.SWAPS, table.SWAP_REFUSALS, table.SWAP_SECONDS, table.RESULTS_WAIT)
-def a_broker_swaps_and_another_one_cannot_be_asked(world: World) -> None:
+@pytest.mark.moves(table.SWAPS, table.SWAP_REFUSALS, table.SWAP_SECONDS, table.RESULTS_WAIT)
+def test_a_broker_swaps_and_another_one_cannot_be_asked(world: World) -> None:
     world.configure(cleanerd_commit_live="auto")
     world.others.enter_context(lock_of_another(world.b / ".lock"))
     world.scan()
@@ -315,13 +309,14 @@ def a_broker_swaps_and_another_one_cannot_be_asked(world: World) -> None:
         world.parts.metrics.asked_to_swap(str(world.a), answer)
 
 
-@moves(table.LEASES_GIVEN_BACK)
-def a_muted_log_was_due_before_the_daemon_started(world: World) -> None:
+@pytest.mark.moves(table.LEASES_GIVEN_BACK)
+def test_a_muted_log_was_due_before_the_daemon_started(world: World) -> None:
     world.parts.lease_duty.to_lease([world.log("one")])
 
 
 def test_every_metric_moves_in_some_test() -> None:
-    moved = {metric for metrics in SCENARIOS.values() for metric in metrics} | set(MOVED_BY_STORY)
+    marks = [mark for test in globals().values() for mark in getattr(test, "pytestmark", ())]
+    moved = {metric for mark in marks if mark.name == "moves" for metric in mark.args} | set(MOVED_BY_STORY)
     assert {metric.name for metric in METRICS} == {metric.name for metric in moved | CANNOT_MOVE.keys()}
     assert not moved & CANNOT_MOVE.keys()
 
