@@ -5,13 +5,14 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import zstandard
 
 from cleanerd.format.codecs import Codec
 from cleanerd.format.names import FileKind
 from tests.harness.damage.batches import sealed
-from tests.harness.damage.directories import put, start_of
+from tests.harness.damage.directories import Written, put, start_of
 from tests.harness.logs.troubled import segment
 
 
@@ -21,7 +22,7 @@ class Damage:
 
     name: str
     content: Callable[[bytes], bytes]
-    position: Callable[[bytes], object]
+    position: Callable[[bytes], Any]
     kind: FileKind = FileKind.LOG
     number: int = 1
 
@@ -30,10 +31,9 @@ class Damage:
         return self.name
 
     def __call__(self, partition: Path) -> str:
-        path = segment(partition, self.number, self.kind)
-        had = path.read_bytes() if path.exists() else b""
-        path.write_bytes(self.content(had))
-        return f"{path}: at byte {self.position(had)}"
+        name = segment(partition, self.number, self.kind).name
+        path, position = Written(self.name, name, self.content, self.position)(partition)
+        return f"{path}: at byte {position}"
 
 
 def directory_as_log(partition: Path) -> str:
