@@ -30,9 +30,9 @@ from cleanerd.storage.log_dir import LogDir, Recovered
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
 from tests.broker.test_start_beside_commits import QUICK, STAGING_S, kill, start, waiting
-from tests.daemon.test_faults import clean as run_clean
-from tests.daemon.test_faults import results
 from tests.harness.clock import HandClock
+from tests.harness.command_line import clean as run_clean
+from tests.harness.command_line import results
 from tests.harness.daemon.processes import DaemonProcess, running
 from tests.harness.daemon.tracing import PATIENCE_S, Traced, injecting, lasting
 from tests.harness.daemon.world import World

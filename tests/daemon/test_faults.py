@@ -1,27 +1,21 @@
 """Faults of the machine under a real daemon and a real `cleanerd clean`.
 
 Nothing is lost, the right log is blamed, the rest goes on. Errors of system calls are injected by strace, for files of one
-log alone. What else can fail is listed in `tests/faults.py`.
+log alone. What else can fail is listed in `tests/test_cases.py`.
 """
 
-import contextlib
 import errno
-import json
 import os
 import random
-import resource
-import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from cleanerd.errors import SourceChanged
 from cleanerd.format import names
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
@@ -30,6 +24,7 @@ from tests.daemon import test_at_work
 from tests.daemon.test_at_work import in_the_middle
 from tests.daemon.test_standalone_cluster import CLEANED_S, WORKERS
 from tests.harness.broker.tools import clean_in_process
+from tests.harness.command_line import clean, results
 from tests.harness.daemon import processes
 from tests.harness.daemon.processes import ROOT, DaemonProcess, cmdline, customise, descendants, running
 from tests.harness.daemon.tracing import (
@@ -225,37 +220,6 @@ def test_a_wall_clock_that_jumps_both_ways_loses_nothing(
         assert daemon.stop() == 0
 
 
-def clean(log_dir: Path, *options: str, file_bytes: int | None = None) -> "subprocess.Popen[str]":
-    """A real `cleanerd clean`, with a limit on the size of files that it may write."""
-
-    def limited() -> None:
-        if file_bytes is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
-
-    command = [
-        sys.executable,
-        *["-m", "cleanerd.cli.main", "clean", "--force", "-o", "json"],
-        f"--log-dir={log_dir}",
-    ]
-    arguments = [
-        *command,
-        "--set=log.cleanup.policy=compact",
-        "--set=cleanerd.spark.master=local[1]",
-        *options,
-    ]
-    return subprocess.Popen(
-        arguments, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=limited,
-        env=processes.environment(),
-    )  # fmt: skip
-
-
-def results(process: "subprocess.Popen[str]") -> dict[str, dict[str, str]]:
-    """By topic, when it is done."""
-    out, err = process.communicate(timeout=PATIENCE_S)
-    assert "Traceback" not in err, err
-    return {result["topic"]: result for result in json.loads(out)["results"]}
-
-
 @pytest.mark.fault("a limit on the size of files")
 def test_a_limit_on_the_size_of_files_fails_the_log_that_needs_more(tmp_path: Path) -> None:
     """RLIMIT_FSIZE: as a full disk, for files of that size only."""
@@ -330,32 +294,6 @@ def test_clients_that_are_killed_while_they_wait_cost_nothing(tmp_path: Path, bi
         assert daemon.stop() == 0
     assert newest(big / "big-0") == before
     assert_settled(big / "big-0")
-
-
-@pytest.mark.fault("SIGTERM and SIGINT at any moment")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_a_run_that_is_asked_to_end_at_any_moment_loses_nothing(
-    number: signal.Signals, tmp_path: Path
-) -> None:
-    """The exit code tells, no traceback does; the next run does the rest."""
-    chance, logs = random.Random(int(number)), write_logs(tmp_path / "logs", "one")
-    shutil.copytree(logs, tmp_path / "aside")
-    began = time.monotonic()
-    assert results(clean(tmp_path / "aside"))["one"]["outcome"] == "committed"
-    took_s = time.monotonic() - began
-    for _ in range(4):
-        process = clean(logs)
-        try:
-            process.wait(chance.random() * took_s)
-        except subprocess.TimeoutExpired:
-            process.send_signal(number)
-        _, err = process.communicate(timeout=60)
-        assert "Traceback" not in err, err
-        with contextlib.suppress(SourceChanged):  # in the middle of a commit, which the next run ends
-            assert newest(logs / "one-0") == TRUTH
-    assert results(clean(logs))["one"]["outcome"] in ("committed", "unchanged", "skipped")
-    assert_settled(logs / "one-0")
-    assert newest(logs / "one-0") == TRUTH
 
 
 @pytest.mark.fault("a file system that becomes read-only")

@@ -10,7 +10,7 @@ from cleanerd.format import names
 from cleanerd.storage.lock import probe
 from tests.daemon.test_at_work import in_the_middle
 from tests.daemon.test_at_work import log_dir as big
-from tests.daemon.test_faults import clean, results
+from tests.harness.command_line import clean, results
 from tests.harness.daemon.processes import DaemonProcess, wait_until
 from tests.harness.daemon.tracing import PATIENCE_S
 from tests.harness.daemon.world import World

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,9 @@ from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
 from cleanerd.cli.main import main
 from cleanerd.env.clock import Clock
 from tests.harness.ctl import ctl
+from tests.harness.daemon import processes
 from tests.harness.daemon.served import Served
+from tests.harness.daemon.tracing import PATIENCE_S
 
 
 @dataclass
@@ -148,3 +151,29 @@ def run(
 
 CLEANERD = [sys.executable, "-m", "cleanerd.cli.main"]
 CTL = [sys.executable, "-m", "cleanerd.cli.ctl.main"]
+
+
+def clean(log_dir: Path, *options: str, file_bytes: int | None = None) -> "subprocess.Popen[str]":
+    """A real `cleanerd clean` in a session of its own, with a limit on the size of files that it may write."""
+
+    def limited() -> None:
+        if file_bytes is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+
+    given = (
+        f"--log-dir={log_dir}",
+        "--set=log.cleanup.policy=compact",
+        "--set=cleanerd.spark.master=local[1]",
+    )
+    return subprocess.Popen(
+        [*CLEANERD, "clean", "--force", "-o", "json", *given, *options],
+        cwd=processes.ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=limited,
+        env=processes.environment(), start_new_session=True,
+    )  # fmt: skip
+
+
+def results(process: "subprocess.Popen[str]") -> dict[str, dict[str, str]]:
+    """By topic, when it is done."""
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert "Traceback" not in err, err
+    return {result["topic"]: result for result in json.loads(out)["results"]}

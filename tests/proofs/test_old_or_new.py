@@ -1,10 +1,15 @@
 """A commit that ends anywhere leaves the old log or the new one, to whoever looks at it next.
 
 Killed before each operation, or switched off with any subset of what was not synced lost, on a disk in memory; looked at by
-cleanerd's recovery and by the start of a broker, as the specification has it.
+cleanerd's recovery and by the start of a broker, as the specification has it. And whole runs that end at random moments.
 """
 
 import os
+import random
+import shutil
+import signal
+import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +21,8 @@ from cleanerd.storage.commit import revalidate
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from cleanerd.storage.staged import discard_staged, read_manifests
+from tests.harness.command_line import clean, results
+from tests.harness.disks.by_hand import write_log
 from tests.harness.disks.committing import commit_all, commit_group
 from tests.harness.disks.crashes import (
     Action,
@@ -30,6 +37,7 @@ from tests.harness.disks.crashes import (
     switched_off,
     with_survivors,
 )
+from tests.harness.disks.repairs import Truth, broker_starts, recovers
 from tests.harness.disks.simulated import SimDisk
 from tests.harness.logs.model import (
     ACTIVE,
@@ -43,6 +51,7 @@ from tests.harness.logs.model import (
     stage,
     staged_disk,
 )
+from tests.harness.logs.troubled import assert_settled
 
 scenarios = pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
 
@@ -354,3 +363,41 @@ def test_vanished_directory_is_a_changed_source() -> None:
     disk, (group,) = staged_disk(THREE)
     with pytest.raises(SourceChanged):
         commit_group(disk, "/logs/other-0", group)
+
+
+# -- whole runs -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault("the daemon is killed", "SIGTERM and SIGINT at any moment")
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name
+)
+def test_a_run_that_ends_at_any_moment_loses_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    """`cleanerd clean`, killed with Spark and all, or asked to end: no traceback, and whoever comes next finds the log."""
+    chance, logs, aside = random.Random(int(number)), tmp_path / "logs", tmp_path / "aside"
+    logs.mkdir()
+    write_log(logs, seed=3)
+    truth = Truth(logs)
+    shutil.copytree(logs, aside)
+    began = time.monotonic()
+    assert results(clean(aside))["t"]["outcome"] == "committed"
+    took_s = time.monotonic() - began
+    for _ in range(4):
+        process = clean(logs)
+        try:
+            process.wait((0.3 + 0.7 * chance.random()) * took_s)
+        except subprocess.TimeoutExpired:
+            if number == signal.SIGKILL:
+                os.killpg(process.pid, number)  # the session that this test started, and nobody else
+            process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+        assert "Traceback" not in err, err
+        for repair in (recovers, broker_starts):  # it may have been in the middle of a commit
+            shutil.copytree(logs, tmp_path / "next")
+            repair(tmp_path / "next")
+            truth.check(tmp_path / "next")
+            shutil.rmtree(tmp_path / "next")
+    assert results(clean(logs))["t"]["outcome"] in ("committed", "unchanged", "skipped")
+    truth.check(logs)
+    assert_settled(logs / "t-0")

@@ -24,18 +24,13 @@ from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
+from cleanerd.storage.segments import live_bases
 from cleanerd.tools.client.reader import read_records
 from tests.harness.disks import by_hand
-from tests.harness.disks.by_hand import FILES, RETENTION_MS, TP, write_log
+from tests.harness.disks.by_hand import FILES, GROUPS, RETENTION_MS, TP, batches, kept_offsets, write_log
 from tests.harness.disks.counted import CountedFiles
 from tests.harness.disks.ext4 import Ext4
-from tests.harness.disks.repairs import (
-    PROCESSES,
-    REPAIRS,
-    TIMEOUT_S,
-    Truth,
-    recovers_alone,
-)
+from tests.harness.disks.repairs import PROCESSES, REPAIRS, TIMEOUT_S, Truth, newest, recovers_alone
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 
@@ -125,6 +120,19 @@ def original(tmp_path: Path) -> Ext4:
         (place / LOGS).mkdir()
         write_log(place / LOGS, seed=7)
     return disk
+
+
+def test_log_is_worth_the_trouble(tmp_path: Path) -> None:
+    """Groups that end early (spec disk X6), an aborted transaction, deleted keys."""
+    write_log(tmp_path, seed=7)
+    directory = str(tmp_path / str(TP))
+    kept = kept_offsets(directory)
+    bases = live_bases(directory)[:-1]
+    by_segment = [sum(b.last_offset in kept for b in batches(directory, base)) for base in bases]
+    last = by_segment[GROUPS[1]]
+    assert (last[0] > 0, last[-1], sum(by_segment[GROUPS[2]])) == (True, 0, 0)
+    assert not [key for key in newest(tmp_path) if key is not None and key.startswith(b"gone")]
+    assert any(name.endswith(".txnindex") for name in os.listdir(directory))
 
 
 def _recover(log_dir: str, files: Files) -> None:

@@ -17,7 +17,7 @@ STEPS = 80
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_world_keeps_its_promises(seed: int) -> None:
-    """C156, and more: the last value of every key is the one that was written last. `judge` raises what does not hold."""
+    """C156, and more: the last value of every key is the one that was written last. `judge` checks it after every step."""
     play(seed, STEPS)
 
 
