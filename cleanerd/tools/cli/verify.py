@@ -92,9 +92,8 @@ def _write_table(report: "VerifyReport", findings: Sequence["Finding"]) -> None:
         )
         for code, finding in {finding.code: finding for finding in findings}.items():
             output.write(f"{code}: {finding.kind.meaning}\n  remedy: {finding.kind.remedy}\n")
-    summary = _summary(report)
     output.print_message(
         f"{counted(report.partitions, 'partition')}, {counted(report.segments, 'segment')}, "
         f"{counted(report.records, 'record')}, {size(report.bytes_read)} in {duration(report.seconds)}: "
-        + ", ".join(counted(summary[f"{kind}s"], kind) for kind in ("error", "warning", "info"))
+        + ", ".join(counted(report.count(severity), str(severity)) for severity in Severity)
     )
