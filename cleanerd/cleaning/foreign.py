@@ -26,8 +26,10 @@ from collections.abc import Iterable
 from cleanerd.cleaning.knowledge import Knowledge
 from cleanerd.config.load import Configuration
 from cleanerd.config.settings import Layer
+from cleanerd.errors import CleanerdError, LogUncleanable, each_log
 from cleanerd.format.names import PARTITION_METADATA, TopicPartition
-from cleanerd.storage.log_dir import LogDir
+from cleanerd.storage.log_dir import LogDir, why_two_copies
+from cleanerd.storage.partition_dir import check_no_link
 
 _SET_BY_NOBODY = (Layer.DEFAULT, Layer.BROKER)  # of a topic that is not known
 
@@ -59,6 +61,22 @@ def left_alone(
         for tp, reason in foreign.items()
         if knowledge.why_never(tp) or not command_line.covers(tp, is_named=tp.topic in (named or ()))
     }
+
+
+def left_elsewhere(log_dir: LogDir, found: Iterable[TopicPartition]) -> dict[TopicPartition, CleanerdError]:
+    """Which of these logs do not lie here, or not only: behind a link, or in another directory of the same broker as well.
+
+    Raises OSError.
+    """
+    elsewhere, here = dict[TopicPartition, CleanerdError](), list[TopicPartition]()
+    for tp in found:
+        with each_log(log_dir.path) as log:
+            check_no_link(log_dir.partition(tp).path)
+            here.append(tp)
+        if log.error is not None:
+            elsewhere[tp] = log.error
+    copies = log_dir.copies(here)
+    return elsewhere | {tp: LogUncleanable(why_two_copies(other)) for tp, other in copies.items()}
 
 
 class _CommandLine:

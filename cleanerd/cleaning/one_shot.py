@@ -1,13 +1,26 @@
-"""One shot: clean what the requests name (architecture 3, 6).
+"""One shot: the order of a cleaning (architecture 3), gone through once for what the requests name.
 
-Per directory: guard against a second cleanerd, recover what an interrupted commit left, commit what an earlier run staged,
-examine every partition. Then the candidates of all directories are cleaned, job by job, and compacted logs get their
-retention pass (rule 1.28). Whatever happens to one log becomes its result; the others go on. A dry run takes directory by
-directory.
+In the daemon the same steps have queues between them: each is taken when its time has come, for logs that `PartitionStates`
+has given out, and what becomes of it is an event instead of a result.
+
+====================  ========================================  ====================================================
+step                  here                                      in the daemon
+====================  ========================================  ====================================================
+lock                  until the run ends                        `Ownership`, as long as it works in the directory
+leave out             each log that is not touched is a result  `Judge`; `PartitionStates` refuses them
+recover               where no broker owns the directory        `Ownership.recover`, once nobody has `.lock`
+commit what waits     `Committer.commit`                        `CommitRounds`, as soon as it may be committed
+reset checkpoints     of all compacted logs                     `Retainer`, at each round of the cleaner
+roll                  a log that cannot be rolled has failed    a job that asks for it; the others stay as they were
+examine               `examine_all`                             the engine
+plan, write, stage    `Cleaner`, while another job is written   the engine, a job for each worker
+commit                `Committer.settle`, then `in_rounds`      `Cleanings`, by what the cluster has configured now
+retain                `retain_log`, of compacted logs           `Retainer`, when it is time
+====================  ========================================  ====================================================
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
@@ -33,6 +46,24 @@ from cleanerd.storage.replicas import FollowedReplicas
 from cleanerd.storage.whose import whose
 
 _OfLog = TypeVar("_OfLog", Candidate, LogResult)
+_BEFORE = (
+    Directory.lock,
+    Directory.leave_elsewhere,
+    Directory.recover,
+    Directory.leave_untouchable,
+    Directory.commit_waiting,
+    Directory.reset_checkpoints,
+    Directory.roll,
+    Directory.examine,
+)
+_FORESEEN = (
+    Directory.leave_elsewhere,
+    Directory.leave_untouchable,
+    Directory.foresee_commits,
+    Directory.examine,
+    Directory.count,
+)
+"""The steps of a dry run, which writes nothing and so takes no lock either."""
 
 
 def clean_once(
@@ -58,14 +89,10 @@ def clean_once(
                 contextlib.closing(LiveBrokers(files, clock, lambda: request.config))
             )
             configured, request = ConfiguredNow(request, files), informed(request, followed)
-            return Run(request, cleaner, progress, brokers, configured, results)
+            return Run(request, cleaner, progress, brokers, configured, results, stack)
 
         directories = [found for request in requests for found in _directories(run_of(request), files, clock)]
-        if requests[0].dry_run:
-            for directory in directories:
-                directory.attempt(directory.count)
-        else:
-            _Jobs(cleaner, directories, clock).clean()
+        OneShot(cleaner, clock, directories).run(dry_run=requests[0].dry_run)
     return list(results.values())
 
 
@@ -101,32 +128,36 @@ def known_log_dir(request: CleanRequest, files: Files, clock: Clock, path: str) 
     return LogDir.at(files, path, clock, log_dirs, found)
 
 
-class _Jobs:
-    """The cleaning of what lies in several log directories, in common jobs: a small directory leaves no core idle."""
+class OneShot:
+    """A cleaning of several log directories, in common jobs: a small directory leaves no core idle.
 
-    def __init__(self, cleaner: Cleaner, directories: Sequence[Directory], clock: Clock) -> None:
-        self._cleaner = cleaner
-        self._clock = clock
+    Whatever happens to one log, or to one directory as a whole, becomes its result; the others go on.
+    """
+
+    def __init__(self, cleaner: Cleaner, clock: Clock, directories: Iterable[Directory]) -> None:
+        self._cleaner, self._clock = cleaner, clock
         self._directories = {directory.path: directory for directory in directories}
 
-    def clean(self) -> None:
-        """Do all work of the node."""
-        with contextlib.ExitStack() as stack:
-            candidates = [
-                candidate
-                for directory in self._directories.values()
-                for candidate in directory.attempt(partial(directory.prepare, stack)) or ()
-            ]
-            concerned = self._by_directory(candidates)
-            with each_log(", ".join(self._directories)) as jobs:
-                self._clean(candidates)
-            if jobs.error is not None:
-                for directory, _ in concerned:
-                    directory.fail(jobs.error)
-            for directory in self._directories.values():
-                directory.attempt(directory.retain)
+    def run(self, *, dry_run: bool) -> None:
+        """Go through all steps, each in all directories."""
+        for step in _FORESEEN if dry_run else _BEFORE:
+            self._each(step)
+        if not dry_run:
+            self._clean([one for directory in self._directories.values() for one in directory.candidates])
+        self._each(Directory.retain)
+
+    def _each(self, step: Callable[[Directory], None]) -> None:
+        """A step. A directory in which it goes wrong as a whole is left alone from then on."""
+        self._directories = {path: one for path, one in self._directories.items() if one.attempt(step)}
 
     def _clean(self, candidates: list[Candidate]) -> None:
+        with each_log(", ".join(self._directories)) as jobs:
+            self._clean_all(candidates)
+        if jobs.error is not None:
+            for directory, _ in self._by_directory(candidates):
+                directory.fail(jobs.error)
+
+    def _clean_all(self, candidates: list[Candidate]) -> None:
         """Job by job: while one is written, the one before it is staged and committed, and the one behind it planned."""
         jobs = one_ahead(self._plan, jobs_of(candidates))
         written: list[CleaningJob] = []
@@ -159,18 +190,17 @@ class _Jobs:
         planned: "Future[CleaningJob | None]",
         ending: Ending[list[LogResult]],
     ) -> list[CleaningJob]:
-        common_plan, free, owned = planned.result(), list[Candidate](), list[Candidate]()
-        for directory, mine in self._by_directory(candidates):
-            (owned if directory.is_owned() else free).extend(mine)
-        if not owned:
-            return self._write_some(candidates, ending, common_plan, is_owned=False)
-        written = self._write_some(free, ending, None, is_owned=False)
-        ending.wait()  # what others have staged counts against a limit
-        left = list[Candidate]()
-        for directory, mine in self._by_directory(owned):
-            failed = directory.failed_if_full(mine)
-            written.append(self._ended(failed))
-            left += [] if failed else mine
+        """Write a job; what is in directories that others own as one of its own, for its results may have to wait."""
+        common_plan, parts, left = planned.result(), self._by_directory(candidates), list[Candidate]()
+        owned = {directory.path for directory, _ in parts if directory.is_owned()}
+        free = [one for one in candidates if one.log_dir not in owned]
+        written = self._write_some(free, ending, None if owned else common_plan, is_owned=False)
+        for directory, mine in parts:
+            if directory.path in owned:
+                ending.wait()  # what others have staged counts against a limit
+                failed = directory.failed_if_full(mine)
+                written.append(self._ended(failed))
+                left += [] if failed else mine
         return written + self._write_some(left, ending, None, is_owned=True)
 
     def _write_some(

@@ -34,7 +34,7 @@ from dataclasses import replace
 from cleanerd.cleaning.assumed import UNCHANGED
 from cleanerd.cleaning.batching import in_jobs
 from cleanerd.cleaning.choose import partitions
-from cleanerd.cleaning.foreign import left_alone
+from cleanerd.cleaning.foreign import left_alone, left_elsewhere
 from cleanerd.cleaning.knowledge import Knowledge
 from cleanerd.cleaning.one_shot import clean_once, known_log_dir
 from cleanerd.cleaning.outcomes import Aborted, Committed, Failed, Held, Planned, Skipped, Staged, Unchanged
@@ -64,7 +64,7 @@ from cleanerd.format.names import CLEANERD_LOCK, DirKind, TopicPartition, parse_
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.leftovers import bytes_of, delete_leftovers, delete_offset_indexes, leftover_files
 from cleanerd.storage.log_dir import CleanedByAnother, LogDir, Owner
-from cleanerd.storage.partition_dir import check_no_link, log_size
+from cleanerd.storage.partition_dir import log_size
 from cleanerd.storage.spare import check_resumable, interrupted, resume
 from cleanerd.storage.staged import is_waiting, staged_bytes
 from cleanerd.units import counted, size
@@ -195,11 +195,11 @@ class Rescue:
         found = Rescued(path, space.free_bytes, start_bytes, until_bytes)
         found.settings_as_of_ms = knowledge.vouched_until_ms
         found.reserved_bytes = 0 if space.free_bytes else reserved_bytes(path)
-        logs = [tp for tp in partitions(log_dir, request) if _is_here(log_dir.partition(tp).path)]
-        copies, why_held = log_dir.copies(logs), request.holds_of(path)
-        alone = {tp: f"it lies in {other} as well" for tp, other in copies.items()}
-        alone |= {tp: reason for tp in logs if (reason := why_held(tp)) is not None}
-        alone |= left_alone(log_dir, logs, configuration, request.topics, request.assumed)
+        logs, why_held = partitions(log_dir, request), request.holds_of(path)
+        alone = {tp: str(error) for tp, error in left_elsewhere(log_dir, logs).items()}
+        here = [tp for tp in logs if tp not in alone]
+        alone |= {tp: reason for tp in here if (reason := why_held(tp)) is not None}
+        alone |= left_alone(log_dir, here, configuration, request.topics, request.assumed)
         ours = [tp for tp in logs if tp not in alone]
         found.would_help = [*_reasons(alone), *self._never_done(log_dir, ours)]
         return found, log_dir, sorted(ours, key=lambda tp: -log_size(log_dir.partition(tp))[0])
@@ -393,14 +393,6 @@ class Rescue:
         request = replace(self._request, log_dirs=(path,), logs=frozenset(logs), dry_run=dry_run)
         results = clean_once([request], self._progress, self._clock, session=self._session, files=self._files)
         return [one for one in results if one.topic_partition != NO_LOG] if request.logs else []
-
-
-def _is_here(path: str) -> bool:
-    """Whether a log lies in its directory, not behind a link."""
-    with contextlib.suppress(CleanerdError, OSError):
-        check_no_link(path)
-        return True
-    return False
 
 
 def _error_of(result: LogResult) -> str | None:

@@ -6,15 +6,14 @@ from dataclasses import dataclass, replace
 from cleanerd.cleaning.choose import examine_all
 from cleanerd.cleaning.clean import Cleaner
 from cleanerd.cleaning.commit.checks import Checks
-from cleanerd.cleaning.commit.host import CommitHost
-from cleanerd.cleaning.foreign import left_alone
+from cleanerd.cleaning.commit.host import AsRequested
 from cleanerd.cleaning.knowledge import informed
 from cleanerd.cleaning.outcomes import Staged
 from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
-from cleanerd.cleaning.wanted import ConfiguredNow, check_wanted
+from cleanerd.cleaning.wanted import ConfiguredNow
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.errors import PolicyChanged, each_log
+from cleanerd.errors import each_log
 from cleanerd.format.names import TopicPartition
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.log_dir import LogDir, Owner
@@ -36,7 +35,7 @@ def why_no_spare(log_dir: LogDir, spare: str | None) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class ThroughSpare(CommitHost):
+class ThroughSpare:
     """`request`: as for `clean_once`, of a rescue. `spare`: the directory on another file system."""
 
     log_dir: LogDir
@@ -65,7 +64,8 @@ class ThroughSpare(CommitHost):
                     read_back(staged)
                     with log_dir.lock() as lock:
                         lock.check()
-                        Checks(log_dir, self, [tp]).check_elsewhere(tp, staged)
+                        host = AsRequested(log_dir, self.request, ConfiguredNow(self.request, files))
+                        Checks(log_dir, host, [tp]).check_elsewhere(tp, staged)
                         commit_from_spare(partition, staged)
                 return result
         finally:
@@ -73,13 +73,3 @@ class ThroughSpare(CommitHost):
                 with contextlib.suppress(OSError):
                     discard_staged(staged)
                     files.rmdir(spare)
-
-    def check(self, tp: TopicPartition, round_end: int) -> None:
-        """Whether the result is still wanted. Raises CleanerdError."""
-        request, log_dir = self.request, self.log_dir
-        configuration = ConfiguredNow(request, self.files).now()
-        alone = left_alone(log_dir, [tp], configuration, request.topics, request.assumed, has_begun=True)
-        if tp in alone:
-            raise PolicyChanged(f"{log_dir.partition(tp).path}: {alone[tp]}")
-        assert configuration is not None
-        check_wanted(log_dir, tp, configuration.topic(tp.topic), round_end)

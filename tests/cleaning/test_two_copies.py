@@ -7,6 +7,7 @@ import pytest
 
 from cleanerd.cleaning.commit.committer import Committer
 from cleanerd.cleaning.commit.host import Commit
+from cleanerd.cleaning.foreign import left_elsewhere
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import PolicyChanged
@@ -66,6 +67,16 @@ def test_what_is_no_copy(tmp_path: Path) -> None:
     meta = b / names.META_PROPERTIES
     meta.write_text(meta.read_text().replace("node.id=1", "node.id=2"))
     assert log_dir.copies([TWICE, ONCE]) == {}
+
+
+def test_clean_and_rescue_are_told_what_does_not_lie_here_alone(tmp_path: Path) -> None:
+    a, b = write_logs(tmp_path / "a", "twice", "once", "here"), write_logs(tmp_path / "b", "twice")
+    (a / "once-0").rename(tmp_path / "elsewhere")
+    (a / "once-0").symlink_to(tmp_path / "elsewhere")
+    found = left_elsewhere(at(a, b), [TWICE, ONCE, TopicPartition("here", 0)])
+    assert found.keys() == {TWICE, ONCE}
+    assert f"it lies in {b} as well" in str(found[TWICE])
+    assert "a symbolic link is not a partition directory" in str(found[ONCE])
 
 
 def at(*log_dirs: Path) -> LogDir:

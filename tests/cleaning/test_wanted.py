@@ -1,14 +1,11 @@
 """The last question before a commit: what forbids it, and what a mute is not."""
 
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from cleanerd.broker_agent.brokers import LiveBrokers
-from cleanerd.cleaning.clean import Cleaner
-from cleanerd.cleaning.directory import Directory, Run
-from cleanerd.cleaning.result import CleanRequest, Progress
+from cleanerd.cleaning.commit.host import AsRequested
+from cleanerd.cleaning.result import CleanRequest
 from cleanerd.cleaning.wanted import ConfiguredNow, check_wanted
 from cleanerd.config.load import resolve
 from cleanerd.config.model import TopicConfig
@@ -98,20 +95,15 @@ def test_a_result_waits_where_it_is_not_known_whether_it_is_wanted(tmp_path: Pat
     request = CleanRequest(
         config=known.broker, topic_config=known.topic, log_dirs=(path,), configuration=known
     )
-    brokers, configured = (
-        LiveBrokers(files, SystemClock(), lambda: known.broker),
-        ConfiguredNow(request, files),
-    )
-    run = Run(request, cast("Cleaner", None), cast("Progress", None), brokers, configured, {})
-    directory = Directory(run, LogDir.at(files, path, SystemClock()), [LOG])
-    directory.check(LOG, RECORDS)
+    host = AsRequested(LogDir.at(files, path, SystemClock()), request, ConfiguredNow(request, files))
+    host.check(LOG, RECORDS)
     policy = config(TOPIC, "orders", "cleanup.policy", "delete")
     stopped.write_metadata(SystemClock().now_ms(), last=policy)
     with pytest.raises(Aborted, match="may never have been accepted"):
-        directory.check(LOG, RECORDS)
+        host.check(LOG, RECORDS)
     stopped.write_metadata(SystemClock().now_ms(), voters='{"voterId":1}', last=policy)
     with pytest.raises(PolicyChanged):
-        directory.check(LOG, RECORDS)
+        host.check(LOG, RECORDS)
     log(tmp_path / "logs" / "__cluster_metadata-0", log_0=b"x" * 100 + batch(0, [SAMPLE_TOPIC]))
     with pytest.raises(Aborted, match=r"\.log: at byte 16"):
-        directory.check(LOG, RECORDS)
+        host.check(LOG, RECORDS)

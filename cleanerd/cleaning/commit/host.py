@@ -1,15 +1,20 @@
 """What is to be committed, for whom, and what became of it: what `Committer` and its hosts pass to each other."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from cleanerd.broker_agent.swap import Swapped
+from cleanerd.cleaning.foreign import left_alone
+from cleanerd.cleaning.knowledge import Knowledge
 from cleanerd.cleaning.outcomes import Basis
-from cleanerd.errors import CleanerdError, LockHeld
+from cleanerd.cleaning.result import CleanRequest
+from cleanerd.cleaning.wanted import ConfiguredNow, check_expired, check_wanted
+from cleanerd.config.load import Configuration
+from cleanerd.errors import Aborted, CleanerdError, LockHeld, PolicyChanged
 from cleanerd.format.names import TopicPartition
-from cleanerd.storage.log_dir import Recovered
+from cleanerd.storage.log_dir import LogDir, Recovered
 from cleanerd.storage.staged import StagedGroup
 
 _BYTES_PER_UNIT = 64 * 2**20
@@ -103,3 +108,40 @@ class CommitHost:
     def pause(self, seconds: float) -> None:
         """Leave the lock alone for so long."""
         threading.Event().wait(seconds)
+
+
+class AsRequested(CommitHost):
+    """The host of commits in one log directory for a request: it asks by what is configured now."""
+
+    def __init__(self, log_dir: LogDir, request: CleanRequest, configured: ConfiguredNow) -> None:
+        self.log_dir, self.request, self.configured = log_dir, request, configured
+
+    def left_alone(
+        self, logs: Iterable[TopicPartition], configuration: Configuration | None
+    ) -> dict[TopicPartition, str]:
+        """As `foreign.left_alone`: which logs may not be touched by a configuration, and why."""
+        return left_alone(self.log_dir, logs, configuration, self.request.topics, self.request.assumed)
+
+    def check(self, tp: TopicPartition, round_end: int) -> None:
+        """Whether a result is still wanted, by what is known now.
+
+        Raises PolicyChanged; Aborted if that is not known, for it may wait; what else is wrong.
+        """
+        request, log_dir = self.request, self.log_dir
+        try:
+            configuration = self.configured.now()
+        except CleanerdError as error:
+            raise Aborted(str(error)) from error
+        now = LogDir.at(log_dir.files, log_dir.path, log_dir.clock, log_dir.log_dirs)
+        alone = left_alone(now, [tp], configuration, request.topics, request.assumed, has_begun=True)
+        if alone and configuration is not None:
+            unknown = Knowledge(now, configuration, request.assumed).why_not_vouched(tp.topic, has_begun=True)
+            raise (PolicyChanged if unknown is None else Aborted)(
+                f"{log_dir.partition(tp).path}: {alone[tp]}"
+            )
+        topic_config = request.topic_config if configuration is None else configuration.topic
+        check_wanted(log_dir, tp, topic_config(tp.topic), round_end)
+
+    def check_expired(self, tp: TopicPartition) -> None:
+        """Whether what has expired may still go: a replica may be away since it was planned."""
+        check_expired(self.log_dir.partition(tp).path, self.request.why_tombstones_stay(self.log_dir, tp))
