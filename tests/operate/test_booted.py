@@ -55,6 +55,8 @@ class Booted:
 
     def told(self, *units: str) -> str:
         """The journal, the oldest first."""
+        # What systemd says of a unit reaches the journal after `systemctl start` ends.
+        self("journalctl", "--sync")
         return self("journalctl", "--no-pager", "-o", "cat", *(f"-u{unit}" for unit in units))
 
 
