@@ -28,7 +28,7 @@ _FRAME = re.compile(r"\s+at |\s*\.\.\. \d+ more")
 _THROWN = re.compile(r"(?:Exception in thread \".*?\" )?((?:[a-z_]\w*\.)+[A-Z][\w$]*(?::.*)?)$")
 _FAILED = 'Exception in thread "main" '
 _CRASHED = re.compile(
-    r"^# A fatal error has been detected by the Java .*\n#\n# +(\S.*)\n# +(\S.*)", re.MULTILINE
+    r"^# A fatal error has been detected by the Java .*\n#\n# +(\S.*)(?:\n# +(\S.*))?", re.MULTILINE
 )
 _CAUSED = "Caused by: "
 _NOISE = re.compile(
@@ -107,7 +107,7 @@ def _kept(text: str) -> str | None:
 def reason_of(text: str) -> str:
     """The output of a JVM in a line: its first exception with the innermost cause, else the last lines, else empty."""
     if (crashed := _CRASHED.search(text)) is not None:
-        return f"Java crashed: {crashed[1]}; {crashed[2]}"
+        return "Java crashed: " + "; ".join(filter(None, crashed.groups()))
     lines = [line for line in text.splitlines() if line.strip() and not _NOISE.match(line)]
     frame = next((number for number, line in enumerate(lines) if _FRAME.match(line)), None)
     if not frame:

@@ -62,6 +62,14 @@ OpenJDK 64-Bit Server VM warning: sched_getaffinity failed (Operation not permit
 # JRE version:  (17.0.15+6) (build )
 spark-class: line 97: CMD: bad array subscript
 """
+BY_A_SIGNAL = """\
+#
+# A fatal error has been detected by the Java Runtime Environment:
+#
+#  SIGSEGV (0xb) at pc=0x00007f8992f2df14 (sent by kill), pid=32405, tid=32405
+#
+# JRE version: OpenJDK Runtime Environment (17.0.15+6) (build 17.0.15+6-Debian-1deb12u1)
+"""
 BANNER = """\
 WARNING: Using incubator modules: jdk.incubator.vector
 Setting default log level to "WARN".
@@ -102,6 +110,10 @@ OpenJDK 64-Bit Server VM warning: Sharing is only supported for boot loader clas
             "Java crashed: Internal Error (os_linux.cpp:5438), pid=15371, tid=15372; "
             "fatal error: pthread_getattr_np failed with error = 1",
         ),
+        (
+            BY_A_SIGNAL,
+            "Java crashed: SIGSEGV (0xb) at pc=0x00007f8992f2df14 (sent by kill), pid=32405, tid=32405",
+        ),
         (BANNER, ""),
         ("\tat nothing.Before(It.java:1)\n", "at nothing.Before(It.java:1)"),
         ("", ""),
@@ -113,6 +125,7 @@ OpenJDK 64-Bit Server VM warning: Sharing is only supported for boot loader clas
         "from py4j",
         "no memory",
         "a crash",
+        "a crash by a signal",
         "a banner",
         "no exception",
         "nothing",
