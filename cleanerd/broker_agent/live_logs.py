@@ -1,4 +1,4 @@
-"""Ask a running broker about its logs and its queue of requests, and have it close an active segment.
+"""Ask a running broker about its logs, its own cleaner and its queue of requests, and have it close an active segment.
 
 `describe` reports what the broker itself goes by, which its files show later or not at all: high watermark, last stable
 offset, recovery point and the configuration of each topic. `roll` has the broker begin a new segment, as when one is full:
@@ -150,6 +150,24 @@ def named_log(partition: PartitionDir, tp: TopicPartition) -> dict[str, Any]:
         "directory": os.path.realpath(partition.path),
         "topic_id": read_topic_id(partition),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCleaner:
+    """The broker's own cleaner. `uncleanable`: logs of a directory that it passes over since it failed on them."""
+
+    dead_threads: int
+    uncleanable: frozenset[TopicPartition]
+
+    @classmethod
+    def of(cls, session: Session, log_dir: str) -> Self | None:
+        """Ask for it; None where the cleaner is off. Raises NoWayIn, as for an agent of before it was asked."""
+        answer = session.ask({"request": "cleaner", "log_dir": os.path.realpath(log_dir)}, _ANSWER_S)
+        if answer["outcome"] != "cleaner":
+            raise NoWayIn(f"the broker's own cleaner is not known: {answer.get('reason')}")
+        if answer["dead_threads"] is None:
+            return None
+        return cls(answer["dead_threads"], frozenset(TopicPartition(*pair) for pair in answer["uncleanable"]))
 
 
 @dataclass(frozen=True, slots=True)

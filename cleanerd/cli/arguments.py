@@ -3,6 +3,7 @@
 Every start of a program imports this module.
 """
 
+import math
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -54,6 +55,11 @@ def rate(text: str) -> float | str:
             "expected more than 0, or unlimited; what stops a daemon is `cleanerctl pause '*'`"
         )
     return parsed
+
+
+def bytes_per_s(parsed: float | str) -> float:
+    """A parsed `rate` as a number: `math.inf` for unlimited."""
+    return math.inf if isinstance(parsed, str) else parsed
 
 
 def price(text: str) -> float:

@@ -1,8 +1,9 @@
-"""Check that logs and directories named on the command line exist: a typing error must not look like finished work."""
+"""Logs and directories that a command line names. They must exist: a typing error must not look like finished work."""
 
 import os
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
+from shlex import quote
 
 from cleanerd.cli import output
 from cleanerd.cli.configuration import no_log_dirs
@@ -39,6 +40,16 @@ def is_nothing_there(
     if topics or partitions:
         return not is_named and is_all_listed
     return bool(arguments.log_dir) and not logs and len(list(no_log_dirs(log_dirs))) == len(log_dirs)
+
+
+def where(arguments: Namespace) -> str:
+    """The options that name the same directories and settings in another command."""
+    words = [] if arguments.config is None else [f"--config {quote(arguments.config)}"]
+    words += [f"--log-dir {quote(path)}" for path in arguments.log_dir]
+    words += [f"--set {quote('='.join(one))}" for one in getattr(arguments, "set", ())]
+    topic_sets = getattr(arguments, "topic_set", ())
+    words += [f"--topic-set {quote(f'{topic}:{key}={value}')}" for topic, key, value in topic_sets]
+    return " ".join(words)
 
 
 def check_reports_alone(arguments: Namespace, option: str, *others: str) -> None:

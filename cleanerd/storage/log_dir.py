@@ -155,12 +155,13 @@ class LogDir:
         pace: Pace = unpaced,
         staged: Sequence[StagedGroup] = (),
         directory: str | None = None,
+        beside_cleaning: bool = False,
     ) -> PartitionSnapshot | None:
         """`scan_partition` of a partition that lies here; `directory`: its path where its name is another one."""
         partition = self.partition(tp) if directory is None else PartitionDir(self.files, directory)
         return scan_partition(
             partition, tp, checkpoints, is_kafka=self.is_kafka,
-            first_batch_timestamps=first_batch_timestamps, pace=pace, staged=staged,
+            first_batch_timestamps=first_batch_timestamps, pace=pace, staged=staged, beside_cleaning=beside_cleaning,
         )  # fmt: skip
 
     def checkpoints(self) -> Checkpoints:

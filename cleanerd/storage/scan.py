@@ -152,20 +152,18 @@ def scan_partition(
     first_batch_timestamps: bool = False,
     pace: Pace = unpaced,
     staged: Sequence[StagedGroup] = (),
+    beside_cleaning: bool = False,
 ) -> PartitionSnapshot | None:
     """Snapshot one partition directory, whatever its name; None without a segment.
 
     Raises CorruptFile, OSError; SourceChanged while segments are being exchanged: half of a log may hide behind such names;
     and when it is no longer the log whose bounds a live broker reported.
-
     `first_batch_timestamps` costs a read per segment and is only needed with max.compaction.lag.ms. With the `staged` groups
-    of a cleaning the log is what their commit would make of it.
+    of a cleaning the log is what their commit would make of it. `beside_cleaning`: for who only reads, another cleaning may
+    be under way that has not begun to exchange segments (`.cleaned`, without `.swap`): until then the log is whole.
     """
     generation, stamp = read_generation(partition), topic_stamp(partition)
-    parsed = partition.names()
-    for name in parsed:
-        if name.suffix in {Suffix.CLEANED, Suffix.SWAP}:
-            raise SourceChanged(f"{partition.path}/{name}: another cleaning is under way, or was interrupted")
+    parsed = _names_at_rest(partition, beside_cleaning=beside_cleaning)
     kinds = live_kinds(parsed)
     new = {group.base_offset: group for group in staged}
     gone = {source.base_offset for group in staged for source in group.sources[1:]}
@@ -180,6 +178,8 @@ def scan_partition(
         )
         for base in bases
     )  # fmt: skip
+    if any(name.suffix is Suffix.CLEANED for name in parsed):
+        _check_listed(partition, bases)
     end = log_end_offset(partition.files, segments[-1], pace)
     start = max(checkpoints.log_start.get(topic_partition, 0), bases[0])
     is_moved = bool(staged) and staged[-1].moves_checkpoint
@@ -203,6 +203,23 @@ def scan_partition(
         unlisted=checkpoints.unlisted(topic_partition) if is_kafka else (),
         is_reported=live_identity is not None,
     )
+
+
+def _names_at_rest(partition: PartitionDir, *, beside_cleaning: bool) -> list[SegmentFileName]:
+    """The names in a directory. Raises SourceChanged as `scan_partition`."""
+    parsed = partition.names()
+    refused = {Suffix.SWAP} if beside_cleaning else {Suffix.CLEANED, Suffix.SWAP}
+    for name in parsed:
+        if name.suffix in refused:
+            raise SourceChanged(f"{partition.path}/{name}: another cleaning is under way, or was interrupted")
+    return parsed
+
+
+def _check_listed(partition: PartitionDir, bases: list[int]) -> None:
+    """Raise SourceChanged if segments were exchanged since, or while, they were listed beside a cleaning."""
+    again = live_kinds(_names_at_rest(partition, beside_cleaning=True))
+    if _bases(again, FileKind.LOG, ())[: len(bases)] != bases:
+        raise SourceChanged(f"{partition.path}: its segments were exchanged while they were listed")
 
 
 def high_watermark(checkpoints: Checkpoints, topic_partition: TopicPartition, start: int, end: int) -> int:

@@ -1,4 +1,4 @@
-"""Three replicas of a live cluster, cleaned to different degrees, by the broker's own cleaner and by swaps: one digest."""
+"""Replicas of a live cluster, cleaned to different degrees by both cleaners, and copies: one digest."""
 
 import json
 import threading
@@ -7,13 +7,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from cleanerd.tools.insight.digest import Question, digest_logs
+from cleanerd.tools.insight.digest_report import compare, sides_of
+from cleanerd.tools.insight.digest_rows import Terms
 from tests.harness.broker.cluster import NODES, KafkaCluster
+from tests.harness.broker.kafka import KafkaBroker
 from tests.harness.broker.live import PATIENCE_S
+from tests.harness.broker.origin import Origin
 from tests.harness.broker.replicas import DONE, Replicas
 from tests.harness.broker.swapping import QUICK, build_agent
-from tests.harness.broker.tools import run_cleanerd
+from tests.harness.broker.tools import READ_COMMITTED, read_all, run_cleanerd
+from tests.harness.broker.workload import create_topics
 from tests.harness.daemon.processes import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
@@ -63,6 +70,30 @@ def digest(world: Replicas, *more: str) -> tuple[int, list[dict[str, object]], s
     dirs = [f"--log-dir={world.cluster.log_dir(node)}" for node in NODES]
     ran = run_cleanerd("digest", *dirs, f"--topic={TOPIC}", "-o", "json", *more)
     return ran.returncode, json.loads(ran.stdout)["logs"], ran.stderr
+
+
+def test_what_was_copied_to_another_cluster(origin: Origin, log_dir: Path, tmp_path: Path) -> None:
+    """By a consumer and a producer: other offsets, batches and transactions, the same keys, values and headers."""
+    topics = [plan.topic for plan in origin.plans]
+    with KafkaBroker(tmp_path / "source", [log_dir]) as source:
+        read = read_all(source, topics, READ_COMMITTED)
+    with KafkaBroker(tmp_path / "target", [copy := tmp_path / "copy"]) as target:
+        create_topics(target.admin(), {topic: {"retention.ms": "-1"} for topic in topics})
+        producer = Producer(
+            {"bootstrap.servers": target.bootstrap, "log_level": 0, "compression.type": "lz4"}
+        )
+        for topic, records in read.items():
+            for one in records:
+                headers = list(one.headers)
+                producer.produce(topic, one.value, one.key, 0, timestamp=one.timestamp_ms, headers=headers)
+            assert producer.flush(PATIENCE_S) == 0
+    question = Question(Terms(with_offsets=False))
+    logs = [str(place / f"{topic}-0") for place in (log_dir, copy) for topic in topics]
+    found = digest_logs(logs, question)
+    assert found.failed == {}
+    compared = compare(sides_of(found, question))
+    assert [(str(one.topic_partition), one.why) for one in compared if one.result != "equal" or one.why] == []
+    assert len(compared) == len(topics)
 
 
 def test_replicas_cleaned_to_different_degrees(world: Replicas) -> None:

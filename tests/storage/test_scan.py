@@ -119,6 +119,36 @@ def test_log_whose_segments_are_being_exchanged_is_not_looked_at(
         scan(log_dir)
 
 
+def test_who_only_reads_does_not_wait_for_a_cleaning_that_still_writes(log_dir: Path) -> None:
+    """Kafka renames `.cleaned` to `.swap` before it touches a source: until then the log is whole."""
+    before = scan(log_dir)
+    (log_dir / str(TP) / name(0, suffix=Suffix.CLEANED)).touch()
+    assert scan(log_dir, beside_cleaning=True).segments == before.segments
+    (log_dir / str(TP) / name(0, FileKind.TIME_INDEX, Suffix.SWAP)).touch()
+    with pytest.raises(SourceChanged, match=r"\.swap"):
+        scan(log_dir, beside_cleaning=True)
+
+
+@pytest.mark.parametrize("moment", ["in the middle", "over"])
+def test_an_exchange_while_a_directory_is_listed_is_noticed(
+    log_dir: Path, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first listing has missed a segment that was being replaced."""
+    directory, listed = log_dir / str(TP), RealFiles.list_names
+    swap = name(3, FileKind.LOG, Suffix.SWAP)
+
+    def list_names(files: RealFiles, path: str) -> list[str]:
+        monkeypatch.undo()
+        names = listed(files, path)
+        if moment == "in the middle":
+            (directory / name(3)).rename(directory / swap)
+        return [*(one for one in names if one != name(3)), name(3, suffix=Suffix.CLEANED)]
+
+    monkeypatch.setattr(RealFiles, "list_names", list_names)
+    with pytest.raises(SourceChanged, match="exchanged while" if moment == "over" else swap):
+        scan(log_dir, beside_cleaning=True)
+
+
 def test_a_directory_without_segments_is_no_log(tmp_path: Path) -> None:
     (tmp_path / str(TP)).mkdir()
     empty = Checkpoints({}, {}, {}, {})

@@ -9,9 +9,11 @@ JSON and YAML are those of `insight.digest_report`; JSON lines are the logs, or 
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from os.path import isdir, join
 
 from cleanerd.cli import output
+from cleanerd.cli.arguments import bytes_per_s
 from cleanerd.cli.configuration import log_dirs, no_log_dirs
 from cleanerd.cli.named import check_reports_alone, is_nothing_there
 from cleanerd.cli.tables import write_table
@@ -100,7 +102,8 @@ def _question(arguments: Namespace) -> Question:
     if arguments.keys is not None:
         wanted = _numbers(arguments.keys, buckets) if arguments.keys else range(buckets)
     terms = Terms(arguments.seed, buckets, not arguments.no_offsets)
-    return Question(terms, arguments.at, arguments.start, frozenset(wanted))
+    rate = bytes_per_s(arguments.io)
+    return Question(terms, arguments.at, arguments.start, frozenset(wanted), rate)
 
 
 def _numbers(text: str, buckets: int) -> list[int]:
@@ -124,7 +127,8 @@ def _compare(arguments: Namespace) -> int:
     ]
     for reason in lacks:
         output.print_message(reason)
-    compared = compare(chosen, None if arguments.keys is None else _listed)
+    rate = bytes_per_s(arguments.io)
+    compared = compare(chosen, None if arguments.keys is None else partial(_listed, rate))
     if not compared:
         output.print_message("no log is in these reports" + " that was asked for" * bool(sides))
     if output.is_table(arguments.output):
@@ -134,7 +138,7 @@ def _compare(arguments: Namespace) -> int:
     return _exit_code(compared) or (1 if lacks or not compared else 0)
 
 
-def _listed(side: Side, buckets: Sequence[int]) -> Side | None:
+def _listed(rate: float, side: Side, buckets: Sequence[int]) -> Side | None:
     """The side with the keys of these buckets, if its log is on this machine."""
     row = side.row
     directory = join(row["log_dir"], f"{row['topic']}-{row['partition']}")
@@ -143,7 +147,7 @@ def _listed(side: Side, buckets: Sequence[int]) -> Side | None:
             f"{directory} is not on this machine; on that of {side.report}: {side.again(buckets)}"
         )
         return None
-    question = Question(side.terms, row["at"], row["from"], frozenset(buckets))
+    question = Question(side.terms, row["at"], row["from"], frozenset(buckets), rate)
     found = digest_logs([directory], question)
     for path, reason in found.failed.items():
         output.print_message(f"{path}: {reason}")

@@ -7,19 +7,21 @@ JSON and YAML are those of `insight.doctor.report`, with `--merge` those of `ins
 are the findings alone; HTML is one file without scripts.
 """
 
-import math
+import contextlib
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from shlex import quote
 from typing import Any
 
+from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.cli import output
+from cleanerd.cli.arguments import bytes_per_s
 from cleanerd.cli.configuration import load_anyhow, no_log_dirs
-from cleanerd.cli.named import check_reports_alone, is_nothing_there
+from cleanerd.cli.named import check_reports_alone, is_nothing_there, where
 from cleanerd.cli.progress import bytes_on
 from cleanerd.cli.tables import write_table
 from cleanerd.env.clock import FixedNow, SystemClock
+from cleanerd.env.files import RealFiles
 from cleanerd.tools.insight.doctor.facts import BrokerFacts, Limits
 from cleanerd.tools.insight.doctor.gather import Gathering
 from cleanerd.tools.insight.doctor.merge import merged, read_reports
@@ -35,7 +37,8 @@ def run(arguments: Namespace) -> int:
     if arguments.merge:
         others = ("config", "log_dir", "set", "topic_set", "topic", "partition", "now_ms", "price")
         check_reports_alone(arguments, "--merge", *others)
-        fleet = merged(read_reports(arguments.merge), Limits())
+        reports, digests = read_reports(arguments.merge)
+        fleet = merged(reports, Limits(), digests)
         _report_fleet(arguments.output, fleet)
         return 3 if fleet["findings"] else 0
     loaded = load_anyhow(arguments)
@@ -45,10 +48,11 @@ def run(arguments: Namespace) -> int:
     clock = SystemClock() if arguments.now_ms is None else FixedNow(arguments.now_ms)
     limits = Limits()
     with bytes_on(sys.stderr, "doctor") as read:
-        io = math.inf if arguments.io == "unlimited" else arguments.io
-        budget = Budget(clock, round(arguments.read_max), io, read)
-        gathering = Gathering(loaded.configuration, _where(arguments), clock, limits, budget)
-        broker = gathering.run(loaded.log_dirs, arguments.topic, arguments.partition)
+        budget = Budget(clock, round(arguments.read_max), bytes_per_s(arguments.io), read)
+        asked = loaded.configuration.broker.but(commit_live="auto")
+        with contextlib.closing(LiveBrokers(RealFiles(), clock, lambda: asked, loads=False)) as brokers:
+            gathering = Gathering(loaded.configuration, where(arguments), clock, limits, budget, brokers)
+            broker = gathering.run(loaded.log_dirs, arguments.topic, arguments.partition)
     findings = judge(broker, limits)
     _report(arguments.output, broker, document(broker, findings, arguments.price))
     if broker.is_interrupted:
@@ -57,15 +61,6 @@ def run(arguments: Namespace) -> int:
     if is_nothing:
         return 1
     return 3 if findings else 0
-
-
-def _where(arguments: Namespace) -> str:
-    """The options that name the same directories and settings in the commands of the remedies."""
-    words = [] if arguments.config is None else [f"--config {quote(arguments.config)}"]
-    words += [f"--log-dir {quote(path)}" for path in arguments.log_dir]
-    words += [f"--set {quote('='.join(one))}" for one in arguments.set]
-    words += [f"--topic-set {quote(f'{topic}:{key}={value}')}" for topic, key, value in arguments.topic_set]
-    return " ".join(words)
 
 
 def _report(form: str, broker: BrokerFacts, found: dict[str, Any]) -> None:

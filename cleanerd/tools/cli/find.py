@@ -11,10 +11,12 @@ import base64
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping
+from shlex import join
 
 from cleanerd.cli import output
+from cleanerd.cli.arguments import bytes_per_s
 from cleanerd.cli.configuration import log_dirs, no_log_dirs
-from cleanerd.cli.named import is_nothing_there
+from cleanerd.cli.named import is_nothing_there, where
 from cleanerd.cli.progress import bytes_on
 from cleanerd.cli.tables import write_table
 from cleanerd.errors import BadUsage
@@ -37,12 +39,13 @@ def run(arguments: Namespace) -> int:
     for reason in no_log_dirs(directories):
         output.print_message(reason)
     with bytes_on(sys.stderr, "find") as read:
-        found = find(directories, keys, arguments.topic, arguments.partition, read)
+        rate = bytes_per_s(arguments.io)
+        found = find(directories, keys, arguments.topic, arguments.partition, read, rate)
     known = {one.file.topic_partition for one in found.occurrences}
     is_nothing = is_nothing_there(arguments, directories, known)
     for path, reason in found.failed.items():
         output.print_message(reason if path in reason else f"{path}: {reason}")
-    _report(arguments.output, found)
+    _report(arguments, found)
     missing = sorted(keys - {one.key for one in found.occurrences})
     if missing and not is_nothing:
         shown = ", ".join(key_text(key[:_KEY_SHOWN], len(key)) for key in missing[:_MISSING_SHOWN])
@@ -73,7 +76,12 @@ def _keys(arguments: Namespace) -> set[bytes]:
     return keys
 
 
-def _fields(one: Occurrence) -> dict[str, object]:
+def _command(arguments: Namespace, one: Occurrence) -> str | None:
+    options = one.clean_options
+    return None if options is None else f"cleanerd clean {where(arguments)} {join(options)}"
+
+
+def _fields(arguments: Namespace, one: Occurrence) -> dict[str, object]:
     return {
         "topic": one.file.topic_partition.topic,
         "partition": one.file.topic_partition.partition,
@@ -84,14 +92,14 @@ def _fields(one: Occurrence) -> dict[str, object]:
         "is_null": one.is_null,
         "state": one.state,
         "goes": one.goes,
-        "command": one.command,
+        "command": _command(arguments, one),
     }
 
 
-def _report(form: str, found: Found) -> None:
-    rows = found.occurrences
+def _report(arguments: Namespace, found: Found) -> None:
+    rows, form = found.occurrences, arguments.output
     if not output.is_table(form):
-        fields = [_fields(one) for one in rows]
+        fields = [_fields(arguments, one) for one in rows]
         failed = [{"path": path, "reason": reason} for path, reason in found.failed.items()]
         if form == "jsonl":
             output.write_document(form, found=fields)
@@ -111,5 +119,5 @@ def _report(form: str, found: Found) -> None:
             "GOES": [one.goes or "" for one in rows],
         }
     )
-    for command in dict.fromkeys(one.command for one in rows if one.command is not None):
+    for command in dict.fromkeys(_command(arguments, one) for one in rows if one.clean_options is not None):
         output.write_line(f"to have it go now: {command}")

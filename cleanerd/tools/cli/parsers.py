@@ -1,6 +1,6 @@
 """The command lines of the tools. Imports nothing heavy: every start of `cleanerd` runs it."""
 
-from cleanerd.cli.arguments import argument, number, option, price, rate, size
+from cleanerd.cli.arguments import Argument, argument, number, option, price, rate, size
 from cleanerd.cli.options import (
     CONFIGURATION,
     FORMATS,
@@ -12,6 +12,17 @@ from cleanerd.cli.options import (
     repeated,
 )
 from cleanerd.cli.parser import Command
+
+
+def _io(default: str) -> Argument:
+    return option(
+        "--io",
+        f"bytes per second to read; default: {default}",
+        metavar="RATE",
+        type=rate,
+        default=rate(default),
+    )
+
 
 _PROCESSES = option("--processes", "default: one per core", metavar="N", type=number)
 
@@ -35,12 +46,15 @@ COMMANDS = (
                 type=size,
                 default=50e9,
             ),
-            option(
-                "--io", "bytes per second to read; default: 50MB", metavar="RATE", type=rate, default=50e6
-            ),
+            _io("50MB"),
             NOW,
             option("--price", "of a GB a month, to show what findings cost", metavar="PRICE", type=price),
-            option("--merge", "make one report of these, of one broker or more", metavar="FILE", nargs="+"),
+            option(
+                "--merge",
+                "make one report of these, of one broker or more; those of `digest` among them are compared",
+                metavar="FILE",
+                nargs="+",
+            ),
             output("html"),
         ),
     ),
@@ -126,6 +140,7 @@ COMMANDS = (
                 metavar="FILE",
                 nargs="+",
             ),
+            _io("unlimited"),
             output(),
         ),
     ),
@@ -149,6 +164,7 @@ COMMANDS = (
                 default="text",
                 metavar="NAME",
             ),
+            _io("unlimited"),
             output(),
         ),
     ),

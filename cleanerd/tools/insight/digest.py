@@ -12,16 +12,26 @@ Parts of logs are read from the newest to the oldest (`digest_rows`): so of a ke
 is still met. A little work is done right here, without Spark.
 """
 
+import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from os.path import basename, dirname
+from os.path import basename, dirname, join
 from typing import Any
 
-from cleanerd.errors import CleanerdError, SourceChanged, each_log
-from cleanerd.format.names import MAX_OFFSET, FileKind, Suffix, TopicPartition, parse_partition_dir
+from cleanerd.errors import CleanerdError, each_log
+from cleanerd.format.errors import FormatError
+from cleanerd.format.meta_properties import MetaProperties, parse_meta_properties
+from cleanerd.format.names import (
+    MAX_OFFSET,
+    META_PROPERTIES,
+    FileKind,
+    Suffix,
+    TopicPartition,
+    parse_partition_dir,
+)
 from cleanerd.kernels.tables import EventKind
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.partition_dir import PartitionDir
@@ -38,15 +48,14 @@ from .digest_rows import (
     no_marker,
     read_parts,
 )
-from .live import open_settled
-from .processes import INLINE_BYTES
-from .records import LogRange, split
+from .live import open_parts
+from .processes import INLINE_BYTES, readers
+from .records import LogRange
 from .regular_files import CarefulFiles
 
 _PART_BYTES = 64 << 20
 _BUCKET_RECORDS = 1 << 21  # 64 MiB, and as much for their set
 _BUCKETS_MAX = 1 << 12
-_OPENED_MAX = 20
 
 
 @dataclass(slots=True)
@@ -86,6 +95,8 @@ class LogDigest:
         if self.at < self.cleaned_to:
             why = f"what was newest below {self.at} may be gone; ask --at {self.cleaned_to} or above"
             return f"is cleaned up to offset {self.cleaned_to}: {why}"
+        if self.start > self.at:
+            return f"ends at offset {self.at} here, and --from {self.start} lies above it"
         if self.start < self.log_start:
             return f"begins at offset {self.log_start}, not at {self.start}; ask --from {self.log_start} or above"
         return None
@@ -102,22 +113,24 @@ class LogDigest:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked about logs. `at`, `start`: None for what all replicas that are given have in common; `wanted`: list the
-    keys of these buckets.
+    """What is asked about logs. `at`, `start`: None for what all replicas that are given have in common, without offsets for
+    all that each has; `wanted`: list the keys of these buckets. `bytes_per_s`: how much is read.
     """
 
     terms: Terms = field(default_factory=Terms)
     at: int | None = None
     start: int | None = None
     wanted: frozenset[int] = frozenset()
+    bytes_per_s: float = math.inf
 
 
 @dataclass(slots=True)
 class Digests:
-    """Answers: `logs`, and why others have none, by directory."""
+    """Answers: `logs`, and why others have none, by directory. `owners`: of log directories, as far as they have one."""
 
     logs: list[LogDigest] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
+    owners: dict[str, MetaProperties] = field(default_factory=dict)
 
 
 def digest_logs(directories: Sequence[str], question: Question) -> Digests:
@@ -126,6 +139,10 @@ def digest_logs(directories: Sequence[str], question: Question) -> Digests:
     What cannot be read, or must not be compared, is in `failed`, with the reason.
     """
     found = Digests()
+    for log_dir in dict.fromkeys(map(dirname, directories)):
+        with suppress(OSError, FormatError):
+            path = join(log_dir, META_PROPERTIES)
+            found.owners[log_dir] = parse_meta_properties(CarefulFiles().read(path))
     opened: list[tuple[LogDigest, list[LogRange]]] = []
     for directory in directories:
         with each_log(directory) as opening:
@@ -153,18 +170,13 @@ def digest_logs(directories: Sequence[str], question: Question) -> Digests:
 
 
 def _opened(directory: str) -> tuple[LogDigest, list[LogRange]]:
-    """A log, and its parts in the order of their offsets. Raises as `open_settled`."""
+    """A log, and its parts in the order of their offsets. Raises as `open_parts`."""
     parsed = parse_partition_dir(basename(directory))
     assert parsed is not None, "listed by its name"
-    for _ in range(_OPENED_MAX):
-        with suppress(FileNotFoundError):  # a segment was exchanged meanwhile
-            log = open_settled(directory, isolation="read_committed")
-            start, end = log.start_offset, log.end_offset
-            cleaned_to = _cleaned_to(directory, parsed[0], log)
-            return LogDigest(directory, parsed[0], start, cleaned_to, end, start, end), split(
-                log, _PART_BYTES
-            )
-    raise SourceChanged(f"{directory}: segments change again and again")
+    log, parts = open_parts(directory, _PART_BYTES, isolation="read_committed")
+    start, end = log.start_offset, log.end_offset
+    cleaned_to = _cleaned_to(directory, parsed[0], log)
+    return LogDigest(directory, parsed[0], start, cleaned_to, end, start, end), parts
 
 
 def _cleaned_to(directory: str, tp: TopicPartition, log: LogRange) -> int:
@@ -182,14 +194,14 @@ def _cleaned_to(directory: str, tp: TopicPartition, log: LogRange) -> int:
 
 
 def _bound(logs: Iterable[LogDigest], question: Question) -> None:
-    replicas: dict[TopicPartition, list[LogDigest]] = defaultdict(list)
-    for log in logs:
-        replicas[log.topic_partition].append(log)
+    replicas: dict[TopicPartition | str, list[LogDigest]] = defaultdict(list)
+    for log in logs:  # those of several clusters have other offsets for the same
+        replicas[log.topic_partition if question.terms.with_offsets else log.directory].append(log)
     for same in replicas.values():
         at = min(log.stable_end for log in same) if question.at is None else question.at
-        start = max(log.log_start for log in same) if question.start is None else question.start
+        common = min(max(log.log_start for log in same), at)
         for log in same:
-            log.start, log.at = min(start, at), at
+            log.start, log.at = common if question.start is None else question.start, at
 
 
 def _tasks(logs: Sequence[tuple[LogDigest, list[LogRange]]], question: Question) -> list[DigestTask]:
@@ -210,7 +222,8 @@ def _tasks(logs: Sequence[tuple[LogDigest, list[LogRange]]], question: Question)
             for order, part in reversed(parts)
         ]
         first_bucket += exchanged
-    return tasks
+    share = question.bytes_per_s / readers(tasks)
+    return [replace(task, bytes_per_s=share) for task in tasks]
 
 
 def _run(tasks: Sequence[DigestTask], terms: Terms) -> tuple[list[Any], list[MergedBucket]]:

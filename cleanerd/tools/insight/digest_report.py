@@ -1,6 +1,7 @@
 """Digests as documents, which travel between machines, and what two of them tell about a log.
 
-A document is `{"seed", "buckets", "offsets", "keys_of", "logs": [...], "failed": [...]}`. Sums are 32 hexadecimal digits.
+A document is `{"seed", "buckets", "offsets", "keys_of", "owners": [...], "logs": [...], "failed": [...]}`. Sums are 32
+hexadecimal digits.
 """
 
 import shlex
@@ -58,6 +59,10 @@ def document(found: Digests, question: Question) -> Row:
         "buckets": terms.buckets,
         "offsets": terms.with_offsets,
         "keys_of": sorted(question.wanted),
+        "owners": [
+            {"log_dir": log_dir, "cluster_id": one.cluster_id, "node_id": one.node_id}
+            for log_dir, one in found.owners.items()
+        ],
         "logs": [log_row(log) for log in found.logs],
         "failed": [{"directory": path, "reason": reason} for path, reason in found.failed.items()],
     }
@@ -69,13 +74,14 @@ def _hex(value: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A log of a report."""
+    """A log of a report. `owner`: cluster and node, None for what is nobody's."""
 
     report: str  # its name
     terms: Terms
     keys_of: frozenset[int]
     row: Row
     failed: str | None = None  # why there is no digest
+    owner: tuple[str | None, int | None] | None = None
 
     @property
     def name(self) -> str:
@@ -129,19 +135,29 @@ def read_reports(paths: Sequence[str]) -> tuple[list[Side], list[str]]:
     sides, lacks = list[Side](), list[str]()
     for path in paths:
         with read_report(path, "digest") as found:
-            terms = Terms(int(found["seed"]), int(found["buckets"]), bool(found["offsets"]))
-            keys_of = frozenset(map(int, found["keys_of"]))
-            for row in found["logs"]:
-                _check(row)
-                sides.append(Side(path, terms, keys_of, row))
-            for failed in found["failed"]:
-                directory, why = str(failed["directory"]), str(failed["reason"])
-                parsed = parse_partition_dir(basename(directory))
-                if parsed is None:
-                    lacks.append(f"{path}: {directory}: {why}")
-                else:
-                    row = {**asdict(parsed[0]), "log_dir": dirname(directory)}
-                    sides.append(Side(path, terms, keys_of, row, why))
+            of_report, its_lacks = sides_in(path, found)
+            sides += of_report
+            lacks += its_lacks
+    return sides, lacks
+
+
+def sides_in(path: str, found: Row) -> tuple[list[Side], list[str]]:
+    """As `read_reports`, of one document. Raises KeyError, ValueError or TypeError."""
+    sides, lacks = list[Side](), list[str]()
+    terms = Terms(int(found["seed"]), int(found["buckets"]), bool(found["offsets"]))
+    keys_of = frozenset(map(int, found["keys_of"]))
+    owners = {one["log_dir"]: (one["cluster_id"], one["node_id"]) for one in found["owners"]}
+    for row in found["logs"]:
+        _check(row)
+        sides.append(Side(path, terms, keys_of, row, None, owners.get(row["log_dir"])))
+    for failed in found["failed"]:
+        directory, why = str(failed["directory"]), str(failed["reason"])
+        parsed = parse_partition_dir(basename(directory))
+        if parsed is None:
+            lacks.append(f"{path}: {directory}: {why}")
+        else:
+            row = {**asdict(parsed[0]), "log_dir": dirname(directory)}
+            sides.append(Side(path, terms, keys_of, row, why, owners.get(row["log_dir"])))
     return sides, lacks
 
 

@@ -4,6 +4,7 @@ A task ships 32 bytes for each record of its part, by bucket; of a hot key, whic
 resolves a bucket. Where the marker of a transaction lies in a later part, the driver adds what it adds.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from cleanerd.env.clock import SystemClock
 from cleanerd.errors import CleanerdError, LogUncleanable, SourceChanged, ours, portable
 from cleanerd.format.head import CONTROL, TRANSACTIONAL
 from cleanerd.kernels.fingerprint import bucket_shift
@@ -21,6 +23,7 @@ from cleanerd.tools.kernels.columns import gather, key_fields
 from cleanerd.tools.kernels.digest import Hashes, add_markers, add_up, hash_records
 
 from .live import views
+from .paced import PacedReads
 from .records import LogRange, read_slices
 from .walk import Sound
 
@@ -110,6 +113,7 @@ class DigestTask:
     """Read one part of a log; `order` rises with the offsets. `exchanged` buckets from `first_bucket` on are the log's.
 
     Records from `at` on do not count. Gaps are looked for from `dense_from` on. `wanted`: list the keys of these buckets.
+    `bytes_per_s`: how quickly it is read.
     """
 
     log: int
@@ -120,6 +124,7 @@ class DigestTask:
     first_bucket: int
     exchanged: int
     wanted: frozenset[int]
+    bytes_per_s: float = math.inf
 
     @property
     def size_bytes(self) -> int:
@@ -128,10 +133,11 @@ class DigestTask:
 
     def run(self, terms: Terms) -> "_Rows":
         """Raises CorruptFile, LogUncleanable, OSError; SourceChanged where records were deleted meanwhile."""
+        reads = PacedReads(SystemClock(), self.bytes_per_s)
         for view in views(self.part, "read_committed"):
             try:
                 found = _Rows(self, terms)
-                for sound in read_slices(view):
+                for sound in read_slices(view, read=reads.read_at):
                     found.add(sound, view)
             except SourceChanged:
                 continue
@@ -153,6 +159,7 @@ class _Rows:
         self._ends: tuple[int, int, int] | None = None
         self._named: list[tuple[int, bytes, int]] = []  # row, key, time
         self._rows = 0
+        self._has_places = False  # else nothing asks for producers and offsets
 
     def add(self, found: Sound, view: LogRange) -> None:
         """The records of a slice."""
@@ -175,6 +182,7 @@ class _Rows:
         if task.wanted or in_transaction.any():
             producers = np.where(in_transaction, batches["producer_id"], -1)[records["batch"][chosen]]
             offsets = records["offset"][chosen]
+            self._has_places = True
         if task.wanted:
             here = np.flatnonzero(np.isin(terms.buckets_of(fingerprints), list(task.wanted)))
             self._name(found, here, records[chosen[here]])
@@ -204,14 +212,17 @@ class _Rows:
     def finish(self) -> None:
         """Add what markers here add. Raises LogUncleanable for aborted records without their marker."""
         self._fingerprints, self._hashes = map(np.concatenate, zip(*self._pairs, strict=True))
-        self._producers, offsets = map(np.concatenate, zip(*self._places, strict=True))
+        self._producers = offsets = np.broadcast_to(np.int64(-1), len(self._hashes))
+        if self._has_places:
+            self._producers, offsets = map(np.concatenate, zip(*self._places, strict=True))
         self._pairs.clear()
         self._places.clear()
         events = joined(self._events, EVENT)
         events = events[np.isin(events["kind"], [EventKind.ABORT, EventKind.COMMIT])]
         self._markers = events[np.lexsort((events["offset"], events["producer_id"]))]
         self._hidden = self._check_aborted()
-        add_markers(self._hashes, self._producers, offsets, self._markers, self._task.at, self._terms.key)
+        if self._has_places:
+            add_markers(self._hashes, self._producers, offsets, self._markers, self._task.at, self._terms.key)
         buckets = self._terms.buckets_of(self._fingerprints[[row for row, _, _ in self._named]])
         self._listed: dict[bytes, tuple[ListedKey, int]] = {}
         for bucket, (row, key, time_ms) in zip(buckets.tolist(), self._named, strict=True):
@@ -246,7 +257,7 @@ class _Rows:
         numbers = np.zeros(len(self._fingerprints), np.int32)
         if task.exchanged > 1:  # no bit that names a bucket of the digest
             numbers = (self._fingerprints[:, 1] >> bucket_shift(task.exchanged)).astype(np.int32)
-        if (self._producers >= 0).any():
+        if self._has_places and (self._producers >= 0).any():
             columns.append(np.repeat(self._producers.view(np.uint64), 2).reshape(-1, 2))
         by_bucket = [split_by_bucket(column, numbers, task.exchanged) for column in columns]
         hot = 2 * len(numbers) // task.exchanged

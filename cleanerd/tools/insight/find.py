@@ -4,8 +4,8 @@ All batches of all files are read (`log_files`), in several processes, also what
 batch is passed over and named.
 """
 
+import math
 import os
-import shlex
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import open_regular
 from cleanerd.errors import CleanerdError, DirOffline, each_log, ours
 from cleanerd.format.head import CONTROL, DELETE_HORIZON, TRANSACTIONAL
@@ -28,7 +29,8 @@ from cleanerd.units import utc
 from .findings import KINDS
 from .live import open_settled
 from .log_files import LogFile, log_files
-from .processes import ReadProgress, answers
+from .paced import PacedReads
+from .processes import ReadProgress, answers, readers
 from .regular_files import file_size
 from .walk import Bounds, Sound, walk_log
 
@@ -42,7 +44,8 @@ class Occurrence:
 
     `state`: `newest`, `superseded`, `tombstone` (the newest one), `aborted`, `open transaction`, `uncommitted` (above the
     high watermark), `below log start`, `leftover` (in a file that is no segment of the log), or `unknown`, where the log
-    cannot be judged. `goes`: when it goes, in a compacted log. `command`: what makes it go now, if anything does.
+    cannot be judged. `goes`: when it goes, in a compacted log. `clean_options`: of the `cleanerd clean` that makes it go
+    now, beside those that name the directories; None if none does.
     """
 
     file: LogFile
@@ -55,7 +58,7 @@ class Occurrence:
     horizon_ms: int
     state: str = "unknown"
     goes: str | None = None
-    command: str | None = None
+    clean_options: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,12 +82,13 @@ class Found:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FindTask:
-    """Look through one file. `is_growing`: a process may be appending to it."""
+    """Look through one file, at `bytes_per_s`. `is_growing`: a process may be appending to it."""
 
     file: LogFile
     keys: frozenset[bytes]
     aborted: AbortedTxns
     is_growing: bool
+    bytes_per_s: float = math.inf
 
     @property
     def size_bytes(self) -> int:
@@ -107,10 +111,11 @@ def find(
     topics: Collection[str] = (),
     partitions: Collection[int] = (),
     read: ReadProgress | None = None,
+    bytes_per_s: float = math.inf,
 ) -> Found:
     """Look for keys. Changes nothing. What a cleaning exchanges meanwhile is listed again."""
     for _ in range(_LISTED_AGAIN_MAX):
-        found, gone = _find(log_dirs, frozenset(keys), topics, partitions, read)
+        found, gone = _find(log_dirs, frozenset(keys), topics, partitions, read, bytes_per_s)
         if not gone:
             return found
     found.failed |= dict.fromkeys(gone, "changed again and again while it was read")
@@ -123,6 +128,7 @@ def _find(
     topics: Collection[str],
     partitions: Collection[int],
     read: ReadProgress | None,
+    bytes_per_s: float,
 ) -> tuple[Found, list[str]]:
     found = Found()
     tasks: list[FindTask] = []
@@ -145,6 +151,8 @@ def _find(
             aborted, active_base = (nothing, -1) if of_log is None else (of_log.aborted, of_log.active_base)
             is_growing = is_live and one.leftover is None and one.name.base_offset >= active_base >= 0
             tasks.append(FindTask(one, keys, aborted, is_growing))
+    share = bytes_per_s / readers(tasks)
+    tasks = [replace(task, bytes_per_s=share) for task in tasks]
     seen = answers(look_through, tasks, _killed, read=read)
     occurrences: dict[str, list[Occurrence]] = defaultdict(list)
     for task, answer in seen.items():
@@ -181,7 +189,8 @@ def look_through(task: FindTask) -> FileSeen:
     try:
         with open_regular(task.file.path, follow_links=True) as fd:
             bounds = Bounds(task.file.name.base_offset, MAX_OFFSET, MAX_OFFSET, 0, file_size(fd))
-            for found in walk_log(fd, task.file.path, bounds):
+            read = PacedReads(SystemClock(), task.bytes_per_s).read_at
+            for found in walk_log(fd, task.file.path, bounds, read):
                 if isinstance(found, Sound):
                     seen.occurrences += _occurrences(task, found, wanted)
                 elif not (found.at_end and (task.is_growing or found.code == "zeros")):
@@ -275,20 +284,7 @@ def _with_state(one: Occurrence, committed: Sequence[int], facts: Facts | None) 
 
 def _goes_cleaned(one: Occurrence, state: str, *, is_closed: bool) -> Occurrence:
     goes = "with the next cleaning" if is_closed else "with a cleaning after the active segment is rolled"
-    return replace(one, state=state, goes=goes, command=_clean(one.file, roll=not is_closed))
-
-
-def _clean(file: LogFile, *, roll: bool = False) -> str:
-    tp, log_dir = file.topic_partition, os.path.dirname(file.directory)
-    words = [
-        "cleanerd",
-        "clean",
-        "--log-dir",
-        log_dir,
-        "--topic",
-        tp.topic,
-        "--partition",
-        str(tp.partition),
-        "--force",
-    ]
-    return shlex.join([*words, "--roll"] if roll else words)
+    tp = one.file.topic_partition
+    roll = () if is_closed else ("--roll",)
+    options = ("--topic", tp.topic, "--partition", str(tp.partition), "--force", *roll)
+    return replace(one, state=state, goes=goes, clean_options=options)

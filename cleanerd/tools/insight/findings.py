@@ -41,6 +41,11 @@ class Kind(NamedTuple):
     meaning: str
     remedy: str
 
+    @property
+    def needs_nothing(self) -> bool:
+        """Whether nobody has to do anything about it."""
+        return self.remedy.startswith("nothing")
+
 
 _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
 _REFETCH = "refetch the replica from another broker, or save what can be saved with `cleanerd salvage`"

@@ -1,6 +1,6 @@
 """Reading a log in use: cleanings replace its segments, retention deletes them, and it grows.
 
-Nothing is locked for that. An exchange under way is waited for.
+Nothing is locked for that. An exchange under way is waited for; a cleaning that only writes is not.
 """
 
 import os
@@ -11,20 +11,24 @@ from typing import Any, TypeVar
 from cleanerd.errors import SourceChanged
 from cleanerd.format.txn_index import Isolation
 
-from .records import Columns, LogRange, open_log, read_columns
+from .records import Columns, LogRange, open_log, read_columns, split
 
 _T = TypeVar("_T")
-_ATTEMPTS, _PAUSE_S = 50, 0.1
-"""The commit of a cleaning takes some renames."""
+_ATTEMPTS, _PAUSE_S = 70, 0.1
+"""The commit of a cleaning takes some renames; a broker writes high watermarks down every five seconds."""
 _wait = threading.Event().wait
 
 
-def when_settled(look: Callable[[], _T]) -> _T:
-    """Call `look` until it does not raise `SourceChanged`; after some seconds that is raised."""
+def when_settled(partition_dir: str, look: Callable[[], _T]) -> _T:
+    """Call `look` until it raises no `SourceChanged` and misses no file of the directory; after some seconds raise that."""
     for _ in range(_ATTEMPTS):
         try:
             return look()
         except SourceChanged:
+            _wait(_PAUSE_S)
+        except FileNotFoundError:
+            if not os.path.isdir(partition_dir):
+                raise
             _wait(_PAUSE_S)
     return look()
 
@@ -33,7 +37,17 @@ def open_settled(partition_dir: str, **bounds: Any) -> LogRange:
     """`open_log` with these arguments. Raises as it does; `SourceChanged` only when the log does not come to
     rest, or its broker does not write down how far it is committed.
     """
-    return when_settled(lambda: open_log(partition_dir, **bounds))
+    return when_settled(partition_dir, lambda: open_log(partition_dir, **bounds))
+
+
+def open_parts(partition_dir: str, max_bytes: int, **bounds: Any) -> tuple[LogRange, list[LogRange]]:
+    """`open_settled`, and `split` of it: a segment may be exchanged in between. Raises as both."""
+
+    def look() -> tuple[LogRange, list[LogRange]]:
+        log = open_log(partition_dir, **bounds)
+        return log, split(log, max_bytes)
+
+    return when_settled(partition_dir, look)
 
 
 def read_part(part: LogRange, isolation: Isolation, **options: Any) -> Iterator[Columns]:

@@ -25,6 +25,12 @@ INLINE_BYTES = 64 << 20
 """Up to here the processes would take longer to start than one needs for the work."""
 
 
+def readers(tasks: Sequence[_Sized], processes: int | None = None) -> int:
+    """How many processes read at once what `answers` is asked; `processes`: as there."""
+    is_little = sum(task.size_bytes for task in tasks) <= INLINE_BYTES
+    return 1 if is_little else max(1, min(processes or usable_cores(), len(tasks)))
+
+
 def answers(
     function: Callable[[_Task], _Answer],
     tasks: Sequence[_Task],
@@ -39,9 +45,9 @@ def answers(
     """
     tasks = sorted(tasks, key=lambda task: -task.size_bytes)
     total_bytes, done_bytes = sum(task.size_bytes for task in tasks), 0
-    processes = processes or usable_cores()
+    processes = readers(tasks, processes)
     ended: Iterator[tuple[_Task, _Answer]]
-    if processes == 1 or total_bytes <= INLINE_BYTES or len(tasks) < 2:
+    if processes == 1:
         ended = ((task, function(task)) for task in tasks)
     else:
         ended = _in_processes(function, tasks, killed, processes)

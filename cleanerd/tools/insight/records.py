@@ -19,6 +19,7 @@ start are left out.
 
 import os
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
@@ -58,7 +59,7 @@ from cleanerd.storage.stability import check_aborted, read_stability
 from cleanerd.tools.kernels.columns import gather, header_fields, key_fields, value_fields
 
 from .regular_files import CarefulFiles
-from .walk import Bounds, Sound, walk_log
+from .walk import Bounds, ReadAt, Sound, walk_log
 
 OnCorrupt = Literal["fail", "skip"]
 
@@ -174,7 +175,7 @@ def open_log(
     for the end. Each bound that is given holds.
 
     Raises: `BadUsage` for no partition directory; `CorruptFile` for checkpoints or indexes that cannot be read, or, with
-    read_committed, lack an aborted transaction; `SourceChanged` while a commit is under way, or as `check_watermark`;
+    read_committed, lack an aborted transaction; `SourceChanged` while segments are exchanged, or as `check_watermark`;
     `OSError`.
     """
     files = CarefulFiles()
@@ -185,7 +186,7 @@ def open_log(
     tp = parsed[0]
     is_kafka = is_kafka_dir(files, log_dir)
     partition, checkpoints = PartitionDir.of(files, log_dir, tp), read_checkpoints(files, log_dir)
-    snapshot = scan_partition(partition, tp, checkpoints, is_kafka=is_kafka)
+    snapshot = scan_partition(partition, tp, checkpoints, is_kafka=is_kafka, beside_cleaning=True)
     aborted = AbortedTxns.of(())
     if snapshot is None:
         return LogRange(tp.topic, tp.partition, start_offset, start_offset, start_offset, aborted, ())
@@ -241,7 +242,7 @@ def _first_byte(part: SegmentRange, offset: int) -> int:
     position = _offset_index(part).lookup(offset) if offset > part.base_offset else 0
     if not position:
         return 0
-    with open_regular(part.path, follow_links=True) as fd:
+    with _opened(part) as fd:
         found = _base_offset_at(fd, position)
     return position if found is not None and found <= offset else 0
 
@@ -298,7 +299,7 @@ def _last_offset_before(part: SegmentRange, timestamp_ms: int) -> int | None:
 def split(log: LogRange, max_bytes: int) -> list[LogRange]:
     """Split the log into parts of about `max_bytes` at most, in order, between segments and at offset index entries.
 
-    Each part has one range, and the offsets of it alone. Raises `OSError`.
+    Each part has one range, and the offsets of it alone. Raises `OSError`; `SourceChanged` as `read_slices`.
     """
     parts: list[LogRange] = []
     for part in log.ranges:
@@ -318,7 +319,7 @@ def _cuts(part: SegmentRange, max_bytes: int) -> list[tuple[int, int]]:
     """
     cuts = [(part.start, part.base_offset)]
     positions = _offset_index(part).positions
-    with open_regular(part.path, follow_links=True) as fd:
+    with _opened(part) as fd:
         while part.end - cuts[-1][0] > max_bytes:
             at = cuts[-1][0]
             first, behind = np.searchsorted(positions, [at, at + max_bytes], side="right").tolist()
@@ -332,26 +333,33 @@ def _cuts(part: SegmentRange, max_bytes: int) -> list[tuple[int, int]]:
     return cuts
 
 
-def read_slices(log: LogRange, *, on_corrupt: OnCorrupt = "fail") -> Iterator[Sound]:
-    """Sound batches of the view with all their records, also those that no consumer gets.
+@contextmanager
+def _opened(part: SegmentRange) -> Iterator[int]:
+    """The file of a range. Raises `SourceChanged` if it is gone or was exchanged."""
+    try:
+        with open_regular(part.path, follow_links=True) as fd:
+            if os.fstat(fd).st_ino != part.inode:
+                raise SourceChanged(f"{part.path}: another file has taken its place")
+            yield fd
+    except FileNotFoundError:
+        raise SourceChanged(f"{part.path}: is gone since it was listed") from None
+
+
+def read_slices(log: LogRange, *, on_corrupt: OnCorrupt = "fail", read: ReadAt = read_at) -> Iterator[Sound]:
+    """Sound batches of the view with all their records, also those that no consumer gets. `read`: how bytes are read.
 
     Raises: `CorruptFile` for damage unless it is to be skipped; `SourceChanged` for a segment that is gone or was exchanged.
     """
     for part in log.ranges:
-        try:
-            with open_regular(part.path, follow_links=True) as fd:
-                if os.fstat(fd).st_ino != part.inode:
-                    raise SourceChanged(f"{part.path}: another file has taken its place")
-                bounds = Bounds(part.base_offset, part.limit_offset, log.readable_end, part.start, part.end)
-                for found in walk_log(fd, part.path, bounds):
-                    if isinstance(found, Sound):
-                        if found.batches["base_offset"][0] >= log.end_offset:
-                            return
-                        yield found
-                    elif on_corrupt == "fail":
-                        raise found.error(part.path)
-        except FileNotFoundError:
-            raise SourceChanged(f"{part.path}: is gone since it was listed") from None
+        with _opened(part) as fd:
+            bounds = Bounds(part.base_offset, part.limit_offset, log.readable_end, part.start, part.end)
+            for found in walk_log(fd, part.path, bounds, read):
+                if isinstance(found, Sound):
+                    if found.batches["base_offset"][0] >= log.end_offset:
+                        return
+                    yield found
+                elif on_corrupt == "fail":
+                    raise found.error(part.path)
 
 
 def read_columns(

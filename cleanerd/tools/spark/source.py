@@ -8,8 +8,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from cleanerd.errors import BadUsage, SourceChanged
 from cleanerd.format.names import MAX_OFFSET
-from cleanerd.tools.insight.live import open_settled
-from cleanerd.tools.insight.records import LogRange, split
+from cleanerd.tools.insight.live import open_parts
+from cleanerd.tools.insight.records import LogRange
 
 from .arrow import batches_of
 from .options import COLUMN_TYPES, Options, parse_options
@@ -54,8 +54,9 @@ class SegmentsReader(DataSourceReader):
         parts: list[LogRange] = []
         for tp, directory in options.partition_dirs():
             start, end = options.bounds(tp)
-            log = open_settled(
+            log, its_parts = open_parts(
                 directory,
+                options.max_bytes,
                 isolation=options.isolation,
                 start_offset=start,
                 end_offset=end,
@@ -66,7 +67,7 @@ class SegmentsReader(DataSourceReader):
                 raise SourceChanged(
                     f"{directory}: can be read up to offset {log.readable_end}, not up to {end}"
                 )
-            parts += split(log, options.max_bytes)
+            parts += its_parts
         return [InputPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -6,10 +6,17 @@ same bytes while no broker runs, and the first one once more beside a live broke
 committed after its stop, the other half is swapped in.
 """
 
+import json
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from cleanerd.broker_agent.live_logs import OwnCleaner
+from cleanerd.broker_agent.session import Session
+from cleanerd.cli.main import main
+from cleanerd.env.clock import SystemClock
+from cleanerd.env.files import RealFiles
 from tests.harness.broker.agreement import (
     Pass,
     check_readers,
@@ -25,6 +32,7 @@ from tests.harness.broker.origin import write_phases
 from tests.harness.broker.swapping import build_agent
 from tests.harness.broker.tools import CleanResult, clean, copy_log_dir, log_dirs_in, partition_dir
 from tests.harness.broker.workload import DAY_MS, Phase, TopicPlan, plan_topic
+from tests.harness.ctl import captured
 
 SEEDS = (1, 12, 2, 13, 9, 15, 29, 34)
 """Codecs and transactions of both clients, records without a key, an open transaction, expired producers, a log start."""
@@ -76,6 +84,7 @@ def _beside(root: Path, made: Pass, plans: Sequence[TopicPlan]) -> None:
         staged = _clean(place, waiting, made, STAGED)
         swapped = _clean(place, at_once, made, SWAPPED)
         check_readers(broker, place, before)
+        _check_healthy(place, plans, broker)
         complaints = warnings(broker)
     assert complaints == [], complaints
     _check_rows(swapped, at_once, "committed", "swap")
@@ -111,3 +120,24 @@ def _faults(part: Callable[[], None]) -> list[str]:
     except AssertionError as error:
         return [str(error) or repr(error)]
     return []
+
+
+def _check_healthy(place: Path, plans: Sequence[TopicPlan], broker: KafkaBroker) -> None:
+    """`doctor` finds nothing but what was written so, and the agent says that the broker's own cleaner lives."""
+    log_dirs = log_dirs_in(place)
+    words = [f"--log-dir={log_dir}" for log_dir in log_dirs]
+    words += [
+        f"--topic-set={plan.topic}:{key}={value}"
+        for plan in plans
+        for key, value in plan.cleaner_config.items()
+    ]
+    ran = captured(main, ["doctor", *words, "-o", "json"])
+    found = {(one["code"], one["topic"]) for one in json.loads(ran.stdout)["findings"]}
+    expected = {("no_keys", plan.topic) for plan in plans if plan.scenario.null_keys}
+    if broker.release.has_zookeeper:
+        expected |= {("unknown_topics", None)}  # its own
+    assert found == expected, (ran.stdout, ran.stderr)
+    assert broker.pid is not None
+    for log_dir in log_dirs:
+        with closing(Session(broker.pid, str(log_dir), RealFiles(), SystemClock())) as session:
+            assert OwnCleaner.of(session, str(log_dir)) == OwnCleaner(0, frozenset())

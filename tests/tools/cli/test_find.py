@@ -32,7 +32,12 @@ def test_documents_and_exit_codes(log_dir: Path, tmp_path: Path, run: Run) -> No
     (empty := tmp_path / "empty").mkdir()
     ran = run("find", f"--log-dir={empty}", "--key=key-1")
     assert (ran.code, str(empty) in ran.err) == (1, True)
-    assert "to have it go now: cleanerd clean" in run("find", f"--log-dir={log_dir}", "--key=key-1").out
+    said = run("find", f"--log-dir={log_dir}", "--key=key-1").out
+    command = f"cleanerd clean --log-dir {log_dir} --topic transactions --partition 0 --force\n"
+    assert f"to have it go now: {command}" in said
+    (config := tmp_path / "server.properties").write_text(f"log.dirs={log_dir}\n")
+    said = run("find", f"--config={config}", "--key=key-1").out
+    assert command.replace(f"--log-dir {log_dir}", f"--config {config}") in said
     assert stats(log_dir) == before
 
 

@@ -14,7 +14,7 @@ from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.insight import digest
 from cleanerd.tools.insight.digest import LogDigest, Question, digest_logs
-from cleanerd.tools.insight.digest_report import Side, compare, log_row
+from cleanerd.tools.insight.digest_report import Side, compare, log_row, sides_of
 from cleanerd.tools.insight.digest_rows import Terms
 from tests.harness.kernels import reference
 from tests.harness.kernels.real_path import RealPath
@@ -249,6 +249,7 @@ def test_bounds_that_mean_nothing_are_refused(tmp_path: Path) -> None:
     for at in (0, 5, 9):
         assert "is cleaned up to offset 10" in why_none(directory, Question(at=at))
     assert "begins at offset 2, not at 1; ask --from 2" in why_none(directory, Question(start=1))
+    assert "ends at offset 16 here, and --from 17 lies above it" in why_none(directory, Question(start=17))
     found = of(directory, Question(at=14, start=7, wanted=ALL))
     assert {one.key: one.offset for one in found.listed} == {b"a": 7, b"g": 10, b"h": 11, b"i": 13}
 
@@ -270,8 +271,12 @@ def test_a_cleaning_under_way_may_have_looked_at_all_that_is_closed(tmp_path: Pa
         b"".join(data for at, data in sorted({**BATCHES, **DENSE}.items()) if at >= 13)
     )
     segment(directory, 0).write_bytes(b"".join(data for at, data in BATCHES.items() if at < 13))
-    (directory / f"{0:020d}.log.deleted").touch()
-    assert "is cleaned up to offset 13" in why_none(directory, Question(at=7))
+    for suffix in ("deleted", "cleaned"):
+        left = directory / f"{0:020d}.log.{suffix}"
+        left.touch()
+        assert "is cleaned up to offset 13" in why_none(directory, Question(at=7))
+        assert of(directory).at == 16  # a cleaning that only writes may take hours
+        left.unlink()
 
 
 def test_what_another_replica_cleaned_is_compared_at_its_end_only(tmp_path: Path) -> None:
@@ -328,6 +333,8 @@ def test_copies_in_another_cluster(tmp_path: Path) -> None:
     question = Question(Terms(with_offsets=False), wanted=ALL)
     sides = [side(path, question) for path in (source, target)]
     assert [one.result for one in compare(sides)] == ["equal"]
+    both = digest_logs([str(source), str(target)], question)  # each has bounds of its own
+    assert [one.result for one in compare(sides_of(both, question))] == ["equal"]
     assert of(source).digest != of(target).digest
 
 

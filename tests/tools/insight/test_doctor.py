@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cleanerd.broker_agent.live_logs import OwnCleaner
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.env.clock import FixedNow
@@ -220,6 +221,37 @@ def test_each_rule_finds_its_fault_and_no_other(code: str, tmp_path: Path) -> No
     assert [one.code for one in found] == [code]
     assert found[0].evidence
     assert found[0].remedy
+
+
+def test_a_live_broker_knows_at_once_what_its_files_show_late(tmp_path: Path) -> None:
+    """Its agent says which cleaner threads are dead, and which logs they have given up."""
+    two(tmp_path)
+    two(tmp_path, "u", age_ms=7 * HOUR_MS)
+    broker = look(tmp_path, topic_sets=[COMPACT, ("u", "cleanup.policy", "compact")])
+    assert codes(broker) == ["cleaner_dead"]  # of u by its files
+
+    def said(dead_threads: int, *uncleanable: str) -> list[tuple[str, str | None]]:
+        own = OwnCleaner(dead_threads, frozenset(TopicPartition(one, 0) for one in uncleanable))
+        directories = (replace(broker.directories[0], own_cleaner=own),)
+        return [
+            (one.code, one.place.topic) for one in judge(replace(broker, directories=directories), LIMITS)
+        ]
+
+    assert said(0) == [("cleaner_stuck", "u")]
+    assert said(1, "t") == [("cleaner_dead", None)]
+    assert said(0, "u") == [("cleaner_stuck", "u")]
+    assert sorted(said(0, "t")) == [("cleaner_stuck", "t"), ("cleaner_stuck", "u")]
+    assert said(0, "gone", "u") == [("cleaner_stuck", "u")]
+
+
+def test_a_cleaner_that_is_at_a_large_log_for_hours_is_not_dead(tmp_path: Path) -> None:
+    dead(tmp_path)
+    cleaned = two(tmp_path, "u") / f"{0:020d}.log.cleaned"
+    for age_ms, code in ((HOUR_MS // 2, "cleaner_stuck"), (2 * HOUR_MS, "cleaner_dead")):
+        cleaned.touch()
+        os.utime(cleaned, ns=(0, (NOW_MS - age_ms) * 1_000_000))
+        found = codes(look(tmp_path, topic_sets=[COMPACT, ("u", "cleanup.policy", "compact")]))
+        assert [one for one in found if one.startswith("cleaner_")] == [code]
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,14 @@ import pytest
 
 from cleanerd import API_VERSION
 from cleanerd.errors import BadUsage
-from cleanerd.tools.insight.doctor.facts import DAY_MS, Limits
+from cleanerd.tools.insight.digest import Question, digest_logs
+from cleanerd.tools.insight.digest_report import document as digest_document
+from cleanerd.tools.insight.doctor.facts import DAY_MS, HOUR_MS, Limits
 from cleanerd.tools.insight.doctor.merge import merged, read_reports
 from cleanerd.tools.insight.doctor.page import page
 from cleanerd.tools.insight.doctor.report import document
 from cleanerd.tools.insight.doctor.rules import judge
+from tests.tools.insight.test_digest import DENSE, damaged, put_checkpoint
 from tests.tools.insight.test_doctor import LIMITS, NOW_MS, cleaned_duplicates, dead, look
 
 
@@ -54,6 +57,57 @@ def test_replicas_that_begin_a_segment_apart(report: dict[str, Any]) -> None:
     assert codes(report, elsewhere) == [(1, "cleaner_dead")]
 
 
+def test_retention_deletes_on_one_broker_before_the_other(report: dict[str, Any]) -> None:
+    """What still lies there when the other one has lacked it for an hour is worth a look."""
+    for policy in (["compact", "delete"], None):
+        low = other(report, 1, cleanup_policy=policy)
+        high, an_hour = other(report, 2, cleanup_policy=policy, log_start=2), {"at_ms": NOW_MS - HOUR_MS}
+        assert codes(low, high) == []
+        assert codes(low, other(report, 2, log_start=0) | an_hour, high) == []
+        assert codes(low, high | an_hour, high) == [(None, "log_starts_differ")]
+
+
+def digested(
+    root: Path, node_id: int, changes: dict[int, bytes | None], cluster: str = "c", at: int | None = None
+) -> str:
+    """The report of `digest` of a node that has one log, with these changes."""
+    directory = damaged(root, changes)
+    (root / "meta.properties").write_text(f"version=1\ncluster.id={cluster}\nnode.id={node_id}\n")
+    put_checkpoint(directory, "replication-offset-checkpoint", 16)
+    question = Question(at=at)
+    (report := root / "digest.json").write_text(
+        json.dumps(
+            {"apiVersion": API_VERSION, **digest_document(digest_logs([str(directory)], question), question)}
+        )
+    )
+    return str(report)
+
+
+def test_replicas_whose_digests_differ(tmp_path: Path) -> None:
+    """Each log with its replicas of the same cluster; what only one node has taken a digest of says nothing."""
+    sound = digested(tmp_path / "1", 1, DENSE)
+
+    def found(*reports: str) -> list[tuple[str, str]]:
+        rows = merged([], Limits(), read_reports([sound, *reports])[1])["findings"]
+        return [(one["code"], one["evidence"]) for one in rows]
+
+    assert found() == []
+    assert found(digested(tmp_path / "2", 2, {**DENSE, 0: None})) == []  # superseded
+    lost = digested(tmp_path / "3", 3, {**DENSE, 6: None})
+    ((code, evidence),) = found(lost)
+    assert (code, evidence) == (
+        "digests_differ",
+        "node 1 and node 3 differ at offset 16, in 1 bucket of keys",
+    )
+    (one,) = merged([], Limits(), read_reports([sound, lost])[1])["findings"]
+    assert f"cleanerd digest --compare {sound} {lost} --topic t --partition 0 --keys" in one["remedy"]
+    assert found(digested(tmp_path / "4", 3, {**DENSE, 6: None}, cluster="d")) == []
+    ((code, evidence),) = found(digested(tmp_path / "5", 2, DENSE, at=15))
+    assert (code, "ask both --at 16" in evidence) == ("digests_not_compared", True)
+    ((code, evidence),) = found(digested(tmp_path / "6", 2, DENSE, at=17))
+    assert (code, "is decided up to offset 16, not to 17" in evidence) == ("digests_not_compared", True)
+
+
 def test_days_until_full_by_two_reports_of_a_broker(report: dict[str, Any]) -> None:
     def grown(days: float, size_bytes: int, **more: object) -> dict[str, Any]:
         directory = report["directories"][0] | {"size_bytes": size_bytes, "free_bytes": 10_000}
@@ -72,7 +126,7 @@ def test_what_is_no_report_is_named(tmp_path: Path, report: dict[str, Any]) -> N
     path = tmp_path / "report.json"
     report = {"apiVersion": API_VERSION, **report}
     path.write_text(json.dumps(report))
-    assert read_reports([str(path)]) == [report]
+    assert read_reports([str(path)]) == ([report], [])
     for content in (
         "",
         "{}",

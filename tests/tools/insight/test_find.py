@@ -2,8 +2,9 @@
 
 import errno
 import os
-import shutil
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,14 +14,16 @@ from cleanerd.format.control import ControlType
 from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.format.record import Record
 from cleanerd.format.txn_index import AbortedTxn, render_txn_index
+from cleanerd.tools.insight.digest import Question, digest_logs
 from cleanerd.tools.insight.find import Occurrence, find
 from cleanerd.tools.insight.findings import KINDS
+from cleanerd.tools.insight.processes import INLINE_BYTES, readers
 from tests.harness.logs.logdirs import GOLDEN, random_partition, segment
 from tests.harness.logs.troubled import lock_of_another
 from tests.tools.insight.test_digest import TIME_MS, data, marker
 from tests.tools.insight.test_doctor import look
 
-CLEAN = "cleanerd clean --log-dir {} --topic t --partition 0 --force"
+CLEAN = ("--topic", "t", "--partition", "0", "--force")
 
 
 def write(log_dir: Path) -> Path:
@@ -77,13 +80,13 @@ def test_what_makes_it_go_now(tmp_path: Path) -> None:
     """A record that is superseded from the active segment, or lies in it, waits for a roll."""
     write(tmp_path)
     found = find([str(tmp_path)], [b"a", b"b", b"c"])
-    clean = CLEAN.format(tmp_path)
-    assert {(one.key, one.offset): one.command for one in found.occurrences if one.command} == {
-        (b"a", 0): clean,
-        (b"a", 1): f"{clean} --roll",
-        (b"a", 2): clean,
-        (b"b", 4): f"{clean} --roll",
-        (b"b", 7): f"{clean} --roll",
+    roll = (*CLEAN, "--roll")
+    assert {(one.key, one.offset): one.clean_options for one in found.occurrences if one.clean_options} == {
+        (b"a", 0): CLEAN,
+        (b"a", 1): roll,
+        (b"a", 2): CLEAN,
+        (b"b", 4): roll,
+        (b"b", 7): roll,
     }
 
 
@@ -102,14 +105,13 @@ def test_what_makes_it_go_now(tmp_path: Path) -> None:
 )
 def test_what_is_left_over(place: str, code: str, tmp_path: Path) -> None:
     """It counts for no state of another record."""
-    directory = write(tmp_path)
-    if code == "interrupted_cleaning":  # a log is not judged meanwhile
-        shutil.rmtree(directory)
-        directory.mkdir()
+    write(tmp_path)
     path = tmp_path / place.format(f"{3:020d}")
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(encode_batch([Record(11, TIME_MS, b"x", b"old")], base_offset=11))
-    (one,) = find([str(tmp_path)], [b"x"]).occurrences
+    found = find([str(tmp_path)], [b"x"])
+    assert found.failed == {}
+    (one,) = found.occurrences
     assert (one.file.path, one.state, one.offset) == (str(path), "leftover", 11)
     assert one.goes == f"{KINDS[code].meaning}: {KINDS[code].remedy}"
 
@@ -144,6 +146,21 @@ def test_a_directory_that_cannot_be_listed_hides_no_other(
     (directory,) = look(tmp_path).directories
     assert "t-0" in [str(log.topic_partition) for log in directory.logs]
     assert "unreadable" in [one.code for one in directory.problems]
+
+
+def test_a_rate_holds_for_all_readers_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a key and of a digest; 0.1 MB, read at 0.4 MB a second."""
+    log = segment(write(tmp_path), 6)
+    log.write_bytes(log.read_bytes() + data(11, "x", "y" * 100_000))
+    for ask in (
+        lambda: find([str(tmp_path)], [b"x"], bytes_per_s=4e5),
+        lambda: digest_logs([str(tmp_path / "t-0")], Question(bytes_per_s=4e5)),
+    ):
+        began_s = time.monotonic()
+        assert ask().failed == {}
+        assert time.monotonic() - began_s > 0.24
+    sized = [SimpleNamespace(size_bytes=INLINE_BYTES)]
+    assert [readers(number * sized, 4) for number in (0, 1, 2, 9)] == [1, 1, 2, 4]
 
 
 def test_damage_hides_what_it_covers_alone(tmp_path: Path) -> None:

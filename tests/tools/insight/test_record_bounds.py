@@ -3,9 +3,11 @@
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cleanerd.env.files import RealFiles
 from cleanerd.errors import SourceChanged
 from cleanerd.format.batch import encode_batch
 from cleanerd.format.names import FileKind
@@ -165,6 +167,49 @@ def test_a_part_whose_records_were_deleted(log_dir: Path) -> None:
     shutil.rmtree(path)
     with pytest.raises(SourceChanged, match="is gone"):
         read(parts[1])
+
+
+def test_a_segment_that_is_exchanged_while_its_log_is_divided(
+    log_dir: Path, waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is opened again: of its digest, and of a data source on its driver."""
+    path = log_dir / "idempotent-0"
+    expected = records(open_log(str(path)))
+
+    def and_then_exchanged(directory: str, **bounds: Any) -> LogRange:
+        monkeypatch.undo()
+        monkeypatch.setattr(live, "_wait", waits.append)
+        log = open_log(directory, **bounds)
+        for one in path.glob("*.log"):
+            copied(one)
+        return log
+
+    monkeypatch.setattr(live, "open_log", and_then_exchanged)
+    log, parts = live.open_parts(str(path), 300)
+    assert len(waits) == 1
+    assert [record for part in parts for record in records(part)] == records(log) == expected
+
+
+def test_a_segment_that_is_deleted_between_listing_and_looking(
+    log_dir: Path, waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By retention: the log is listed again. A log that is gone as a whole is not waited for."""
+    path, listed = log_dir / "idempotent-0", RealFiles.list_names
+
+    def list_names(files: RealFiles, directory: str) -> list[str]:
+        names = listed(files, directory)
+        if directory == str(path):
+            monkeypatch.setattr(RealFiles, "list_names", listed)
+            segment(path, 0).unlink()
+        return names
+
+    monkeypatch.setattr(RealFiles, "list_names", list_names)
+    assert live.open_settled(str(path)).start_offset > 0
+    assert len(waits) == 1
+    shutil.rmtree(path)
+    with pytest.raises(FileNotFoundError):
+        live.open_settled(str(path))
+    assert len(waits) == 1
 
 
 def test_a_log_that_does_not_come_to_rest(log_dir: Path, waits: list[float]) -> None:

@@ -8,21 +8,45 @@ from cleanerd.policy.cleanable import SegmentFacts, non_active_from
 from cleanerd.policy.deadlines import grace_ms
 from cleanerd.units import counted, duration, size, utc
 
-from .facts import DAY_MS, BrokerFacts, DirectoryFacts, Finding, Limits, LogFacts, finding, place_of
+from .facts import DAY_MS, BrokerFacts, DirectoryFacts, Finding, Limits, LogFacts, Place, finding, place_of
 
 _SEGMENT_MS = "set segment.ms of the topic to what a duplicate may cost in time"
 
 
 def late(broker: BrokerFacts, directory: DirectoryFacts, limits: Limits) -> Iterator[Finding]:
-    """Logs that are due for long: the cleaner of their directory is dead, or passes them over."""
+    """Logs that are due for long: the cleaner of their directory is dead, or passes them over. Its broker knows at once."""
+    own = directory.own_cleaner
+    if own is not None and own.dead_threads:
+        yield finding(
+            "cleaner_dead",
+            Place(directory.path),
+            f"its broker says: {counted(own.dead_threads, 'cleaner thread')} of {broker.config.log_cleaner_threads} died",
+            "look for `log-cleaner` in the broker's log, and restart the broker; or clean now: "
+            f"`cleanerd clean {broker.where}`",
+        )
+        return
+    given_up = frozenset() if own is None else own.uncleanable
+    for log in directory.logs:
+        if log.topic_partition in given_up:
+            yield finding(
+                "cleaner_stuck",
+                place_of(log, offset=log.range.first_dirty_offset),
+                "its broker says that it is uncleanable: its cleaner has failed on it, and leaves it until a restart",
+                f"look for it in the broker's log; {broker.command('verify', log)} finds what is damaged",
+                log.range.cleanable_bytes,
+            )
     latest_ms = directory.judged_ms - limits.due_ms
     since = [(at_ms, log) for log in directory.logs if (at_ms := log.due_since_ms()) is not None]
-    due = sorted(((at_ms, log) for at_ms, log in since if at_ms < latest_ms), key=lambda one: one[0])
+    due = sorted(
+        ((at_ms, log) for at_ms, log in since if at_ms < latest_ms and log.topic_partition not in given_up),
+        key=lambda one: one[0],
+    )
     if not due:
         return
     written_ms, (oldest_ms, oldest) = directory.cleaner_written_ms, due[0]
     path = f"{directory.path}/cleaner-offset-checkpoint"
-    if written_ms is None or written_ms < latest_ms:
+    is_alive = own is not None or directory.is_cleaning
+    if not is_alive and (written_ms is None or written_ms < latest_ms):
         look = (
             "look for `log-cleaner` in the broker's log, and restart the broker if its thread has died"
             if broker.config.broker_log_cleaner_enable
@@ -32,8 +56,7 @@ def late(broker: BrokerFacts, directory: DirectoryFacts, limits: Limits) -> Iter
         yield finding(
             "cleaner_dead",
             place_of(oldest, path),
-            f"{path} {written}; due: {counted(len(due), 'log')}, the first, {oldest.topic_partition}, since "
-            f"{utc(oldest_ms)}",
+            f"{path} {written}; {counted(len(due), 'log')} due, the first, {oldest.topic_partition}, since {utc(oldest_ms)}",
             f"{look}; or clean now: `cleanerd clean {broker.where}`",
             sum(log.range.cleanable_bytes for _, log in due),
         )

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from cleanerd.broker_agent.live_logs import OwnCleaner
 from cleanerd.cleaning.causes import Cause
 from cleanerd.config.model import CleanerdConfig, TopicConfig
 from cleanerd.format.names import TopicPartition
@@ -21,8 +22,8 @@ DAY_MS = 24 * HOUR_MS
 _E, _W = Severity.ERROR, Severity.WARNING
 
 CODES: Mapping[str, tuple[Severity, str]] = {
-    "cleaner_dead": (_E, "logs are due, and nothing has been cleaned in their directory since they became due"),
-    "cleaner_stuck": (_W, "a log is due for long, while others in its directory are cleaned"),
+    "cleaner_dead": (_E, "the broker's cleaner has died: the broker says so, or logs are due and nothing was cleaned since"),
+    "cleaner_stuck": (_W, "a log is due for long, while others in its directory are cleaned, or its broker has given it up"),
     "deadline_missed": (_E, "records are older than max.compaction.lag.ms and not compacted"),
     "held_back": (_W, "closed segments may not be cleaned for long: not all replicas in sync have them"),
     "open_transaction": (_E, "a transaction that does not end: consumers and cleanings wait for it"),
@@ -39,6 +40,8 @@ CODES: Mapping[str, tuple[Severity, str]] = {
     "large_internal": (_W, "an internal topic that takes a broker long to load"),
     "skew": (_W, "one log directory holds far more than the others"),
     "full_soon": (_E, "a file system that will be full within a month if its logs grow on like this"),
+    "digests_differ": (_E, "replicas that are not in the same state: on one a record is lost, changed or back"),
+    "digests_not_compared": (_W, "digests of replicas that say nothing about each other"),
     "log_starts_differ": (_W, "replicas of a log begin at different offsets: a whole segment lies between them"),
     "unknown_topics": (_W, "logs of topics whose settings are not known: what depends on them was not judged"),
     "left_alone": (_W, "compacted logs that cleanerd leaves alone"),
@@ -150,7 +153,10 @@ class Leftover:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryFacts:
-    """A log directory. `judged_ms`: now, or for a stopped broker its last sign of life. `device`: of its file system."""
+    """A log directory. `judged_ms`: now, or for a stopped broker its last sign of life. `device`: of its file system.
+    `own_cleaner`: the word of its live broker, None where nobody can be asked without loading the agent. `is_cleaning`: some
+    log is being cleaned.
+    """
 
     path: str
     is_live: bool
@@ -162,6 +168,8 @@ class DirectoryFacts:
     leftovers: tuple[Leftover, ...] = ()
     problems: tuple[findings.Finding, ...] = ()
     failed: Mapping[str, str] | None = None
+    own_cleaner: OwnCleaner | None = None
+    is_cleaning: bool = False
 
     @property
     def size_bytes(self) -> int:

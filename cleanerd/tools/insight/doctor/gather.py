@@ -7,15 +7,17 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+from cleanerd.broker_agent.brokers import LiveBrokers
+from cleanerd.broker_agent.live_logs import OwnCleaner
 from cleanerd.cleaning.causes import Held
 from cleanerd.cleaning.knowledge import Knowledge, is_known
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import TopicConfig
 from cleanerd.config.settings import DEFAULT
 from cleanerd.env.clock import Clock
-from cleanerd.errors import each_log
+from cleanerd.errors import DirOffline, NoWayIn, each_log
 from cleanerd.format import names
-from cleanerd.format.names import CLUSTER_METADATA_TOPIC, DirKind, TopicPartition
+from cleanerd.format.names import CLUSTER_METADATA_TOPIC, DirKind, Suffix, TopicPartition
 from cleanerd.policy.cleanable import CompactionConfig, cleanable_range
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.scan import Checkpoints, PartitionSnapshot, tail_batches
@@ -41,14 +43,22 @@ class Gathering:
     """One look at the directories of a node. `where`: as `BrokerFacts` has it."""
 
     def __init__(
-        self, configuration: Configuration, where: str, clock: Clock, limits: Limits, budget: Budget
+        self,
+        configuration: Configuration,
+        where: str,
+        clock: Clock,
+        limits: Limits,
+        budget: Budget,
+        brokers: LiveBrokers | None = None,
     ) -> None:
+        """`brokers`: asked about their own cleaners."""
         self._configuration = configuration
         self._where = where
         self._clock = clock
         self._now_ms = clock.now_ms()
         self._limits = limits
         self._budget = budget
+        self._brokers = brokers
         self._files = CarefulFiles()
         self._is_interrupted = False
 
@@ -92,21 +102,35 @@ class Gathering:
             found = replace(found, device=device, free_bytes=space.f_bavail * space.f_frsize)
             log_dir = LogDir.at(self._files, path, self._clock, log_dirs)
             checkpoints = log_dir.checkpoints()
-            found = replace(found, cleaner_written_ms=checkpoints.cleaner_written_ms)
+            found = replace(
+                found, cleaner_written_ms=checkpoints.cleaner_written_ms, own_cleaner=self._own_cleaner(path)
+            )
             logs = list[LogFacts]()
             with self._until_interrupted():
                 for tp, directory in chosen if not self._is_interrupted else ():
                     with each_log(directory) as log, contextlib.suppress(FileNotFoundError):
                         problems += list_partition(listed.facts, tp, directory).findings
-                        one = when_settled(partial(self._log, log_dir, tp, checkpoints, found.judged_ms))
+                        look = partial(self._log, log_dir, tp, checkpoints, found.judged_ms)
+                        one = when_settled(directory, look)
                         logs += [] if one is None else [one]
                     if log.error is not None:
                         failed[directory] = str(log.error)
             found = replace(found, logs=tuple(logs))
-            found = replace(found, leftovers=tuple(self._leftovers(path, topics, partitions)))
+            files, _ = log_files(path, topics, partitions)  # what cannot be listed is a finding already
+            found = replace(
+                found, leftovers=tuple(self._leftovers(files)), is_cleaning=self._is_cleaning(files)
+            )
         if whole.error is not None:
             failed[path] = str(whole.error)
         return replace(found, problems=tuple(filter(_is_worth_a_look, problems)))
+
+    def _own_cleaner(self, log_dir: str) -> OwnCleaner | None:
+        if self._brokers is not None:
+            with contextlib.suppress(
+                NoWayIn, DirOffline, OSError
+            ):  # as another user's: what its files show has to do
+                return OwnCleaner.of(self._brokers.session(log_dir), log_dir)
+        return None
 
     def _judged_ms(self, listed: ListedDir) -> int:
         """What a stopped broker has left undone since it stopped is no fault of its cleaner."""
@@ -124,7 +148,11 @@ class Gathering:
         rules = config or TopicConfig()
         with_timestamps = rules.max_compaction_lag_ms < _NO_MAX_LAG
         snapshot = log_dir.scan(
-            tp, checkpoints, first_batch_timestamps=with_timestamps, pace=self._budget.pace
+            tp,
+            checkpoints,
+            first_batch_timestamps=with_timestamps,
+            pace=self._budget.pace,
+            beside_cleaning=True,
         )
         if snapshot is None:
             return None
@@ -167,12 +195,19 @@ class Gathering:
                 return OpenTransaction(stability.open_producer, offset, since_ms)
         return None
 
-    def _leftovers(
-        self, path: str, topics: Collection[str], partitions: Collection[int]
-    ) -> Iterator[Leftover]:
+    def _is_cleaning(self, files: Sequence[LogFile]) -> bool:
+        """Whether a cleaner has lately written to a new segment: a large log takes it hours."""
+        for file in files:
+            if file.kind is DirKind.CURRENT and file.name.suffix is Suffix.CLEANED:
+                with contextlib.suppress(FileNotFoundError):
+                    written_ms = self._files.stat(file.path).mtime_ms
+                    if self._now_ms - written_ms < self._limits.leftover_ms:
+                        return True
+        return False
+
+    def _leftovers(self, files: Sequence[LogFile]) -> Iterator[Leftover]:
         """What has waited for longer than its broker lets it wait; strays at any age."""
         found = defaultdict[str, list[LogFile]](list)
-        files, _ = log_files(path, topics, partitions)  # what cannot be listed is a finding already
         for file in files:
             code = file.leftover
             if code is None:
@@ -211,4 +246,5 @@ class Gathering:
 
 
 def _is_worth_a_look(one: Finding) -> bool:
-    return one.kind.severity is not Severity.INFO and one.code not in LEFTOVERS
+    kind = one.kind
+    return kind.severity is not Severity.INFO and not kind.needs_nothing and one.code not in LEFTOVERS

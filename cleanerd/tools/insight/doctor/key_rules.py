@@ -2,17 +2,15 @@
 
 from cleanerd.units import counted, size, utc
 
-from .facts import BrokerFacts, DirectoryFacts, Finding, Limits, LogFacts, finding, place_of
+from .facts import BrokerFacts, Finding, Limits, LogFacts, Sample, finding, place_of
 
 _SLOT_BYTES = 24
 """Of a key in the dedupe buffer of Kafka's cleaner: MD5 and offset."""
 
 
-def superseded(broker: BrokerFacts, _: DirectoryFacts, log: LogFacts, limits: Limits) -> Finding | None:
+def superseded(broker: BrokerFacts, log: LogFacts, sample: Sample, limits: Limits) -> Finding | None:
     """Most of a log can go: now that it was cleaned before, or with its first cleaning."""
-    sample, whole = log.sample, log.snapshot.size_bytes
-    if sample is None or not log.is_compacted:
-        return None
+    whole = log.snapshot.size_bytes
     freed = sample.superseded_bytes
     if freed < limits.least_bytes or freed <= whole / 2:
         return None
@@ -26,10 +24,9 @@ def superseded(broker: BrokerFacts, _: DirectoryFacts, log: LogFacts, limits: Li
     return finding("superseded", place_of(log), f"{found}{more}", clean, freed)
 
 
-def tombstones_overdue(broker: BrokerFacts, _: DirectoryFacts, log: LogFacts, __: Limits) -> Finding | None:
+def tombstones_overdue(broker: BrokerFacts, log: LogFacts, sample: Sample, _: Limits) -> Finding | None:
     """Tombstones that Kafka's cleaner leaves until there is something new to clean."""
-    sample = log.sample
-    if sample is None or not log.is_compacted or not sample.overdue_tombstones:
+    if not sample.overdue_tombstones:
         return None
     return finding(
         "tombstones_overdue",
@@ -40,21 +37,16 @@ def tombstones_overdue(broker: BrokerFacts, _: DirectoryFacts, log: LogFacts, __
     )
 
 
-def dedupe_buffer(broker: BrokerFacts, _: DirectoryFacts, log: LogFacts, __: Limits) -> Finding | None:
+def dedupe_buffer(broker: BrokerFacts, log: LogFacts, sample: Sample, _: Limits) -> Finding | None:
     """A log that Kafka's cleaner cleans in several rounds, each of which reads all of it."""
-    sample, config = log.sample, broker.config
+    config = broker.config
     keys_max = int(
         config.dedupe_buffer_size_bytes
         / config.log_cleaner_threads
         / _SLOT_BYTES
         * config.io_buffer_load_factor
     )
-    if (
-        sample is None
-        or not log.is_compacted
-        or sample.keys <= keys_max
-        or log.snapshot.checkpoint is not None
-    ):
+    if sample.keys <= keys_max or log.snapshot.checkpoint is not None:
         return None
     rounds = -(-sample.keys // keys_max)
     return finding(
@@ -66,10 +58,9 @@ def dedupe_buffer(broker: BrokerFacts, _: DirectoryFacts, log: LogFacts, __: Lim
     )
 
 
-def no_keys(_: BrokerFacts, __: DirectoryFacts, log: LogFacts, ___: Limits) -> Finding | None:
+def no_keys(_: BrokerFacts, log: LogFacts, sample: Sample, __: Limits) -> Finding | None:
     """Records that compaction removes because they have no key."""
-    sample = log.sample
-    if sample is None or not log.is_compacted or not sample.no_key_records:
+    if not sample.no_key_records:
         return None
     return finding(
         "no_keys",

@@ -1,4 +1,4 @@
-"""Reports of several brokers as one: a fleet, replicas that do not begin at the same offset, and when disks will be full.
+"""Reports of several brokers as one: a fleet, replicas that differ, and when disks will be full.
 
 The newest report of a broker counts; with an older one of the same broker its growth is known.
 """
@@ -6,11 +6,13 @@ The newest report of a broker counts; with an older one of the same broker its g
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from operator import index
+from shlex import quote
 from typing import Any
 
+from cleanerd.tools.insight.digest_report import Side, compare, sides_in
 from cleanerd.tools.insight.findings import Severity
 from cleanerd.tools.insight.reports import read_report
-from cleanerd.units import size, utc
+from cleanerd.units import counted, size, utc
 
 from .facts import DAY_MS, HOUR_MS, Finding, Limits, Place, finding
 from .report import Row, finding_row
@@ -29,32 +31,38 @@ _FIELDS = {
 """What is used of a report, by its lists: numbers, numbers or null, others."""
 
 
-def read_reports(paths: Iterable[str]) -> list[Row]:
-    """Documents of `report`. Raises BadUsage."""
-    return [_read(path) for path in paths]
+def read_reports(paths: Iterable[str]) -> tuple[list[Row], list[Side]]:
+    """Documents of `report`, and the logs in those of `digest`. Raises BadUsage."""
+    reports, sides = list[Row](), list[Side]()
+    for path in paths:
+        with read_report(path, "doctor") as found:
+            if "buckets" in found:
+                sides += sides_in(path, found)[0]
+            else:
+                _check(found)
+                reports.append(found)
+    return reports, sides
 
 
-def _read(path: str) -> Row:
-    with read_report(path, "doctor") as found:
-        for part, (numbers, maybe_numbers, others) in _FIELDS.items():
-            for row in [found] if part == "" else found[part]:
-                for name in numbers.split():
-                    index(row[name])
-                for name in maybe_numbers.split():
-                    index(row[name] or 0)
-                for name in others.split():
-                    row[name]
-        hash(_name(found))
-        for one in found["findings"]:
-            _SEVERITIES.index(one["severity"])
-            [
-                str.isprintable(one[name] or "")
-                for name in ("code", "meaning", "evidence", "remedy", "path", "topic")
-            ]
-    return found
+def _check(found: Row) -> None:
+    for part, (numbers, maybe_numbers, others) in _FIELDS.items():
+        for row in [found] if part == "" else found[part]:
+            for name in numbers.split():
+                index(row[name])
+            for name in maybe_numbers.split():
+                index(row[name] or 0)
+            for name in others.split():
+                row[name]
+    hash(_name(found))
+    for one in found["findings"]:
+        _SEVERITIES.index(one["severity"])
+        [
+            str.isprintable(one[name] or "")
+            for name in ("code", "meaning", "evidence", "remedy", "path", "topic")
+        ]
 
 
-def merged(reports: Sequence[Row], limits: Limits) -> dict[str, Any]:
+def merged(reports: Sequence[Row], limits: Limits, digests: Sequence[Side] = ()) -> dict[str, Any]:
     """The fields of the merged document; findings of one broker have its id as `node_id`."""
     by_broker = defaultdict[tuple[object, ...], list[Row]](list)
     for report in sorted(reports, key=lambda report: report["at_ms"]):
@@ -62,7 +70,8 @@ def merged(reports: Sequence[Row], limits: Limits) -> dict[str, Any]:
     newest = [some[-1] for some in by_broker.values()]
     growth = [row for some in by_broker.values() for row in _growth(some)]
     found = [(row["node_id"], finding_row(one)) for row, one in _full_soon(growth, limits)]
-    found += [(None, finding_row(one)) for one in _log_starts(newest)]
+    of_nodes = [one for some in by_broker.values() for one in some if one["node_id"] is not None]
+    found += [(None, finding_row(one)) for one in (*_log_starts(of_nodes), *_digests(digests))]
     found += [(report["node_id"], one) for report in newest for one in report["findings"]]
     rows = [{"node_id": node_id, **row} for node_id, row in found]
     rows.sort(key=lambda row: (_SEVERITIES.index(row["severity"]), -(row["cost_bytes"] or 0)))
@@ -129,19 +138,56 @@ def _full_soon(growth: Sequence[Row], limits: Limits) -> Iterator[tuple[Row, Fin
 
 
 def _log_starts(reports: Sequence[Row]) -> Iterator[Finding]:
-    """Replicas of which one lacks a whole segment of another at its start."""
-    replicas = defaultdict[tuple[object, str, int], list[tuple[int, Row]]](list)
+    """Replicas of which one lacks a whole segment of another at its start. Reports in the order of their times.
+
+    Retention deletes on each broker when that one looks: where it does, the other has lacked it for an hour.
+    """
+    replicas = defaultdict[tuple[object, str, int], dict[int, list[tuple[int, Row]]]](
+        lambda: defaultdict(list)
+    )
     for report in reports:
-        for log in report["logs"] if report["node_id"] is not None else ():
+        for log in report["logs"]:
             key = report["cluster_id"], log["topic"], log["partition"]
-            replicas[key].append((report["node_id"], log))
+            replicas[key][report["node_id"]].append((report["at_ms"], log))
     for (_, topic, partition), some in replicas.items():
-        (low_node, low), (high_node, high) = (
-            choose(some, key=lambda one: one[1]["log_start"]) for choose in (min, max)
+        newest = {node: looked[-1] for node, looked in some.items()}
+        (low_node, (low_ms, low)), (high_node, (_, high)) = (
+            choose(newest.items(), key=lambda one: one[1][1]["log_start"]) for choose in (min, max)
         )
-        if not low["log_start"] < (low["second_segment"] or 0) <= high["log_start"]:
+        second = low["second_segment"] or 0
+        if not low["log_start"] < second <= high["log_start"]:
+            continue
+        is_kept = low["cleanup_policy"] is not None and "delete" not in low["cleanup_policy"]
+        before = [log for at_ms, log in some[high_node] if at_ms <= low_ms - HOUR_MS]
+        if not is_kept and not any(log["log_start"] >= second for log in before):
             continue
         text = f"node {low_node} begins at {low['log_start']}, node {high_node} at {high['log_start']}"
         remedy = "wait for the next retention pass; then see which one is right: `kafka-delete-records.sh` raises the others"
         place = Place(f"{low['log_dir']}/{topic}-{partition}", topic, partition, low["log_start"])
         yield finding("log_starts_differ", place, text, remedy)
+
+
+def _digests(sides: Sequence[Side]) -> Iterator[Finding]:
+    """Replicas of one cluster whose digests differ, or cannot be compared."""
+    by_cluster = defaultdict[object, list[Side]](list)
+    for side in sides:
+        if side.owner is not None:
+            by_cluster[side.owner[0]].append(side)
+    for mine in by_cluster.values():
+        for one in compare(mine):
+            if len(one.sides) < 2 or one.result == "equal":
+                continue
+            (first, _), tp = one.sides, one.topic_partition
+            nodes = " and ".join(f"node {side.owner[1]}" for side in one.sides if side.owner is not None)
+            place = Place(f"{first.row['log_dir']}/{tp}", tp.topic, tp.partition, first.row.get("at"))
+            reports = " ".join(quote(side.report) for side in one.sides)
+            command = f"cleanerd digest --compare {reports} --topic {tp.topic} --partition {tp.partition}"
+            if one.result == "differs":
+                text = f"{nodes} differ at offset {first.row['at']}, in {counted(len(one.buckets), 'bucket')} of keys"
+                remedy = (
+                    f"`{command} --keys` names the keys; then have the replica that is wrong fetched again"
+                )
+                yield finding("digests_differ", place, text, remedy)
+            else:
+                remedy = f"take both again, `cleanerd digest --at OFFSET` alike; `{command}`"
+                yield finding("digests_not_compared", place, f"{nodes}: {one.why}", remedy)

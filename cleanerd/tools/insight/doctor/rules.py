@@ -7,7 +7,7 @@ from cleanerd.tools.insight.findings import KINDS, Severity
 from cleanerd.units import counted, size
 
 from . import cleaning_rules, key_rules, topic_rules
-from .facts import BrokerFacts, DirectoryFacts, Finding, Limits, LogFacts, Place, finding
+from .facts import BrokerFacts, DirectoryFacts, Finding, Limits, LogFacts, Place, Sample, finding
 
 _LOG_RULES: Sequence[Callable[[BrokerFacts, DirectoryFacts, LogFacts, Limits], Finding | None]] = (
     cleaning_rules.missed_deadline,
@@ -16,11 +16,14 @@ _LOG_RULES: Sequence[Callable[[BrokerFacts, DirectoryFacts, LogFacts, Limits], F
     cleaning_rules.future_timestamps,
     cleaning_rules.active_segment,
     cleaning_rules.retention_overdue,
+)
+_KEY_RULES: Sequence[Callable[[BrokerFacts, LogFacts, Sample, Limits], Finding | None]] = (
     key_rules.superseded,
     key_rules.tombstones_overdue,
     key_rules.dedupe_buffer,
     key_rules.no_keys,
 )
+"""For compacted logs that were read."""
 _NAMED = 3
 
 
@@ -36,6 +39,9 @@ def judge(broker: BrokerFacts, limits: Limits) -> list[Finding]:
         found += cleaning_rules.late(broker, directory, limits)
         for log in directory.logs:
             found += filter(None, (rule(broker, directory, log, limits) for rule in _LOG_RULES))
+            sample = log.sample
+            if sample is not None and log.is_compacted:
+                found += filter(None, (rule(broker, log, sample, limits) for rule in _KEY_RULES))
     severities = list(Severity)
     return sorted(
         found,

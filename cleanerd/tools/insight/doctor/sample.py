@@ -8,16 +8,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from cleanerd.cleaning.throttle import Throttle
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files, open_regular
 from cleanerd.format.head import CONTROL, DELETE_HORIZON
 from cleanerd.format.names import MAX_OFFSET
 from cleanerd.kernels.fingerprint import fingerprint_records
 from cleanerd.kernels.judge import mark_aborted
-from cleanerd.kernels.tables import AbortedTxns, Bytes
-from cleanerd.storage.file_bytes import read_at
+from cleanerd.kernels.tables import AbortedTxns
 from cleanerd.storage.scan import PartitionSnapshot, read_aborted_txns
+from cleanerd.tools.insight.paced import PacedReads
 from cleanerd.tools.insight.processes import ReadProgress
 from cleanerd.tools.insight.walk import Bounds, Sound, walk_log
 
@@ -29,12 +28,11 @@ _SHARE = 64
 _KEY = (0, 0)
 
 
-class Budget:
+class Budget(PacedReads):
     """Bytes that may still be read, and how quickly. `read` is shown what was read."""
 
     def __init__(self, clock: Clock, max_bytes: int, bytes_per_s: float, read: ReadProgress) -> None:
-        self._throttle = Throttle(clock)
-        self._throttle.set_limits(read=bytes_per_s)
+        super().__init__(clock, bytes_per_s)
         self._left_bytes = max_bytes
         self._read = read
         self._done_bytes = self.wanted_bytes = 0
@@ -50,13 +48,7 @@ class Budget:
         """So much was read; returns when it is paid for."""
         self._done_bytes += read_bytes
         self._read(self._done_bytes, max(self.wanted_bytes, self._done_bytes))
-        self._throttle.charge(read_bytes, 0, lambda: False)
-
-    def read_at(self, fd: int, position: int, size: int) -> Bytes:
-        """As `storage.file_bytes.read_at`, paid for."""
-        found = read_at(fd, position, size)
-        self.pace(len(found))
-        return found
+        super().pace(read_bytes)
 
 
 @dataclass(slots=True)

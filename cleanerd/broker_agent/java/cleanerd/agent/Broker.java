@@ -46,7 +46,7 @@ final class Broker {
     private final Method leaderEpochCache, replaceSegments, epochEntries, markOffline;
     private final Method baseOffset, size, records, channel, open, getList, configValues;
     private final Method cleanerManager, cleaningState, abortAndPause, resume, allCheckpoints, updateCheckpoints;
-    private final Method pausedCount;
+    private final Method pausedCount, deadThreadCount, uncleanablePartitions;
     private final Field creationLock, logLock, managerLock, epoch, epochStart, logDirFailureChannel, cleanerConfig, enableCleaner, overriddenConfigs;
     private final Class storageException, lazyText, pausedState;
     private final boolean takesSwapFlag, takesLazyText;
@@ -150,6 +150,8 @@ final class Broker {
         cleanerManager = shape.method(cleaner, manager, "cleanerManager", NONE);
         abortAndPause = shape.method(cleaner, void.class, "abortAndPauseCleaning", new Class[] {tp});
         resume = shape.method(cleaner, void.class, "resumeCleaning", new Class[] {containers.set});
+        deadThreadCount = shape.method(cleaner, int.class, "deadThreadCount", NONE);
+        uncleanablePartitions = shape.method(manager, Object.class, "uncleanablePartitions", new Class[] {String.class});
         managerLock = shape.field(manager, Lock.class, "lock");
         cleaningState = shape.method(manager, containers.option, "cleaningState", new Class[] {tp});
         pausedState = shape.type(family + (isScala ? "LogCleaningPaused" : "LogCleaningState$LogCleaningPaused"));
@@ -481,6 +483,27 @@ final class Broker {
     String cleaningState(Object cleaner, Object tp) throws Exception {
         Object state = containers.orNull(Shape.call(cleaningState, of(cleanerManager, cleaner), new Object[] {tp}));
         return state == null ? null : name(state);
+    }
+
+    Long deadThreads(Object cleaner) throws Exception {
+        return Long.valueOf(((Integer) of(deadThreadCount, cleaner)).longValue());
+    }
+
+    /** Pairs of topic and partition of the logs in a directory that the cleaner passes over since it failed on them. */
+    List uncleanable(Object cleaner, String logDir) throws Exception {
+        List found = new ArrayList();
+        for (Object dir : containers.copied(of(liveLogDirs, logManager))) {
+            if (realPath((File) dir).equals(logDir)) { // the cleaner knows it as log.dirs has it, which may be a link
+                Object[] named = {((File) dir).getPath()};
+                for (Object tp : containers.copied(Shape.call(uncleanablePartitions, of(cleanerManager, cleaner), named))) {
+                    List pair = new ArrayList(2);
+                    pair.add(topic(tp));
+                    pair.add(Long.valueOf(partition(tp)));
+                    found.add(pair);
+                }
+            }
+        }
+        return found;
     }
 
     private static String name(Object state) {

@@ -15,7 +15,7 @@ import java.util.concurrent.Semaphore;
  */
 public final class Conversation implements Runnable {
     /** `Broker.find` proves that all of them can be served, or refuses. */
-    static final List REQUESTS = Arrays.asList("describe", "lease", "request_queue", "roll", "swap");
+    static final List REQUESTS = Arrays.asList("cleaner", "describe", "lease", "request_queue", "roll", "swap");
 
     private static final int VERSION = 1;
     private static final int REQUEST_MAX_BYTES = 4 << 20;
@@ -95,6 +95,9 @@ public final class Conversation implements Runnable {
             }
             if ("lease".equals(what)) {
                 return Leases.run(broker, request);
+            }
+            if ("cleaner".equals(what)) {
+                return OwnCleaner.run(broker, request);
             }
             if ("request_queue".equals(what)) {
                 return RequestQueue.run();
