@@ -49,7 +49,7 @@ class Judge:
     def rule_on(self, logs: Iterable[LogId]) -> None:
         """Note in `Obstacles` which of these logs may not be changed, and why; try changed uncleanable logs again."""
         configuration, ignored = self._conditions.configuration(), self._obstacles.ignored
-        judged = list(logs)
+        judged, now_s = list(logs), self._conditions.clock.monotonic_s()
         twice = self._twice(judged)
         unknown: dict[tuple[str, str | None], set[str]] = {}
         for log in judged:
@@ -65,14 +65,19 @@ class Judge:
                 continue
             is_reported = ignored.get(log) == reason and log not in self._new_since_s
             ignored[log] = reason
-            if not is_reported and not self._may_be_new(log, is_named=is_named):
-                topic = log.topic_partition.topic
-                if is_stale:
-                    unknown.setdefault((log.log_dir, reason), set()).add(topic)
-                elif reason == foreign and not is_known(topic, configuration):
-                    unknown.setdefault((log.log_dir, None), set()).add(topic)
-                else:
-                    _log.warning("ignored", **log.fields(), reason=reason)
+            if is_reported:
+                continue
+            if not is_named and self._may_be_new(log, now_s):
+                self._new_since_s.setdefault(log, now_s)
+                continue
+            self._new_since_s.pop(log, None)
+            topic = log.topic_partition.topic
+            if is_stale:
+                unknown.setdefault((log.log_dir, reason), set()).add(topic)
+            elif reason == foreign and not is_known(topic, configuration):
+                unknown.setdefault((log.log_dir, None), set()).add(topic)
+            else:
+                _log.warning("ignored", **log.fields(), reason=reason)
         for (log_dir, stale), topics in unknown.items():
             why = self._brokers.known_refusal(log_dir) or "no broker answers about its topics"
             _log.warning(
@@ -142,13 +147,6 @@ class Judge:
             return self._ownership.files.exists(path) and log.topic_partition.topic in metadata.topic_ids
         return False
 
-    def _may_be_new(self, log: LogId, *, is_named: bool) -> bool:
+    def _may_be_new(self, log: LogId, now_s: float) -> bool:
         """Whether its broker may still name the topic of a log that is ignored."""
-        if is_named:
-            self._new_since_s.pop(log, None)
-            return False
-        now_s = self._conditions.clock.monotonic_s()
-        if now_s - self._new_since_s.setdefault(log, now_s) < _NEW_FOR_S:
-            return True
-        self._new_since_s.pop(log, None)
-        return False
+        return now_s - self._new_since_s.get(log, now_s) < _NEW_FOR_S
