@@ -133,7 +133,7 @@ class HttpServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Give a connection its thread, or turn it away."""
         try:
-            if self._has_room(request):
+            if self._take_place(request):
                 return super().process_request(request, client_address)
         except RuntimeError:  # no thread to be had
             self._forget(request)
@@ -142,8 +142,8 @@ class HttpServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         self.shutdown_request(request)
         return None
 
-    def _has_room(self, connection: socket.socket) -> bool:
-        """Whether there is room for one more: a client that connects and sends nothing keeps no other from asking."""
+    def _take_place(self, connection: socket.socket) -> bool:
+        """Take a place, False where there is none: a client that connects and sends nothing keeps no other from asking."""
         with self._changed:
             if len(self._silent) >= self.limits.max_connections:
                 silent = next((one for one, is_silent in self._silent.items() if is_silent), None)
@@ -155,8 +155,8 @@ class HttpServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
             self._silent[connection] = True
             return True
 
-    def has_asked(self, connection: socket.socket) -> bool:
-        """The head of a request came in: it keeps its place from now on. False for one whose place was taken."""
+    def keep_place(self, connection: socket.socket) -> bool:
+        """The head of a request came in: its place is kept from now on. False for one whose place was taken."""
         with self._changed:
             if connection not in self._silent:
                 return False
@@ -224,7 +224,7 @@ class _Connection(BaseHTTPRequestHandler):
     def handle(self) -> None:
         try:
             self.raw_requestline = self.rfile.readline(_HEAD_BYTES)
-            if self.raw_requestline and self.parse_request() and self.server.has_asked(self.connection):
+            if self.raw_requestline and self.parse_request() and self.server.keep_place(self.connection):
                 path, _, query = self.path.partition("?")
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 request = Request(self.command, path, query, headers, self.connection, self.rfile)

@@ -144,7 +144,7 @@ class _Child:
             if found is not None:
                 found[0].set_result(message.value)
 
-    def has_ended(self) -> bool:
+    def try_end(self) -> bool:
         """Ask the process to end; return whether it has by now. One that takes too long is killed."""
         now_s = self._clock.monotonic_s()
         if self._asked_to_end_s is None:
@@ -305,4 +305,4 @@ class Engine:
         self._end_retired()
 
     def _end_retired(self) -> None:
-        self._retired = [child for child in self._retired if child.is_busy or not child.has_ended()]
+        self._retired = [child for child in self._retired if child.is_busy or not child.try_end()]
