@@ -25,7 +25,7 @@ def cache_directory(environment: Mapping[str, str]) -> str:
     given = environment.get("CACHE_DIRECTORY", "").split(":")[0]
     if given:
         return given
-    if environment.get("XDG_CACHE_HOME"):
+    if os.path.isabs(environment.get("XDG_CACHE_HOME", "")):  # others are to be ignored
         return os.path.join(environment["XDG_CACHE_HOME"], "cleanerd")
     home = os.path.expanduser("~")
     if os.path.isabs(home) and os.access(home, os.W_OK | os.X_OK) and not _is_log_dir(home):

@@ -102,12 +102,15 @@ def why_other_node(files: Files, log_dir: str, config: CleanerdConfig) -> str | 
         owner = _owner(files, log_dir)
     if owner is None or config.own_id is None or os.path.realpath(log_dir) not in ours:
         return None
-    if owner.node_id in (None, config.own_id):
-        return None
-    return (
-        f"{log_dir}: expected a directory of node {config.own_id} (node.id, broker.id), found one of node {owner.node_id} "
-        "(meta.properties): no broker starts with it; find out whose volume it is"
-    )
+    remedy = "(meta.properties): no broker starts with it; find out whose volume it is"
+    if owner.node_id not in (None, config.own_id):
+        wanted = f"a directory of node {config.own_id} (node.id, broker.id)"
+        return f"{log_dir}: expected {wanted}, found one of node {owner.node_id} {remedy}"
+    clusters = {path: one.cluster_id for path, one in _owners(files, config.log_dirs)[0].items() if one}
+    for path, cluster_id in clusters.items():
+        if None not in (cluster_id, owner.cluster_id) and cluster_id != owner.cluster_id:
+            return f"{log_dir}: expected cluster {cluster_id}, as {path}, found {owner.cluster_id} {remedy}"
+    return None
 
 
 def by_node(files: Files, log_dirs: Sequence[str]) -> list[tuple[str, ...]]:

@@ -161,6 +161,13 @@ def test_a_directory_of_another_node_is_left_alone(
         assert main(["clean", "--config", str(conf)], clean_once=work) == code
         said = "expected a directory of node 1 (node.id, broker.id), found one of node 7 (meta.properties)"
         assert (said in capsys.readouterr().out) == (code == 1)
+    (tmp_path / "more").mkdir()
+    conf.write_text(f"log.dirs={tmp_path}/logs,{tmp_path}/more\nlog.cleanup.policy=compact\nnode.id=7\n")
+    for cluster, code in (("c", 0), ("another", 1)):
+        (tmp_path / "more" / "meta.properties").write_text(f"version=1\ncluster.id={cluster}\nnode.id=7\n")
+        assert main(["clean", "--config", str(conf)], clean_once=work) == code
+        said = capsys.readouterr().out
+        assert ("expected cluster c, as" in said, "expected cluster another, as" in said) == (bool(code),) * 2
     conf.write_text("log.dirs=/configured\nlog.cleanup.policy=compact\nnode.id=1\n")
     assert main(["clean", "--config", str(conf), "--log-dir", f"{tmp_path}/logs"], clean_once=work) == 0
     capsys.readouterr()

@@ -13,6 +13,7 @@ from cleanerd.env.cache import cache_directory, why_untrusted
     [
         ({"CACHE_DIRECTORY": "/var/cache/cleanerd:/other", "XDG_CACHE_HOME": "/x"}, "/var/cache/cleanerd"),
         ({"XDG_CACHE_HOME": "/x"}, "/x/cleanerd"),
+        ({"XDG_CACHE_HOME": "x"}, os.path.expanduser("~/.cache/cleanerd")),
         ({}, os.path.expanduser("~/.cache/cleanerd")),
     ],
 )
