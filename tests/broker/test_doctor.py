@@ -40,7 +40,10 @@ from tests.harness.daemon.processes import wait_until
 from tests.harness.damage.batches import sealed
 from tests.harness.disks.mounts import mounted
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(1200)]
+MINUTES = float(os.environ.get("CLEANERD_TEST_MINUTES", "0.3"))
+"""How long the healthy cluster lives."""
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(900 + MINUTES * 120)]
 
 JAR = Path(sessions.__file__).parent / "cleanerd-agent.jar"
 PROPERTIES = {
@@ -269,7 +272,6 @@ def test_every_planted_fault_is_found_and_nothing_else(world: Cluster, tmp_path:
 
 # -- a healthy cluster -----------------------------------------------------------------------------------------------
 
-MINUTES = float(os.environ.get("CLEANERD_TEST_MINUTES", "0.3"))
 PAUSE_S = max(2.0, MINUTES)
 SOON = partial(Limits, due_ms=5 * 60_000, leftover_ms=5 * 60_000, open_transaction_ms=60_000)
 """Sooner than for users: within some minutes nothing is late otherwise."""
