@@ -29,7 +29,7 @@ from cleanerd.format.batch import iterate_batches
 from cleanerd.tools.cli import doctor
 from cleanerd.tools.insight.doctor.facts import DAY_MS, HOUR_MS, Limits
 from tests.harness.broker.cluster import NODES, KafkaCluster
-from tests.harness.broker.live import BATCH_RECORDS, COMPACT, PATIENCE_S, SEGMENT_BYTES, Entry, records
+from tests.harness.broker.live import BATCH_RECORDS, COMPACT, PATIENCE_S, Entry, records
 from tests.harness.broker.releases import required_program, run_tool
 from tests.harness.broker.replicas import Replicas
 from tests.harness.broker.swapping import build_agent
@@ -53,7 +53,6 @@ PROPERTIES = {
 }
 LATER_MS = 26 * HOUR_MS
 LIMITS = partial(Limits, least_bytes=1 << 20)
-SMALL = str(SEGMENT_BYTES)
 KILLER = """
 public class Killer {
     public static void agentmain(String argument) {
