@@ -8,7 +8,18 @@ from cleanerd.policy.cleanable import SegmentFacts, non_active_from
 from cleanerd.policy.deadlines import grace_ms
 from cleanerd.units import counted, duration, size, utc
 
-from .facts import DAY_MS, BrokerFacts, DirectoryFacts, Finding, Limits, LogFacts, Place, finding, place_of
+from .facts import (
+    DAY_MS,
+    BrokerFacts,
+    DirectoryFacts,
+    Finding,
+    Limits,
+    LogFacts,
+    Place,
+    finding,
+    place_of,
+    verify_command,
+)
 
 _SEGMENT_MS = "set segment.ms of the topic to what a duplicate may cost in time"
 
@@ -32,7 +43,7 @@ def late(broker: BrokerFacts, directory: DirectoryFacts, limits: Limits) -> Iter
                 "cleaner_stuck",
                 place_of(log, offset=log.range.first_dirty_offset),
                 "its broker says that it is uncleanable: its cleaner has failed on it, and leaves it until a restart",
-                f"look for it in the broker's log; {broker.command('verify', log)} finds what is damaged",
+                f"look for it in the broker's log; {verify_command(directory.path, log)} finds what is damaged",
                 log.range.cleanable_bytes,
             )
     latest_ms = directory.judged_ms - limits.due_ms

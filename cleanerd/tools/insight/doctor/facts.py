@@ -6,6 +6,7 @@ The codes and their severities are names that others script against; those of fi
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from shlex import quote
 from typing import NamedTuple
 
 from cleanerd.broker_agent.live_logs import OwnCleaner
@@ -197,6 +198,13 @@ class BrokerFacts:
         """A command of `cleanerd` for one log."""
         tp = log.topic_partition
         return f"`cleanerd {verb} {self.where} --topic {tp.topic} --partition {tp.partition}{options}`"
+
+
+def verify_command(log_dir: str, log: LogFacts | None = None) -> str:
+    """`cleanerd verify` of a log, or of a directory; it knows no settings."""
+    tp = None if log is None else log.topic_partition
+    which = "" if tp is None else f" --topic {tp.topic} --partition {tp.partition}"
+    return f"`cleanerd verify --log-dir {quote(log_dir)}{which}`"
 
 
 class Place(NamedTuple):

@@ -7,7 +7,17 @@ from cleanerd.tools.insight.findings import KINDS, Severity
 from cleanerd.units import counted, size
 
 from . import cleaning_rules, key_rules, topic_rules
-from .facts import BrokerFacts, DirectoryFacts, Finding, Limits, LogFacts, Place, Sample, finding
+from .facts import (
+    BrokerFacts,
+    DirectoryFacts,
+    Finding,
+    Limits,
+    LogFacts,
+    Place,
+    Sample,
+    finding,
+    verify_command,
+)
 
 _LOG_RULES: Sequence[Callable[[BrokerFacts, DirectoryFacts, LogFacts, Limits], Finding | None]] = (
     cleaning_rules.missed_deadline,
@@ -35,7 +45,7 @@ def judge(broker: BrokerFacts, limits: Limits) -> list[Finding]:
         *_skew(broker, limits),
     ]
     for directory in broker.directories:
-        found += _directory(broker, directory)
+        found += _directory(directory)
         found += cleaning_rules.late(broker, directory, limits)
         for log in directory.logs:
             found += filter(None, (rule(broker, directory, log, limits) for rule in _LOG_RULES))
@@ -54,7 +64,7 @@ def judge(broker: BrokerFacts, limits: Limits) -> list[Finding]:
     )
 
 
-def _directory(broker: BrokerFacts, directory: DirectoryFacts) -> Iterator[Finding]:
+def _directory(directory: DirectoryFacts) -> Iterator[Finding]:
     """What lies around in a directory, what `verify` finds wrong with its names, and what could not be read."""
     for left in directory.leftovers:
         kind = KINDS[left.code]
@@ -70,7 +80,7 @@ def _directory(broker: BrokerFacts, directory: DirectoryFacts) -> Iterator[Findi
         yield Finding(one.code, one.kind.severity, one.kind.meaning, place, text, one.kind.remedy)
     for path, reason in (directory.failed or {}).items():
         remedy = (
-            f"`cleanerd verify {broker.where}` says what is wrong, `cleanerd salvage` copies what is sound"
+            f"{verify_command(directory.path)} says what is wrong, `cleanerd salvage` copies what is sound"
         )
         yield finding("unreadable", Place(path), reason, remedy)
     alone = defaultdict[str, list[str]](list)
