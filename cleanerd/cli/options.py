@@ -52,6 +52,14 @@ def share(text: str) -> float:
     return found
 
 
+def _time_ms(text: str) -> int:
+    """Parse a time as Kafka's files can have it."""
+    found = int(number(text))
+    if found >= 1 << 63:
+        raise ArgumentTypeError(f"expected less than 2^63, found {text!r}")
+    return found
+
+
 def _assumptions(text: str) -> frozenset[str]:
     """Parse `what,what`."""
     found = frozenset(one.strip() for one in text.split(","))
@@ -84,4 +92,4 @@ SELECTION = (
     repeated("--partition", "N", "only this partition of each topic", number),
 )
 """Which logs."""
-NOW = option("--now-ms", "use this as the current time", metavar="MS", type=number)
+NOW = option("--now-ms", "use this as the current time", metavar="MS", type=_time_ms)

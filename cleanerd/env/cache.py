@@ -23,7 +23,7 @@ def cache_directory(environment: Mapping[str, str]) -> str:
     directory for those either, none can be written.
     """
     given = environment.get("CACHE_DIRECTORY", "").split(":")[0]
-    if given:
+    if os.path.isabs(given):
         return given
     if os.path.isabs(environment.get("XDG_CACHE_HOME", "")):  # others are to be ignored
         return os.path.join(environment["XDG_CACHE_HOME"], "cleanerd")

@@ -80,6 +80,7 @@ def test_it_starts_quickly_because_it_imports_little(call: str) -> None:
         ("cleanerd clean --partition -1", ""),
         ("cleanerd clean --partition x", "argument --partition: expected a number of 0 or more"),
         ("cleanerd clean --now-ms yesterday", "argument --now-ms: expected a number of 0 or more"),
+        (f"cleanerd clean --now-ms {2**63}", "argument --now-ms: expected less than 2^63"),
         ("cleanerd clean --set novalue", "argument --set: expected KEY=VALUE, found 'novalue'"),
         ("cleanerd clean --topic-set topic.key=1", "argument --topic-set: expected TOPIC:KEY=VALUE"),
         ("cleanerd clean --topic-set topic:key", "argument --topic-set: expected KEY=VALUE, found 'key'"),
