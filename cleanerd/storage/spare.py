@@ -206,8 +206,9 @@ def check_spare(spare: str, log_dir: str) -> None:
         raise LogUncleanable(
             f"--spare {spare}: expected a directory on another file system, found one on that of {log_dir}"
         )
-    exposed = why_exposed(os.path.join(spare, "a new name"))
-    if exposed is not None:
+    made = os.path.join(spare, "a new name")
+    exposed = why_exposed(made)
+    if exposed is not None and why_exposed(made, user=os.stat(log_dir).st_uid) is not None:
         raise LogUncleanable(
             f"--spare {spare}: {exposed}: what lies there for a moment is nowhere else, so nobody else may exchange it"
         )

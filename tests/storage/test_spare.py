@@ -183,6 +183,14 @@ def test_what_lies_on_a_spare_alone_nobody_else_may_exchange(
         os.chmod(spare, 0o777)
         with pytest.raises(LogUncleanable, match="so nobody else may exchange it"):
             on_spare(spare, str(tmp_path), "t-0")
+        os.chmod(spare, 0o755)
+        if os.geteuid() == 0:
+            os.chown(spare, 65534, -1)
+            with pytest.raises(LogUncleanable, match="belongs to user 65534"):
+                on_spare(spare, str(tmp_path), "t-0")
+            os.chown(tmp_path, 65534, -1)  # then it is that of the log's owner
+            on_spare(spare, str(tmp_path), "t-0")
+        synced.clear()
         os.chmod(spare, 0o1777)
         made = Path(on_spare(spare, str(tmp_path), "t-0"))
         assert (made.stat().st_mode & 0o777, synced) == (0o700, [Path(spare).stat().st_ino])
