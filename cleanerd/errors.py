@@ -64,11 +64,15 @@ MAKE_ROOM = (
 
 
 class NoSpace(Retryable):
-    """The file system has no room for the peak of this work; nothing was changed. `remedy`: advice for the operator."""
+    """The file system has no room for the peak of this work; nothing was changed. `remedy`: advice for the operator.
 
-    def __init__(self, message: str, remedy: str = MAKE_ROOM) -> None:
+    `needs_bytes`: of the group that needs least of those whose commit frees any; 0 if that is not known.
+    """
+
+    def __init__(self, message: str, remedy: str = MAKE_ROOM, needs_bytes: int = 0) -> None:
         super().__init__(message)
         self.remedy = remedy
+        self.needs_bytes = needs_bytes
 
 
 class JobFailed(Retryable):

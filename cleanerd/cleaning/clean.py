@@ -345,10 +345,10 @@ class Cleaner:
         if not groups:
             return None
         extra = Room.counted(log.plan, counted)
-        peak_bytes = needed_bytes = extra.peak_bytes
-        room = self._take(log, peak_bytes)
+        needed_bytes = extra.peak_bytes
+        room = self._take(log, needed_bytes)
         if room is None and (self._request.spare or self._lacks_names([(log, extra)])):
-            room = peak_bytes
+            room = needed_bytes
         if room is not None and not log.plan.waits:
             rescues, names = self._request.rescues, names_left(log.plan.work.directory)
             if self._request.spare is not None:
@@ -359,7 +359,7 @@ class Cleaner:
             room = self._take(log, needed_bytes)
             log.groups_left = len(groups) - len(fitting)
             counted.indexed.changed_groups = frozenset(fitting)
-        return None if room is None else no_space(log.plan, peak_bytes, needed_bytes, room)
+        return None if room is None else no_space(log.plan, extra, needed_bytes, room)
 
     def _take(self, log: _Log, size_bytes: int) -> int | None:
         return self._reservations.take({log.plan.work.directory: size_bytes}, log.plan.work.least_free_bytes)
@@ -392,7 +392,9 @@ class Cleaner:
     def _failed(self, candidate: Candidate, error: CleanerdError, watch: Stopwatch) -> LogResult:
         if isinstance(error, CorruptFile) and is_other_segment(self._files, candidate.snapshot, error.path):
             error = changed_while_read(error)
-        return replace(candidate.result(of_error(error)), statistics=Statistics().measured(watch))
+        least_bytes = error.needs_bytes if isinstance(error, NoSpace) else 0
+        statistics = Statistics(least_extra_bytes=least_bytes).measured(watch)
+        return replace(candidate.result(of_error(error)), statistics=statistics)
 
     def _discard(self, candidate: Candidate) -> None:
         try_discard_staged(PartitionDir(self._files, self._directory(candidate)))

@@ -7,7 +7,7 @@ step  what goes                                                         room tha
 (b)   retention that has been breached by limits that hold for a        none: names change
       stopped broker (`Knowledge.limits`)
 (c)   offset indexes of some closed segments, where there is not even   none; their broker makes them again
-      room for a manifest
+      room for a manifest, or that gives a group its room
 (d)   superseded records of compacted logs: of each log first the       a group's new segment, beside the old ones
       groups that free the most for the bytes they need
 (e)   where none of them fits: the one that frees the most, written on  the group's new segment, on the spare
@@ -42,6 +42,7 @@ from cleanerd.cleaning.rescued import Outcome, Rescued, Step
 from cleanerd.cleaning.result import NO_LOG, CleanRequest, LogResult, Progress
 from cleanerd.cleaning.retain import retain_log
 from cleanerd.cleaning.through_spare import ThroughSpare, why_no_spare
+from cleanerd.cleaning.would_help import more_bytes, never_done, why_alone
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.env.space import (
@@ -60,18 +61,24 @@ from cleanerd.errors import (
     NoSpace,
     each_log,
 )
-from cleanerd.format.names import CLEANERD_LOCK, DirKind, TopicPartition, parse_partition_dir
+from cleanerd.format.names import CLEANERD_LOCK, TopicPartition, parse_partition_dir
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from cleanerd.storage.leftovers import bytes_of, delete_leftovers, delete_offset_indexes, leftover_files
+from cleanerd.storage.leftovers import (
+    bytes_of,
+    delete_leftovers,
+    delete_offset_indexes,
+    leftover_files,
+    offset_indexes_bytes,
+)
 from cleanerd.storage.log_dir import CleanedByAnother, LogDir, Owner
 from cleanerd.storage.partition_dir import log_size
 from cleanerd.storage.spare import check_resumable, interrupted, resume
 from cleanerd.storage.staged import is_waiting, staged_bytes
-from cleanerd.units import counted, size
+from cleanerd.units import size
 
 _LEAST_BYTES, _LEAST_INODES = 512 << 10, 32
 """With less than that nothing at all can be written: (c). XFS makes no file with less than 200 KiB."""
-_INDEXES_MAX = 64
+_INDEXES = "offset indexes, which are made again"
 _DELETED_WAIT_S, _POLL_S = 75.0, 1.0
 """How long a live broker may take to delete what a swap has replaced (file.delete.delay.ms is a minute)."""
 
@@ -122,25 +129,48 @@ class Rescue:
         found.steps += sorted(
             map(_foreseen, results), key=lambda step: -step.frees_bytes / max(step.needs_bytes, 1)
         )
-        free_bytes, no_spare = found.free_bytes, why_no_spare(log_dir, self._spare)
-        for number, step in enumerate(found.steps):
-            if step.outcome == "planned" and step.needs_bytes > max(free_bytes, _LEAST_BYTES):
-                may = self._spare is not None and no_spare is None
-                found.steps[number] = (
-                    replace(step, name="spare") if may else replace(step, outcome="no_room", reason=no_spare)
-                )
-            free_bytes += step.frees_bytes if found.steps[number].outcome == "planned" else 0
-        found.free_bytes_after = free_bytes
+        self._fit(log_dir, ours, found)
         is_planned = any(step.outcome == "planned" for step in found.steps)
         found.lacks_names = lacks_names(path) and not is_planned
-        self._name_spare(found)
+        self._name_help(log_dir, found)
         return found
 
-    def _name_spare(self, found: Rescued) -> None:
+    def _fit(self, log_dir: LogDir, ours: Sequence[TopicPartition], found: Rescued) -> None:
+        """Which of the foreseen steps there is room for when their turn comes, what makes some, and what is free then."""
+        free_bytes, no_spare = found.free_bytes, why_no_spare(log_dir, self._spare)
+        may, indexes_bytes = self._spare is not None and no_spare is None, self._indexes_bytes(log_dir, ours)
+        foreseen, found.steps = found.steps, []
+        for step in foreseen:
+            if step.outcome == "planned" and step.needs_bytes > free_bytes:
+                is_little = step.needs_bytes <= _LEAST_BYTES
+                if step.needs_bytes <= free_bytes + indexes_bytes and (is_little or not may):
+                    made_bytes = min(max(step.needs_bytes, _LEAST_BYTES) - free_bytes, indexes_bytes)
+                    found.add_indexes(Step("indexes", _INDEXES, 0, made_bytes, "planned"))
+                    found.steps.append(step)
+                    free_bytes, indexes_bytes = free_bytes + made_bytes, indexes_bytes - made_bytes
+                elif may:
+                    found.steps.append(replace(step, name="spare"))
+                else:
+                    found.steps.append(replace(step, outcome="no_room", reason=no_spare))
+            else:
+                found.steps.append(step)
+            free_bytes += step.frees_bytes if found.steps[-1].outcome == "planned" else 0
+        found.free_bytes_after = free_bytes
+
+    def _name_help(self, log_dir: LogDir, found: Rescued) -> None:
+        """What would help next, before what `_look` has found; there is always something."""
         needs = [step.needs_bytes for step in found.steps if step.outcome == "no_room"]
-        if needs and self._spare is None:
+        no_spare, first = why_no_spare(log_dir, self._spare), []
+        is_small = any(step.name == "spare" and step.outcome == "no_room" for step in found.steps)
+        if needs and no_spare is not None:
+            first.append(f"a spare that can be used: {no_spare}")
+        elif needs and (self._spare is None or is_small):
             least = f"with {size(min(needs))} free" if min(needs) else "with some room"
-            found.would_help.insert(0, f"--spare DIR, a directory on another file system {least}")
+            first.append(f"--spare DIR, a directory on another file system {least}")
+        is_full = found.free_bytes_after < _LEAST_BYTES or names_left(log_dir.path) < _LEAST_INODES
+        if is_full and not found.is_enough:
+            first.append(more_bytes(log_dir.path, _LEAST_BYTES))
+        found.would_help[:0] = first
 
     def carry_out(self, path: str) -> Rescued:
         """Free as much as is wanted in a log directory. Raises CleanedByAnother, CleanerdError, OSError."""
@@ -155,30 +185,28 @@ class Rescue:
             self._compact(log_dir, ours, found)
             found.steps = [*(list(self._resumed(path)) or resumed), *found.steps]  # there may be room now
             wait_for_deleted()
-            if any(step.outcome == "done" for step in found.steps):
+            if any(step.outcome == "done" and step.frees_bytes for step in found.steps):
                 self._has_more(log_dir, found.free_bytes)
             found.free_bytes_after, found.lacks_names = space_of(path).free_bytes, lacks_names(path)
             found.is_interrupted = any(
                 interrupted(log_dir.partition(tp)) for tp in partitions(log_dir, self._request)
             )
-            self._name_spare(found)
+            self._name_help(log_dir, found)
             return found
 
     def _without_room(self, log_dir: LogDir, ours: Sequence[TopicPartition], found: Rescued) -> None:
         """(a) to (c). Raises LockHeld, CleanedByAnother, CleanerdError, OSError."""
-        found.steps += self._delete_leftovers(log_dir)
-        if not self._is_enough(found):
-            has_file = self._files.exists(os.path.join(log_dir.path, CLEANERD_LOCK))
-            found.steps += self._make_writable(log_dir, ours, 0 if has_file else _LEAST_BYTES)
-            with _unless_full():
-                found.steps += self._retained(log_dir, ours, dry_run=False)
-        if not self._is_enough(found):
-            found.steps += self._make_writable(log_dir, ours, _LEAST_BYTES)
-            if space_of(log_dir.path).free_bytes < _LEAST_BYTES:
-                more = (
-                    f"{size(_LEAST_BYTES)} free, to make files with: move something away that is not Kafka's"
-                )
-                found.would_help.insert(0, more)
+        with _unless_full():
+            with log_dir.lock():
+                pass  # else there is no `.lock`, and no room for one: nothing at all may go
+            found.steps += self._delete_leftovers(log_dir)
+            if not self._is_enough(found):
+                has_file = self._files.exists(os.path.join(log_dir.path, CLEANERD_LOCK))
+                self._make_writable(log_dir, ours, found, 0 if has_file else _LEAST_BYTES)
+                with _unless_full():
+                    found.steps += self._retained(log_dir, ours, dry_run=False)
+            if not self._is_enough(found):
+                self._make_writable(log_dir, ours, found, _LEAST_BYTES)
 
     def _is_enough(self, found: Rescued) -> bool:
         wait_for_deleted()
@@ -201,7 +229,7 @@ class Rescue:
         alone |= {tp: reason for tp in here if (reason := why_held(tp)) is not None}
         alone |= left_alone(log_dir, here, configuration, request.topics, request.assumed)
         ours = [tp for tp in logs if tp not in alone]
-        found.would_help = [*_reasons(alone), *self._never_done(log_dir, ours)]
+        found.would_help = [*why_alone(alone), *never_done(log_dir, request, ours)]
         return found, log_dir, sorted(ours, key=lambda tp: -log_size(log_dir.partition(tp))[0])
 
     def _log_dir(self, path: str) -> LogDir:
@@ -209,34 +237,6 @@ class Rescue:
         if found is None:
             raise DirOffline(f"{path}: holds no log")
         return found
-
-    def _never_done(self, log_dir: LogDir, ours: Sequence[TopicPartition]) -> Iterator[str]:
-        """Other ways to free space on a disk, which a person has to decide about."""
-        strays = [name for name in self._files.list_names(log_dir.path) if name.endswith(DirKind.STRAY.value)]
-        if strays:
-            many = counted(len(strays), "directory")
-            yield f"{many} of replicas that do not belong to this broker any more, from {strays[0]} on"
-        deleting = {
-            tp: log_size(log_dir.partition(tp))[0]
-            for tp in ours
-            if not self._request.topic_config(tp.topic).compact
-        }
-        largest = max(deleting, key=lambda tp: deleting[tp], default=None)
-        if largest is not None and not log_dir.is_known:
-            yield (
-                f"a cleanup.policy for {largest} and others (--topic-set): no broker has left here how its topics are "
-                "configured"
-            )
-        elif largest is not None and deleting[largest]:
-            yield (
-                f"a shorter retention.ms of topics without compact, which hold {size(sum(deleting.values()))}, {largest} "
-                f"{size(deleting[largest])} of that (--topic-set {largest.topic}:retention.ms=...)"
-            )
-        for other in log_dir.siblings():
-            with contextlib.suppress(OSError):
-                free_bytes = space_of(other.path).free_bytes
-                if free_bytes > space_of(log_dir.path).free_bytes:
-                    yield f"{other.path} of the same broker has {size(free_bytes)} free: move a replica there"
 
     # -- (a) to (c) ---------------------------------------------------------------------------------------------
 
@@ -277,30 +277,53 @@ class Rescue:
             yield Step("leftovers", "what a start of the broker would have deleted", 0, freed, "done")
 
     def _make_writable(
-        self, log_dir: LogDir, ours: Sequence[TopicPartition], least_bytes: int
-    ) -> Iterator[Step]:
-        """Room for the first manifest, and names for its files."""
+        self, log_dir: LogDir, ours: Sequence[TopicPartition], found: Rescued, least_bytes: int
+    ) -> bool:
+        """So many bytes of room, and names for the files of the first group; whether any index has gone for that."""
 
         def suffices() -> bool:
-            has_names = names_left(log_dir.path) >= _LEAST_INODES
-            has_room = space_of(log_dir.path).free_bytes >= least_bytes
-            return gone >= _INDEXES_MAX or (has_names and has_room)
+            return (
+                names_left(log_dir.path) >= _LEAST_INODES and space_of(log_dir.path).free_bytes >= least_bytes
+            )
 
-        gone, before = 0 if log_dir.is_known else _INDEXES_MAX, space_of(log_dir.path).free_bytes
-        for tp in ours:
+        gone, before = 0, space_of(log_dir.path).free_bytes
+        for tp in self._with_indexes(log_dir, ours):
             if suffices():
                 break
-            if self._request.topic_config(tp.topic).compact:
-                with log_dir.lock() as lock:
-                    lock.check()
-                    with each_log(log_dir.partition(tp).path):
-                        for is_gone in delete_offset_indexes(log_dir.partition(tp)):
-                            gone += is_gone
-                            if suffices() or lock.is_wanted:
-                                break
-        if gone and log_dir.is_known:
+            with log_dir.lock() as lock:
+                lock.check()
+                with each_log(log_dir.partition(tp).path):
+                    for is_gone in delete_offset_indexes(log_dir.partition(tp)):
+                        gone += is_gone
+                        if suffices() or lock.is_wanted:
+                            break
+        if gone:
             freed = max(space_of(log_dir.path).free_bytes - before, 0)
-            yield Step("indexes", f"{gone} offset indexes, which are made again", 0, freed, "done")
+            found.add_indexes(Step("indexes", f"{gone} {_INDEXES}", 0, freed, "done"))
+        return gone > 0
+
+    def _with_indexes(self, log_dir: LogDir, ours: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """Those of these logs whose indexes a broker makes again, and nobody uses."""
+        if not log_dir.is_known or log_dir.owner is Owner.LIVE_BROKER:
+            return []
+        return [tp for tp in ours if self._request.topic_config(tp.topic).compact]
+
+    def _indexes_bytes(self, log_dir: LogDir, ours: Sequence[TopicPartition]) -> int:
+        found = 0
+        for tp in self._with_indexes(log_dir, ours):
+            with each_log(log_dir.partition(tp).path):
+                found += offset_indexes_bytes(log_dir.partition(tp))
+        return found
+
+    def _more_indexes(
+        self, log_dir: LogDir, ours: Sequence[TopicPartition], found: Rescued, least_bytes: int
+    ) -> bool:
+        """(c) once more, if that makes room for a group that needs so much; whether it has been done."""
+        lacks_bytes = least_bytes - space_of(log_dir.path).free_bytes
+        if 0 < lacks_bytes <= self._indexes_bytes(log_dir, ours):
+            with contextlib.suppress(LockHeld):  # a broker has started
+                return self._make_writable(log_dir, ours, found, least_bytes)
+        return False
 
     def _retained(self, log_dir: LogDir, ours: Sequence[TopicPartition], *, dry_run: bool) -> Iterator[Step]:
         """(b)"""
@@ -328,26 +351,27 @@ class Rescue:
         left = [*waiting, *(tp for tp in ours if tp not in waiting)]
         steps: dict[TopicPartition, Step] = {}
         while left and not self._is_enough(found):
-            before, refused = space_of(log_dir.path).free_bytes, set[TopicPartition]()
+            before, refused, is_any = space_of(log_dir.path).free_bytes, set[TopicPartition](), False
             for job in in_jobs(left, lambda tp: log_size(log_dir.partition(tp))[0]):
                 for result in () if self._is_enough(found) else self._clean(log_dir.path, job, dry_run=False):
                     if _error_of(result) == CleanedByAnother.__name__:
                         raise CleanedByAnother(result.reason or "")
                     steps[result.topic_partition] = _done(result, steps.get(result.topic_partition))
+                    is_any |= isinstance(result.outcome, Committed)
                     if _error_of(result) == NoSpace.__name__ or _groups_left(result):
                         refused.add(result.topic_partition)
             left = [tp for tp in left if tp in refused]
-            if left and not self._has_more(log_dir, before) and not self._through_spare(log_dir, left, found):
+            has_more = is_any and self._has_more(log_dir, before)
+            if not left or has_more or self._through_spare(log_dir, left, found):
+                continue
+            needs = [steps[tp].needs_bytes for tp in left if steps[tp].needs_bytes]
+            if not needs or not self._more_indexes(log_dir, ours, found, min(needs)):
                 break
         found.steps += steps.values()
 
     def _through_spare(self, log_dir: LogDir, logs: Sequence[TopicPartition], found: Rescued) -> bool:
         """(e) for the first of these logs of which that frees something; whether it has."""
-        if self._spare is None:
-            return False
-        no_spare = why_no_spare(log_dir, self._spare)
-        if no_spare is not None:
-            found.would_help.insert(0, f"a spare that can be used: {no_spare}")
+        if self._spare is None or why_no_spare(log_dir, self._spare) is not None:
             return False
         through = ThroughSpare(
             log_dir, self._request, self._progress, self._clock, self._session, self._files, self._spare
@@ -356,13 +380,15 @@ class Rescue:
             before_bytes = log_size(log_dir.partition(tp))[0]
             with each_log(log_dir.partition(tp).path) as log:
                 result = through.exchange(tp)
+                needed = result.statistics.least_extra_bytes
                 if isinstance(result.outcome, Staged):
                     freed = max(before_bytes - log_size(log_dir.partition(tp))[0], 0)
-                    needed = result.statistics.least_extra_bytes
                     found.steps.append(Step("spare", str(tp), needed, freed, "done"))
                     return True
-            reason = result.reason if log.error is None else str(log.error)
-            found.steps.append(Step("spare", str(tp), 0, 0, "failed", reason))
+                outcome: Outcome = "no_room" if _error_of(result) == NoSpace.__name__ else "failed"
+                found.steps.append(Step("spare", str(tp), needed, 0, outcome, result.reason))
+            if log.error is not None:
+                found.steps.append(Step("spare", str(tp), 0, 0, "failed", str(log.error)))
         return False
 
     def _resumed(self, path: str) -> Iterator[Step]:
@@ -418,21 +444,12 @@ def _done(result: LogResult, before: Step | None) -> Step:
         outcome = "done"
     elif _error_of(result) == NoSpace.__name__:
         outcome = "no_room"
-    elif isinstance(result.outcome, Failed | Aborted):
+    elif isinstance(result.outcome, Failed | Aborted | Staged):  # a broker has started
         outcome = "failed"
-    freed = max(result.before.bytes - result.after.bytes, 0) + (0 if before is None else before.frees_bytes)
+    freed = 0 if isinstance(result.outcome, Staged) else max(result.before.bytes - result.after.bytes, 0)
+    freed += 0 if before is None else before.frees_bytes
     name, needs_bytes = str(result.topic_partition), result.statistics.least_extra_bytes
     return Step("compaction", name, needs_bytes, freed, "done" if freed else outcome, result.reason)
-
-
-def _reasons(alone: dict[TopicPartition, str]) -> Iterator[str]:
-    """Why logs are left alone, each reason once."""
-    by_reason: dict[str, list[str]] = {}
-    for tp, reason in alone.items():
-        by_reason.setdefault(reason, []).append(str(tp))
-    for reason, logs in by_reason.items():
-        more = f" and {len(logs) - 1} more" if logs[1:] else ""
-        yield f"{logs[0]}{more}: left alone: {reason}"
 
 
 @contextlib.contextmanager

@@ -41,6 +41,12 @@ class Rescued:
     is_interrupted: bool = False
     lacks_names: bool = False
 
+    def add_indexes(self, step: Step) -> None:
+        """Of indexes that a start of the broker makes again: it takes so much more."""
+        self.steps.append(step)
+        self.start_bytes += step.frees_bytes
+        self.until_bytes = max(self.until_bytes, self.start_bytes)
+
     @property
     def is_enough(self) -> bool:
         """Whether the broker can start."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from cleanerd.cleaning.plan import CleaningPlan
 from cleanerd.env.files import Files
-from cleanerd.env.space import SWAP_BYTES, Space, space_for
+from cleanerd.env.space import SWAP_BYTES, Space, make_room, space_for
 from cleanerd.errors import NoSpace
 from cleanerd.format import offset_index, time_index, txn_index
 from cleanerd.format.head import HEADER_SIZE
@@ -135,8 +135,16 @@ class Room:
     @property
     def least_bytes(self) -> int:
         """Peak of the group that needs least of those that free something; 0 without one."""
-        freeing = [one for one in self._groups if self.taken(is_committed=True, numbers=[one]) < 0]
-        return min((self.peak_of([one]) for one in freeing), default=0)
+        return min((self.peak_of([one]) for one, frees in self._frees.items() if frees > 0), default=0)
+
+    @property
+    def frees_bytes(self) -> int:
+        """What the commits of those groups free."""
+        return sum(frees for frees in self._frees.values() if frees > 0)
+
+    @property
+    def _frees(self) -> dict[int, int]:
+        return {number: -self.taken(is_committed=True, numbers=[number]) for number in self._groups}
 
     @property
     def names(self) -> int:
@@ -148,7 +156,7 @@ class Room:
 
         More than one leave SWAP_BYTES free.
         """
-        frees = {number: -self.taken(is_committed=True, numbers=[number]) for number in self._groups}
+        frees = self._frees
         needs = {number: self.peak_of([number]) for number in self._groups}
         fitting = list[int]()
         for number in sorted(frees, key=lambda number: (-frees[number] / max(needs[number], 1), number)):
@@ -225,12 +233,14 @@ def _blocks(size_bytes: int) -> int:
     return -(-size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
 
 
-def no_space(plan: CleaningPlan, peak_bytes: int, first_bytes: int, room_bytes: int) -> NoSpace:
+def no_space(plan: CleaningPlan, extra: Room, first_bytes: int, room_bytes: int) -> NoSpace:
     """A log needs more than there is room for; `first_bytes`: its first group alone, if it may go by itself."""
     snapshot = plan.candidate.snapshot
-    first = "" if first_bytes == peak_bytes else f", {size(first_bytes)} for its first group alone"
+    first = "" if first_bytes == extra.peak_bytes else f", {size(first_bytes)} for its first group alone"
     return NoSpace(
-        f"{snapshot.topic_partition}: needs {size(peak_bytes)} beside the old segments{first}; {size(max(room_bytes, 0))} "
-        f"are free on the file system of {snapshot.directory} for it, above the {size(plan.work.least_free_bytes)} that "
-        "stay free"
+        f"{snapshot.topic_partition}: needs {size(extra.peak_bytes)} beside the old segments{first}; "
+        f"{size(max(room_bytes, 0))} are free on the file system of {plan.work.directory} for it, "
+        f"above the {size(plan.work.least_free_bytes)} that stay free",
+        make_room(extra.frees_bytes, extra.least_bytes),
+        extra.least_bytes,
     )

@@ -91,8 +91,8 @@ def _report(found: list[Rescued], arguments: Namespace) -> None:
             write_table({
                 "STEP": [step.name for step in steps],
                 "WHAT": [step.logs for step in steps],
-                "NEEDS": [size(step.needs_bytes) for step in steps],
-                "FREES": [size(step.frees_bytes) for step in steps],
+                "NEEDS": [size(step.needs_bytes) if step.needs_bytes else "" for step in steps],
+                "FREES": [size(step.frees_bytes) if step.frees_bytes else "" for step in steps],
                 "OUTCOME": [step.outcome for step in steps],
                 "REASON": [step.reason or "" for step in steps],
             })  # fmt: skip

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from cleanerd.env.turns import machine_turn
-from cleanerd.errors import NoSpace
+from cleanerd.errors import MAKE_ROOM, NoSpace
 from cleanerd.units import size
 
 _COUNTLESS = 2**63 - 1
@@ -56,6 +56,12 @@ SWAP_BYTES = 256 << 10
 group: XFS makes no file where less than 200 KiB are free."""
 _AMPLE_BYTES = 1 << 30
 """More than all concurrent writers write at once."""
+
+
+def make_room(frees_bytes: int, needs_bytes: int = 0) -> str:
+    """Advice for a full file system: what a rescue frees there at most, and needs before that (0: not known)."""
+    needs = f", for which it needs {size(needs_bytes)}" if needs_bytes else ""
+    return f"{MAKE_ROOM}: up to {size(frees_bytes)}{needs}" if frees_bytes else MAKE_ROOM
 
 
 @contextmanager

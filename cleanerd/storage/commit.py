@@ -59,15 +59,22 @@ _INDEX_KINDS = SEGMENT_KINDS[1:]
 _RETIRED_KINDS = sorted((*SEGMENT_KINDS, FileKind.PRODUCER_SNAPSHOT), key=lambda kind: kind.value)
 
 
-def revalidate(partition: PartitionDir, group: StagedGroup, live: list[int] | None = None) -> None:
+def revalidate(
+    partition: PartitionDir,
+    group: StagedGroup,
+    live: list[int] | None = None,
+    staged: PartitionDir | None = None,
+) -> None:
     """Step 0. Raises SourceChanged with the reason when the group no longer fits the log (spec disk D4, G).
 
-    `live`: `live_logs`, where they are known. Whether the group before it is committed is not asked here but by
-    `commit_steps`: all groups of a cleaning can be revalidated before the first is committed.
+    `live`: `live_logs`, where they are known. `staged`: where its files lie, if elsewhere. Whether the group
+    before it is committed is not asked here but by `commit_steps`: all groups of a cleaning can be revalidated before the
+    first is committed.
     """
     check_generation(partition, group.generation)
     try:
         reason = _contradiction(partition, group, live_logs(partition) if live is None else live)
+        reason = reason or staged_flaw(partition if staged is None else staged, group)
     except FileNotFoundError as error:
         reason = f"{error.filename} is gone"
     if reason is not None:
@@ -88,7 +95,6 @@ def _contradiction(partition: PartitionDir, group: StagedGroup, live: list[int])
             read_leader_epochs(partition),
             next_base_offset=group.next_base_offset,
         )
-        or staged_flaw(partition, group)
     )
 
 

@@ -22,6 +22,8 @@ from .partition_dir import PartitionDir, check_no_link
 from .recover import sound_end
 from .staged import live_logs
 
+_BLOCK_BYTES = 4096
+
 
 def leftover_files(log_dir: LogDir, name: str) -> list[str]:
     """Paths that go with the directory `name`, by rule 1; of a deleted partition all that lie in it. Raises OSError.
@@ -31,6 +33,8 @@ def leftover_files(log_dir: LogDir, name: str) -> list[str]:
     parsed = parse_partition_dir(name)
     partition = PartitionDir(log_dir.files, os.path.join(log_dir.path, name))
     if parsed is None or parsed[1] not in (DirKind.CURRENT, DirKind.DELETE):
+        return []
+    if log_dir.files.stat(partition.path).is_regular:  # a file may have such a name
         return []
     check_no_link(partition.path)
     if parsed[1] is DirKind.DELETE:
@@ -67,16 +71,26 @@ def delete_offset_indexes(partition: PartitionDir) -> Iterator[bool]:
     A broker makes a missing index again from what is sound of its segment, and cuts off the rest. So only a segment that is
     sound as a whole, and bears no aborted transactions, which it would have to make again as well, goes without one.
     """
-    for base in live_logs(partition)[:-1]:
-        index, aborted = (SegmentFileName(base, kind) for kind in (FileKind.OFFSET_INDEX, FileKind.TXN_INDEX))
-        if not partition.exists(index) or (partition.exists(aborted) and partition.stat(aborted).size_bytes):
-            continue
+    for index in _offset_indexes(partition):
         is_sound = False
         with contextlib.suppress(CorruptFile):
-            sound_end(partition.path_of(SegmentFileName(base, FileKind.LOG)))
+            sound_end(partition.path_of(SegmentFileName(index.base_offset, FileKind.LOG)))
             is_sound = True
         if is_sound:
             partition.unlink(index)
             partition.sync()  # a file system with a journal frees nothing before
             wait_for_deleted()
         yield is_sound
+
+
+def offset_indexes_bytes(partition: PartitionDir) -> int:
+    """What rule 2 may free of one log, in bytes. Raises OSError, SourceChanged."""
+    sizes = [partition.stat(index).size_bytes for index in _offset_indexes(partition)]
+    return sum(-(-size // _BLOCK_BYTES) * _BLOCK_BYTES for size in sizes)
+
+
+def _offset_indexes(partition: PartitionDir) -> Iterator[SegmentFileName]:
+    for base in live_logs(partition)[:-1]:
+        index, aborted = (SegmentFileName(base, kind) for kind in (FileKind.OFFSET_INDEX, FileKind.TXN_INDEX))
+        if partition.exists(index) and not (partition.exists(aborted) and partition.stat(aborted).size_bytes):
+            yield index

@@ -40,15 +40,18 @@ from cleanerd.env.page_cache import drop
 from cleanerd.env.trust import open_directory, why_exposed
 from cleanerd.errors import CorruptFile, LogUncleanable, SourceChanged
 from cleanerd.format.names import META_PROPERTIES, RESCUE, SEGMENT_KINDS, FileKind, SegmentFileName, Suffix
-from cleanerd.policy.commit_plan import epochs_contradiction, segments_contradiction
 
-from .checkpoints import read_leader_epochs
-from .generation import check_generation
+from .commit import revalidate
 from .partition_dir import PartitionDir
 from .recover import sound_end
-from .staged import SourceSegment, StagedGroup, discard_staged, live_logs, read_manifests, staged_flaw
+from .staged import SourceSegment, StagedGroup, discard_staged, read_manifests, staged_flaw
 
 _UNFINISHED = f"{RESCUE}{Suffix.STAGED.value}"
+_WHAT = (
+    "A rescue was interrupted: records of this log lie in the directory `spare` alone, so its broker does not start. Leave "
+    "this file, mount the spare, run `cleanerd rescue --config server.properties --yes` again, then start the broker."
+)
+"""For a person who looks into the file."""
 
 
 def commit_from_spare(partition: PartitionDir, spare: PartitionDir) -> StagedGroup:
@@ -57,10 +60,10 @@ def commit_from_spare(partition: PartitionDir, spare: PartitionDir) -> StagedGro
     Raises SourceChanged before anything is touched, OSError: `resume` goes on.
     """
     (group,) = read_manifests(spare)
-    _revalidate(partition, spare, group)
+    revalidate(partition, group, staged=spare)
     like = partition.path_of(SegmentFileName(group.sources[-1].base_offset, FileKind.LOG))
     sources = [asdict(source) for source in group.sources]
-    journal = json.dumps({"spare": spare.path, "sources": sources}).encode()
+    journal = json.dumps({"what": _WHAT, "spare": spare.path, "sources": sources}, indent=1).encode()
     unfinished = partition.path_of(_UNFINISHED)
     try:
         partition.files.write(unfinished, journal, like)
@@ -78,9 +81,12 @@ def commit_from_spare(partition: PartitionDir, spare: PartitionDir) -> StagedGro
 def read_back(spare: PartitionDir) -> None:
     """Read what is staged on the spare from its disk, not from memory, while the sources are there.
 
-    Raises CorruptFile, OSError: then nothing but the spare would have what it cannot give back.
+    Raises CorruptFile, SourceChanged, OSError: then nothing but the spare would have what it cannot give back.
     """
-    for group in read_manifests(spare):
+    groups = read_manifests(spare)
+    if not groups:
+        raise SourceChanged(f"{spare.path}: what was staged there is gone")
+    for group in groups:
         for kind, size_bytes in group.sizes.items():
             path = spare.path_of(group.staged(kind))
             with open_regular(path) as fd:
@@ -89,31 +95,6 @@ def read_back(spare: PartitionDir) -> None:
                 sound_end(path)
             else:
                 spare.files.read(path)
-
-
-def _revalidate(partition: PartitionDir, spare: PartitionDir, group: StagedGroup) -> None:
-    """As `commit.revalidate`, for a group whose files lie elsewhere."""
-    check_generation(partition, group.generation)
-    bases = [source.base_offset for source in group.sources]
-    reason = (
-        segments_contradiction(
-            bases,
-            live_logs(partition),
-            base_offset=group.base_offset,
-            next_base_offset=group.next_base_offset,
-        )
-        or epochs_contradiction(
-            group.leader_epochs, read_leader_epochs(partition), next_base_offset=group.next_base_offset
-        )
-        or staged_flaw(spare, group)
-        or (
-            None
-            if _sources_left(partition, group.sources) == list(group.sources)
-            else "its sources have changed"
-        )
-    )
-    if reason is not None:
-        raise SourceChanged(f"{partition.path}: {reason}")
 
 
 def _sources_left(partition: PartitionDir, sources: Sequence[SourceSegment]) -> list[SourceSegment]:

@@ -2,6 +2,7 @@
 consumer finds what was written.
 """
 
+import json
 import os
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,23 +11,41 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from confluent_kafka import ElectionType, TopicPartition
 
+from cleanerd.cleaning.clean import Cleaner, CleaningJob
+from cleanerd.cleaning.result import LogResult
 from cleanerd.env.files import RealFiles
 from cleanerd.env.space import space_of
 from cleanerd.format.names import RESCUE
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from tests.cleaning.test_rescue import image_of, rescued
+from tests.harness.broker.cluster import NODES, KafkaCluster
 from tests.harness.broker.kafka import KafkaBroker
-from tests.harness.broker.live import COMPACT, PATIENCE_S, Journal, check_nothing_is_lost, home, records
+from tests.harness.broker.live import (
+    COMPACT,
+    PATIENCE_S,
+    Journal,
+    check_nothing_is_lost,
+    home,
+    leader_and_isr,
+    records,
+)
+from tests.harness.broker.releases import SWITCH, newest_release
+from tests.harness.broker.replicas import Replicas
 from tests.harness.broker.swapping import build_agent
-from tests.harness.broker.tools import READ_UNCOMMITTED, read_all
+from tests.harness.broker.tools import READ_UNCOMMITTED, read_all, run_cleanerd
 from tests.harness.broker.workload import create_topics
 from tests.harness.daemon.processes import wait_until
+from tests.harness.disks.mounts import mounted
 from tests.harness.programs import missing
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 
 TOPIC = "t"
+OLDER = "3.9.2"
+FULL = NODES[-1]
+"""Of three brokers, the one whose disk is."""
 RECORDS = 50_000
 NEVER = {
     f"{name}.checkpoint.interval.ms": "3600000"
@@ -96,15 +115,27 @@ def assert_starts_with_all(broker: KafkaBroker, journal: Journal) -> None:
     broker.stop()
 
 
+@pytest.fixture(params=[newest_release(), OLDER])
+def release(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the brokers."""
+    monkeypatch.setenv(SWITCH, request.param)
+
+
 @pytest.mark.parametrize(
-    ("kind", "properties"),
-    [("ext4", NEVER), ("tmpfs", {}), ("xfs", NEVER)],
+    ("kind", "properties", "version"),
+    [("ext4", NEVER, newest_release()), ("tmpfs", {}, OLDER), ("xfs", NEVER, newest_release())],
     ids=["ext4 early", "tmpfs", "xfs early"],
 )
 def test_a_dead_broker_on_a_full_disk_starts_by_itself_after_a_rescue(
-    tmp_path: Path, spark: LazySpark, kind: str, properties: Mapping[str, str]
+    tmp_path: Path,
+    spark: LazySpark,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    properties: Mapping[str, str],
+    version: str,
 ) -> None:
     """Dead before its first checkpoint, or after; 0 bytes, and on the tmpfs 0 names."""
+    monkeypatch.setenv(SWITCH, version)
     with volume(tmp_path, kind) as place:
         log_dir = place / "logs"
         broker = KafkaBroker(tmp_path / "broker", [log_dir], properties)
@@ -123,6 +154,7 @@ def test_a_dead_broker_on_a_full_disk_starts_by_itself_after_a_rescue(
         assert_starts_with_all(broker, journal)
 
 
+@pytest.mark.usefixtures("release")
 def test_no_broker_starts_while_newest_values_lie_on_the_spare_alone(
     tmp_path: Path, spark: LazySpark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,7 +174,7 @@ def test_no_broker_starts_while_newest_values_lie_on_the_spare_alone(
             code, done, _ = rescued(spark, log_dir, "--yes", f"--spare={spare}")
         assert code == 1, done
         assert (log_dir / f"{TOPIC}-0" / RESCUE).exists()
-        with pytest.raises(RuntimeError, match=RESCUE.removesuffix(".log")):
+        with pytest.raises(RuntimeError, match=RESCUE.removesuffix(".log")):  # the last lines of its log
             broker.start()
         code, done, told = rescued(spark, log_dir, "--yes", f"--spare={spare}")
         assert {step["name"]: step["outcome"] for step in done["steps"]}["resumed"] == "done", (done, told)
@@ -154,10 +186,13 @@ def _fail(_files: RealFiles, source: str, _target: str, _like: str) -> None:
     raise OSError(5, "injected", source)
 
 
-@pytest.mark.parametrize("share", [0.08, 0.01])
+@pytest.mark.parametrize(
+    ("share", "version"), [(0.08, newest_release()), (0.01, newest_release()), (0.01, OLDER)]
+)
 def test_a_live_broker_swaps_although_there_is_hardly_any_room(
-    tmp_path: Path, spark: LazySpark, share: float
+    tmp_path: Path, spark: LazySpark, monkeypatch: pytest.MonkeyPatch, share: float, version: str
 ) -> None:
+    monkeypatch.setenv(SWITCH, version)
     build_agent()
     with volume(tmp_path, "ext4") as place:
         log_dir = place / "logs"
@@ -170,3 +205,81 @@ def test_a_live_broker_swaps_although_there_is_hardly_any_room(
             assert {step["outcome"] for step in done["steps"]} == {"done"}, done
             wait_until(lambda: space_of(str(place)).free_bytes > left_bytes + 10e6, PATIENCE_S)
         assert_starts_with_all(broker, journal)
+
+
+def test_one_of_three_replicas_is_rescued_and_is_like_the_others(tmp_path: Path, spark: LazySpark) -> None:
+    """Its disk is full and it is dead; the others go on. It starts by itself, catches up, leads, and has what they have."""
+    build_agent()
+    place, first = tmp_path / "cluster" / str(FULL) / "logs", 20_000
+    place.mkdir(parents=True)
+    with (
+        mounted(place, "-t", "tmpfs", "-o", "size=64m", "none"),
+        KafkaCluster(tmp_path / "cluster") as cluster,
+    ):
+        world, journal = Replicas(cluster), Journal(cluster.bootstrap)
+        world.create(TOPIC, {**COMPACT, "internal.segment.bytes": "1000000"}, (FULL, 1, 2))
+        world.written[TOPIC] = lambda: journal.written[TOPIC]
+        for number, entry in enumerate(records(TOPIC, (number % 500 for number in range(RECORDS)))):
+            if number == first:
+                journal.flush()
+                cluster.brokers[FULL].kill()
+                fill(place)
+                assert space_of(str(place)).free_bytes == 0
+            journal.send(TOPIC, entry)
+        journal.flush()
+        code, done, told = rescued(spark, place, "--yes", "--until=5%")
+        assert (code, done["is_enough"]) == (0, True), (done, told)
+        assert {step["outcome"] for step in done["steps"]} == {"done"}, (
+            "a file that is named like a log is none"
+        )
+        assert done["settings_as_of_ms"], "other controllers may have changed some since"
+        for filler in place.glob("filler*"):
+            filler.unlink()  # what it has missed takes more room than a start
+        cluster.brokers[FULL].start()
+        world.check(TOPIC)
+        elected = world.admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(TOPIC, 0)])
+        elected.result(PATIENCE_S)
+        wait_until(lambda: leader_and_isr(cluster.brokers[1], TOPIC)[0] == FULL, PATIENCE_S)
+        check_nothing_is_lost(
+            journal.written[TOPIC], read_all(cluster.brokers[FULL], [TOPIC], READ_UNCOMMITTED)[TOPIC]
+        )
+        dirs = [f"--log-dir={cluster.log_dir(node)}" for node in NODES]
+
+        def are_equal() -> bool:
+            ran = run_cleanerd("digest", *dirs, f"--topic={TOPIC}", "-o", "json")
+            logs = json.loads(ran.stdout)["logs"]
+            return (
+                ran.returncode == 0 and len(logs) == len(NODES) and len({log["digest"] for log in logs}) == 1
+            )
+
+        wait_until(are_equal, PATIENCE_S)
+        counts = {node: len(world.dump(node, TOPIC).records) for node in NODES}
+        assert counts[FULL] < counts[1] == counts[2], "it alone was cleaned"
+
+
+def test_a_broker_that_starts_in_the_middle_has_its_log_as_it_was(
+    tmp_path: Path, spark: LazySpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the writing of the new segments and their commit."""
+    end = Cleaner.end
+    with volume(tmp_path, "ext4") as place:
+        broker = KafkaBroker(tmp_path / "broker", [place / "logs"])
+        broker.start()
+        journal = written(broker, (number % 500 for number in range(RECORDS)))
+        broker.kill()
+        fill(place, left_bytes=4 << 20)
+
+        def starting(cleaner: Cleaner, job: CleaningJob) -> list[LogResult]:
+            if broker.pid is None:
+                broker.start()
+            return end(cleaner, job)
+
+        monkeypatch.setattr(Cleaner, "end", starting)
+        code, done, _ = rescued(spark, place / "logs", "--yes", "--until=50%")
+        assert (code, broker.pid is not None) == (1, True), done
+        (step,) = (one for one in done["steps"] if one["name"] == "compaction")
+        assert (step["outcome"], step["frees_bytes"]) == ("failed", 0), done
+        seen = read_all(broker, [TOPIC], READ_UNCOMMITTED)[TOPIC]
+        check_nothing_is_lost(journal.written[TOPIC], seen)
+        assert len(seen) == len(journal.written[TOPIC])
+        broker.stop()

@@ -1,11 +1,17 @@
 """A full disk is freed without deleting data: on a tmpfs that is full to the last byte, or name."""
 
+import errno
+import itertools
 import json
 import os
+import re
+import shlex
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from shutil import copytree, rmtree
 from typing import Any
 
 import pytest
@@ -20,10 +26,12 @@ from cleanerd.cli.main import make_parser
 from cleanerd.env.files import RealFiles
 from cleanerd.env.space import space_of
 from cleanerd.errors import LockHeld, LogUncleanable
-from cleanerd.format.names import TopicPartition
+from cleanerd.format.names import RESCUE, TopicPartition
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.spare import on_spare
 from tests.harness.ctl import captured
+from tests.harness.disks.counted import CHANGES
+from tests.harness.disks.hooked import HookedFiles
 from tests.harness.disks.mounts import mounted
 from tests.harness.logs.troubled import META_PROPERTIES, contents, lock_of_another, newest, put, stop_broker
 from tests.harness.programs import need
@@ -109,15 +117,46 @@ def test_a_disk_without_a_byte_is_freed_and_no_key_is_lost(spark: LazySpark, tmp
         assert len(before) == KEYS
 
 
-def test_xfs_which_makes_no_file_long_before_its_last_byte_is_freed(spark: LazySpark, tmp_path: Path) -> None:
-    """Not even `.cleanerd.lock`."""
+@pytest.mark.parametrize("has_lock", [False, True])
+def test_xfs_which_makes_no_file_long_before_its_last_byte_is_freed(
+    spark: LazySpark, tmp_path: Path, has_lock: bool
+) -> None:
+    """Neither `.cleanerd.lock` nor a `.lock` that is not there. Where the indexes are small the way out is told."""
     image = image_of(tmp_path / "image", 310 << 20, "mkfs.xfs")
-    with full(tmp_path / "full", "-o", "loop", str(image), segment_bytes=SEGMENT_BYTES // 10) as log_dir:
+    segment_bytes = SEGMENT_BYTES // 10 if has_lock else SEGMENT_BYTES
+    with full(tmp_path / "full", "-o", "loop", str(image), segment_bytes=segment_bytes) as log_dir:
         before = newest(log_dir / "t-0")
         with pytest.raises(OSError, match="No space left"):
             (log_dir / ".cleanerd.lock").touch()
-        code, done, told = run(spark, log_dir, "--yes", "--until=2%")
+        if not has_lock:
+            (log_dir / ".lock").unlink()
+            code, done, told = run(spark, log_dir, "--yes", "--until=2%")
+            assert (code, newest(log_dir / "t-0")) == (1, before), (done, told)
+            advice = re.search(r"`(xfs_io .*?)`", "; ".join(done["would_help"]))
+            assert advice is not None, done
+            subprocess.run(
+                shlex.split(need("xfs_io", "xfsprogs") + advice[1].removeprefix("xfs_io")), check=True
+            )
+        code, done, told = run(spark, log_dir, "--yes", "--until=2%" if has_lock else "--until=8%")
         assert (code, done["is_enough"]) == (0, True), (done, told)
+        assert newest(log_dir / "t-0") == before
+
+
+def test_as_many_indexes_go_as_give_a_group_its_room(spark: LazySpark, tmp_path: Path) -> None:
+    """Every segment keeps more than half of it; there are many small ones."""
+    small = ("-t", "tmpfs", "-o", "size=32m", "none")
+    with full(tmp_path / "full", *small, every=3, segment_bytes=SEGMENT_BYTES // 50) as log_dir:
+        before = newest(log_dir / "t-0")
+        code, plan, _ = run(spark, log_dir, "--until=5%")
+        assert (code, [step["name"] for step in plan["steps"]]) == (0, ["indexes", "compaction"])
+        needed, made = plan["steps"][1]["needs_bytes"], plan["steps"][0]["frees_bytes"]
+        assert 512 << 10 < needed <= made
+        code, done, told = run(spark, log_dir, "--yes", "--until=5%")
+        assert (code, done["is_enough"]) == (0, True), (done, told)
+        names = [step["name"] for step in done["steps"]]
+        assert names == ["indexes", "indexes", "compaction"], "first as many as any log needs"
+        made = sum(step["frees_bytes"] for step in done["steps"][:2])
+        assert done["start_bytes"] > made, "the broker makes them again"
         assert newest(log_dir / "t-0") == before
 
 
@@ -176,6 +215,52 @@ def test_what_a_start_of_the_broker_would_delete_goes_first(
         assert deleted.exists()
 
 
+def test_an_error_at_any_operation_of_the_first_steps_loses_nothing(
+    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ENOSPC and EIO in turn, in (a) and (b): no traceback, and the next rescue goes on."""
+    made, log_dir = tmp_path / "made", tmp_path / "full"
+    made.mkdir()
+    ends = {
+        topic: put(
+            made, topic, ((b"key %d" % n, os.urandom(900)) for n in range(1500)), segment_bytes=500_000
+        )
+        for topic in ("t", "d")
+    }
+    stop_broker(made, ends)
+    deleted = made / f"u-0.{'0' * 32}-delete"
+    deleted.mkdir()
+    (deleted / f"{0:020}.log").write_bytes(bytes(100_000))
+    (made / "t-0" / f"{0:020}.log.deleted").write_bytes(bytes(100_000))
+    (made / ".lock").touch()
+    options = ["--yes", "--until=12%", "--topic-set=d:cleanup.policy=delete", "--topic-set=d:retention.ms=1"]
+    newest_t, all_d = newest(made / "t-0"), [*newest(made / "d-0").items()]
+    for failing in itertools.count():
+        log_dir.mkdir(exist_ok=True)
+        seen = itertools.count()
+
+        def fail(call: str, path: str, _seen: Any = seen, _failing: int = failing) -> None:
+            if call in CHANGES and next(_seen) == _failing:
+                raise OSError((errno.ENOSPC, errno.EIO)[_failing % 2], "injected", path)
+
+        with mounted(log_dir, "-t", "tmpfs", "-o", "size=8m", "none"):
+            copytree(made, log_dir, dirs_exist_ok=True)
+            fill(log_dir)
+            with monkeypatch.context() as patched:
+                patched.setattr(rescue, "RealFiles", partial(HookedFiles, fail))
+                _, done, told = run(spark, log_dir, *options)
+            assert "Traceback" not in told
+            code, again, told = run(spark, log_dir, *options)
+            assert (code, again["is_enough"]) == (0, True), (failing, done, again, told)
+            assert newest(log_dir / "t-0") == newest_t
+            left = [*newest(log_dir / "d-0").items()]
+            assert left
+            assert left == all_d[-len(left) :]
+        if next(seen) <= failing:
+            break
+    assert failing > 10
+
+
 def test_where_no_group_fits_the_first_one_goes_through_a_spare(spark: LazySpark, tmp_path: Path) -> None:
     """Every segment keeps more than half of it. From the first exchange on there is room beside the old segments."""
     spare = tmp_path / "spare"
@@ -232,6 +317,41 @@ def test_what_was_interrupted_is_no_success_however_much_is_free(
         code, done, told = run(spark, log_dir, "--yes", "--until=1%")
         assert (code, done["is_interrupted"]) == (0, False), (done, told)
         assert newest(log_dir / "t-0") == before
+
+
+@pytest.mark.parametrize("accident", ["full", "gone"])
+def test_a_spare_that_is_full_or_vanishes_leaves_the_log_as_it_is(
+    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accident: str
+) -> None:
+    """And what would help is told."""
+    spare, stage = tmp_path / "spare", Cleaner.stage
+    spare.mkdir()
+
+    def losing(cleaner: Cleaner, candidates: Sequence[Candidate]) -> list[LogResult]:
+        staged = stage(cleaner, candidates)
+        for directory in spare.iterdir() if accident == "gone" else ():
+            rmtree(directory)
+        return staged
+
+    monkeypatch.setattr(Cleaner, "stage", losing)
+    room = "256k" if accident == "full" else "16m"
+    with (
+        full(tmp_path / "full", every=3) as log_dir,
+        mounted(spare, "-t", "tmpfs", "-o", f"size={room}", "none"),
+    ):
+        before = newest(log_dir / "t-0")
+        code, done, _ = run(spark, log_dir, "--yes", f"--spare={spare}", "--until=1%")
+        (step,) = (one for one in done["steps"] if one["name"] == "spare")
+        assert (code, step["frees_bytes"], newest(log_dir / "t-0")) == (1, 0, before)
+        if accident == "full":
+            assert (step["outcome"], f"the file system of {spare}" in step["reason"]) == ("no_room", True), (
+                step
+            )
+            assert "another file system with" in done["would_help"][0]
+        else:
+            assert (step["outcome"], "No such file or directory" in step["reason"]) == ("failed", True), step
+        assert not (log_dir / "t-0" / RESCUE).exists()
+        assert not list(spare.iterdir())
 
 
 @pytest.mark.parametrize("is_rotten", [False, True])

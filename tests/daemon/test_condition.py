@@ -17,11 +17,13 @@ from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.commits import JobHost
 from cleanerd.daemon.work.holds import Hold
+from cleanerd.env.space import Space, make_room
 from cleanerd.errors import PolicyChanged
-from cleanerd.format.names import META_PROPERTIES, TopicPartition
+from cleanerd.format.names import LOCK, META_PROPERTIES, TopicPartition
+from cleanerd.units import size
 from tests.harness.daemon.world import World
 from tests.harness.logs.troubled import META_PROPERTIES as BROKER
-from tests.harness.logs.troubled import RECORDS, stop_broker
+from tests.harness.logs.troubled import RECORDS, lock_of_another, stop_broker
 
 
 @pytest.fixture
@@ -35,8 +37,8 @@ def world(tmp_path: Path) -> Iterator[World]:
     world.close()
 
 
-def fail(world: World, log: LogId, *, is_retryable: bool = False) -> None:
-    bad = Failed("why", "CorruptFile", is_retryable)
+def fail(world: World, log: LogId, *, is_retryable: bool = False, remedy: str | None = None) -> None:
+    bad = Failed("why", "CorruptFile", is_retryable, remedy)
     config, now_ms = world.parts.configuration().broker, world.clock.now_ms()
     world.parts.failures.failed(log, bad, world.parts.conditions.stamp(log), config, now_ms)
 
@@ -221,6 +223,27 @@ def test_a_disk_that_is_too_full_for_results_is_told_with_the_logs_that_wait_for
     world.configure(log_cleaner_min_cleanable_ratio="1.0")
     few = world.parts.conditions.of(world.log("few"))
     assert (few.state, few.reason) == ("clean", None)
+
+
+def test_where_a_disk_is_full_everybody_names_the_rescue_and_its_bytes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The status, the logs that wait for room, one that had none, and the metric that the alert shows: one number."""
+    log_dir, failing = str(world.a), world.log("failing")
+    monkeypatch.setattr("cleanerd.storage.log_dir.space_for", lambda *_: Space(10**9, 10**6))
+    with lock_of_another(world.a / LOCK):
+        world.scan()
+        (directory,) = (one for one in status.status(world.control).log_dirs if one.path == log_dir)
+        text = f"`cleanerd rescue` shows what can be freed there without deleting data: up to {size(directory.dirty_bytes)}"
+        assert directory.dirty_bytes > 0
+        assert text in status.status(world.control).warnings[-1]
+        assert text in str(world.parts.conditions.of(world.log("few")).obstacle)
+    assert world.scrape().total("cleanerd_cleanable_bytes", log_dir=log_dir) == directory.dirty_bytes
+    remedy = make_room(52_100_000, 4_096)
+    fail(world, failing, is_retryable=True, remedy=remedy)
+    (explained,) = explain.explain(world.control, failing.topic_partition)
+    (advice,) = (fact.value for fact in explained.facts if fact.name == "what to do")
+    assert "up to 52.1 MB, for which it needs 4.1 kB; it will be tried again at" in advice
 
 
 def test_a_log_below_its_own_threshold_is_not_dirty(world: World) -> None:

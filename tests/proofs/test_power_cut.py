@@ -157,6 +157,24 @@ def test_commits_and_recoveries_cut_before_every_operation(original: Ext4, tmp_p
     assert cuts >= 175
 
 
+@pytest.mark.fault("the power fails")
+def test_exchanges_through_a_spare_cut_before_every_operation(original: Ext4, tmp_path: Path) -> None:
+    """Both are cut at once; the next rescue ends it, and may be cut as well."""
+    with original.mounted() as place:
+        by_hand.stage_on_spare(str(place / LOGS))
+        truth = Truth(place / LOGS)
+    cuts = 0
+    for operation, disk in cut_everywhere(original, tmp_path / "copy", by_hand.exchange, alternates=True):
+        cuts += 1
+        with disk.mounted() as place:
+            files = Powered(disk, operation % 7, keeps_names=operation % 2 == 0)
+            cuts += cut_in(files, place / LOGS, by_hand.go_on) is None
+        with disk.mounted() as place:
+            by_hand.go_on(str(place / LOGS), FILES)
+            truth.check(place / LOGS)
+    assert cuts > 40
+
+
 def records(log_dir: Path) -> Records:
     return {r.offset: (r.key, r.value) for r in read_records(str(log_dir / str(TP)))}
 

@@ -152,6 +152,13 @@ class DueLogs:
         entry = self._inventory.entry(log)
         return self._estimate(entry, self._clock.now_ms(), self._configuration()) if entry else None
 
+    def dirty_bytes(self, log_dir: str) -> int:
+        """The most that a cleaning of all logs of a directory, or a rescue there, can read of dirty sections, and free."""
+        now_ms, configuration = self._clock.now_ms(), self._configuration()
+        entries = self._inventory.online_entries().get(log_dir, [])
+        found = [self._estimate(entry, now_ms, configuration) for entry in entries]
+        return sum(one.range.cleanable_bytes for one in found if one is not None and not one.range.is_empty)
+
     def with_deadline(self, is_hindered: Callable[[LogId], object]) -> Iterator[Work[LogId]]:
         """Logs of topics with max.compaction.lag.ms that are due, being cleaned or not, unless they are hindered.
 

@@ -113,7 +113,7 @@ class Scanner:
         for log_dir in self._online():
             if self._ownership.owner(log_dir) not in (Owner.NOBODY, Owner.WRITER):
                 self.conditions.brokers_cleaner.observe(log_dir, self._ownership.owner_of(log_dir))
-        self._obstacles.full = self._ownership.full_dirs(self.log_dirs)
+        self._obstacles.full = self._ownership.full_dirs(self.log_dirs, self.conditions.due_logs)
         with self.bells.progressed:
             self.bells.progressed.notify_all()
         if report.appeared or report.changed or report.back_online:

@@ -147,7 +147,8 @@ class Explainer:
         if failure is not None and failure.is_uncleanable:
             return f"repair or replace the file: the next scan notices and tries again; `cleanerctl retry {log}` tries now"
         if failure is not None and failure.retry_at_ms is not None:
-            return f"it will be tried again at {utc(failure.retry_at_ms)}; `cleanerctl retry {log}` tries now"
+            first = "" if failure.remedy is None else f"{failure.remedy}; "
+            return f"{first}it will be tried again at {utc(failure.retry_at_ms)}; `cleanerctl retry {log}` tries now"
         if known is not None and known.contents.is_staged:
             return f"stop the owner of the log directory; `cleanerctl commit {log} --wait` commits as soon as it has stopped"
         return None

@@ -122,7 +122,7 @@ class ScrapedMetrics:
             max((one.dirty_ratio for one in dirty), default=0.0),
         )  # rule 1.25
         yield table.MAX_DELAY, (log_dir,), max(late_ms, 0) / 1000  # rule 1.18
-        yield table.CLEANABLE_BYTES, (log_dir,), sum(one.cleanable_bytes for one in dirty)
+        yield table.CLEANABLE_BYTES, (log_dir,), self.conditions.due_logs.dirty_bytes(log_dir)
         yield table.STAGED_RESULTS, (log_dir,), len(staged)
         yield table.STAGED_FREED, (log_dir,), sum(one.freed_bytes for one in staged)
         yield table.STAGED_SINCE, (log_dir,), min((one.since_ms for one in staged), default=0) / 1000

@@ -76,6 +76,7 @@ class Views:
             online=reason is None,
             reason=reason,
             free_bytes=free_bytes,
+            dirty_bytes=self.conditions.due_logs.dirty_bytes(log_dir),
             staged_bytes=staged,
             lock_owner_pid=owner or None,
             broker_is_live=way.committed_by != "lock",

@@ -141,7 +141,7 @@ DEADLINE_MISSES = _read("cleanerd_deadline_misses_predicted", "",
                         "Logs expected to miss max.compaction.lag.ms, at the rate of past cleanings.",
                         "grows when more becomes due at once than the workers can do in time")
 CLEANABLE_BYTES = _read("cleanerd_cleanable_bytes", "log_dir",
-                        "Dirty bytes of compacted logs that a cleaning would read: an upper bound.",
+                        "Dirty bytes of compacted logs: the most that cleanings, or `cleanerd rescue`, free there.",
                         "grows as segments are closed, falls with a cleaning")
 UNCLEANABLE_BYTES = _read("cleanerd_uncleanable_bytes", "log_dir", "Cleanable bytes in uncleanable logs (upper bound).",
                           "with the state of a log becoming uncleanable")

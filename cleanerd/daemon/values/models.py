@@ -209,15 +209,18 @@ class ReloadView(View):
 
 
 class LogDirView(View):
-    """A log directory. `broker_is_live`: another process that looks like a broker holds its lock. `committed_by`: lock
-    when it is free; swap by its live broker; restart of that broker, for this `swap_reason`. `cleans` and
-    `leaves`: compacted logs, of those that are not ignored; `share`: the same in words, and what would change it.
+    """A log directory. `dirty_bytes`: the most that cleaning all of its logs, or `cleanerd rescue`, frees.
+
+    `broker_is_live`: another process that looks like a broker holds its lock. `committed_by`: lock when it is free; swap by
+    its live broker; restart of that broker, for this `swap_reason`. `cleans` and `leaves`: compacted logs, of those that are
+    not ignored; `share`: the same in words, and what would change it.
     """
 
     path: str
     online: bool
     reason: str | None = None
     free_bytes: int | None = None
+    dirty_bytes: int = 0
     staged_bytes: int = 0
     lock_owner_pid: int | None = None
     broker_is_live: bool = False

@@ -35,6 +35,7 @@ class Failure:
     retry_at_ms: int | None  # None: uncleanable
     stamp: str
     failed_ms: int = 0  # the last time
+    remedy: str | None = None
 
     @property
     def log(self) -> LogId:
@@ -75,6 +76,7 @@ class Failures:
                 retry_at_ms=None if gives_up else now_ms + pause_ms,
                 stamp=stamp,
                 failed_ms=now_ms,
+                remedy=outcome.remedy,
             )
             self._failures[log] = failure
             self._store.put(KIND, log.directory, asdict(failure))

@@ -15,6 +15,7 @@ import structlog
 
 from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.config.model import CleanerdConfig
+from cleanerd.daemon.inventory.due_logs import DueLogs
 from cleanerd.daemon.telemetry.event_log import EventLog
 from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.daemon.values.log_id import LogId
@@ -23,7 +24,8 @@ from cleanerd.daemon.work.jobs import Jobs
 from cleanerd.daemon.work.kept_holds import HoldsOfDirectories
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.errors import CleanerdError, DirOffline, Fatal, LockHeld, ours
+from cleanerd.env.space import make_room
+from cleanerd.errors import MAKE_ROOM, CleanerdError, DirOffline, Fatal, LockHeld, ours
 from cleanerd.format import names
 from cleanerd.format.names import DirKind, parse_partition_dir
 from cleanerd.policy.broker_start import BrokerStart
@@ -119,7 +121,7 @@ class Ownership:
         reason = self.brokers.known_refusal(path)
         return Way("swap" if reason is None else "restart", pid, reason)
 
-    def full_dirs(self, log_dirs: Iterable[str]) -> dict[str, str]:
+    def full_dirs(self, log_dirs: Iterable[str], due_logs: DueLogs) -> dict[str, str]:
         """Log directories of live brokers in which nothing more may be staged, and why: their disks are not ours to fill."""
         full = {}
         for log_dir in log_dirs:
@@ -131,7 +133,8 @@ class Ownership:
             except (OSError, DirOffline):
                 continue  # the next scan takes it offline, or has
             if error is not None:
-                full[log_dir] = f"{error}: {error.remedy}"
+                remedy = error.remedy.replace(MAKE_ROOM, make_room(due_logs.dirty_bytes(log_dir)))
+                full[log_dir] = f"{error}: {remedy}"
         return full
 
     def take(self, log_dirs: Sequence[str]) -> dict[str, str]:

@@ -23,6 +23,7 @@ from cleanerd.storage.checkpoints import update_cleaner_checkpoint
 from cleanerd.storage.generation import read_generation
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.segments import LogBatch, OpenSegment, live_bases
+from cleanerd.storage.spare import commit_from_spare, interrupted, resume
 from cleanerd.storage.staged import StagedGroup, write_manifest
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
@@ -117,6 +118,35 @@ def clean(log_dir: str, files: RealFiles) -> None:
     for group in staged:
         commit_group(files, directory, group)
     update_cleaner_checkpoint(files, log_dir, {TP: bases[-1]})
+
+
+def stage_on_spare(log_dir: str) -> None:
+    """Stage the second group where it is to be exchanged from: beside the log, whose power fails with it."""
+    directory, spare = os.path.join(log_dir, str(TP)), spare_of(log_dir)
+    kept, bases = kept_offsets(directory), live_bases(directory)
+    group = bases[:-1][GROUPS[1]]
+    _stage(FILES, directory, group, bases[bases.index(group[-1]) + 1], kept, bases[-1])
+    os.mkdir(spare)
+    for name in os.listdir(directory):
+        if name.endswith(Suffix.STAGED.value):
+            os.rename(os.path.join(directory, name), os.path.join(spare, name))
+
+
+def spare_of(log_dir: str) -> str:
+    """Where that is."""
+    return os.path.join(log_dir, "spare")
+
+
+def exchange(log_dir: str, files: RealFiles) -> None:
+    """What was staged there takes the place of its sources."""
+    commit_from_spare(PartitionDir.of(files, log_dir, TP), PartitionDir(files, spare_of(log_dir)))
+
+
+def go_on(log_dir: str, files: RealFiles) -> None:
+    """As the next rescue does, if that was interrupted."""
+    partition = PartitionDir.of(files, log_dir, TP)
+    if interrupted(partition):
+        resume(partition)
 
 
 def clean_until(log_dir: str, ending: str) -> None:

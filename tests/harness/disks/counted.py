@@ -14,6 +14,7 @@ CHANGES = (
     "unlink",
     "rmdir",
     "set_mtime_ns",
+    "copy_in",
 )
 
 

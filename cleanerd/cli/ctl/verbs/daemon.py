@@ -24,6 +24,7 @@ _LOG_DIRS: Columns = {
     "LOG DIR": field("path"),
     "ONLINE": field("online", _yes_or_no),
     "FREE": field("free_bytes", size),
+    "DIRTY": lambda row: size(row["dirty_bytes"]) if row.get("dirty_bytes") else "",
     "STAGED": lambda row: size(row["staged_bytes"]) if row["staged_bytes"] else "",
     "LOCK OWNER": field("lock_owner_pid", tables.process),
     "BROKER": lambda row: _BROKERS[str(row.get("committed_by"))] if row["broker_is_live"] else "",
