@@ -116,15 +116,25 @@ COMMANDS = (
             ),
             option(
                 "--from",
-                "without what is older; default: the log start",
+                "without keys whose newest record is older; default: the log start",
                 metavar="OFFSET",
                 type=number,
                 dest="start",
             ),
             option(
-                "--buckets", "sums by hash of the key; default: 256", metavar="N", type=number, default=256
+                "--buckets",
+                "groups of keys with a sum each, which show where two logs differ; default: 256",
+                metavar="N",
+                type=number,
+                default=256,
             ),
-            option("--seed", "of the hashes; default: 0", metavar="S", type=number, default=0),
+            option(
+                "--seed",
+                "a number that all hashes depend on, the same for all that is compared; default: 0",
+                metavar="S",
+                type=number,
+                default=0,
+            ),
             option("--no-offsets", "of keys, values and headers only, to compare two clusters"),
             option(
                 "--keys",
