@@ -1,6 +1,6 @@
 """Ask a running broker to let staged groups of a log take the place of their sources, as its own cleaner would.
 
-One request for all groups of a cleaning, ascending. Where there are thousands, one for some of them after the other, of
+One request for all groups of a round, ascending. Where there are thousands, one for some of them after the other, of
 which the last moves the first dirty offset: between two the log is as after a cleaning that was interrupted. The agent
 (`java/cleanerd/agent/Swap.java`) pauses the broker's cleaner for the log; if that, or something else, is at work there:
 busy. Then it checks, under the log's own lock, that the log is the one that the cleaning was planned on, and all groups; if

@@ -10,11 +10,12 @@ from typing import Any
 from cleanerd.cleaning import steps
 from cleanerd.cleaning.batching import Ending
 from cleanerd.cleaning.choose import Candidate, PaceOf
-from cleanerd.cleaning.outcomes import Outcome, Planned, Staged, Unchanged, of_error
+from cleanerd.cleaning.outcomes import Planned, of_error
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.plan import CleaningPlan, merge_neighbours, plan_cleaning
-from cleanerd.cleaning.result import CleanRequest, LogResult, Progress, Size, Statistics
+from cleanerd.cleaning.result import CleanRequest, LogResult, Progress, Statistics
 from cleanerd.cleaning.room import FILES_OF_GROUP, Reservations, Room, no_space
+from cleanerd.cleaning.rounds import LogUnderWay, Rests
 from cleanerd.cleaning.stage import stage_log
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.env.clock import Clock
@@ -22,8 +23,7 @@ from cleanerd.env.files import Files
 from cleanerd.env.space import SWAP_BYTES, floor_bytes, names_left, space_of
 from cleanerd.errors import Aborted, CleanerdError, CorruptFile, Fatal, JobFailed, NoSpace, each_log
 from cleanerd.pipeline.job import Budget, Pipeline
-from cleanerd.pipeline.values import IndexedLog, LogWork, RewrittenLog
-from cleanerd.policy.verdicts import REMOVED_VERDICTS
+from cleanerd.pipeline.values import LogWork, RewrittenLog
 from cleanerd.spark_runtime.channel import Channel, Reporter, driver_host
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.messages import GO_ON, Moved, Phase, ReportAnswer
@@ -32,26 +32,6 @@ from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import discard_staged, try_discard_staged
 
 _STAGING_THREADS = 4
-
-
-@dataclass(slots=True)
-class _Log:
-    """The state of a log during a cleaning."""
-
-    plan: CleaningPlan
-    indexed: IndexedLog | None = None
-    rewritten: RewrittenLog | None = None
-    staged: int = 0  # groups
-    error: CleanerdError | None = None
-    groups_left: int = 0  # there was no room for
-
-    @property
-    def candidate(self) -> Candidate:
-        return self.plan.candidate
-
-    @property
-    def is_alive(self) -> bool:
-        return self.error is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +44,13 @@ class CleaningJob:
     candidates: Sequence[Candidate]
     is_owned: bool
     watch: Stopwatch
-    logs: list[_Log]
+    logs: list[LogUnderWay]
     results: list[LogResult]
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether groups of a log are left for another round."""
+        return any(log.is_alive and log.groups_left for log in self.logs)
 
 
 class Cleaner:
@@ -83,8 +68,13 @@ class Cleaner:
         session: LazySpark,
         reservations: Reservations | None = None,
         pace_of: PaceOf | None = None,
+        rests: Rests | None = None,
     ) -> None:
-        """`pace_of`: what the planning of a log reads at; by default, at the limits of the configuration."""
+        """`pace_of`: what the planning of a log reads at; by default, at the limits of the configuration.
+
+        `rests`: where cleaners of the same process leave what each has to go on with (`rest`).
+        """
+        self._rests = {} if rests is None else rests
         self._reservations = reservations or Reservations(files)
         self._throttle = Throttle(clock)
         self._throttle.set_configured(request.config)
@@ -115,7 +105,8 @@ class Cleaner:
             for candidate in candidates:
                 with each_log(candidate.snapshot.directory) as log:
                     plan = self._plan_one(candidate, is_owned=is_owned, drops_staged=drops_staged)
-                    job.logs.append(_Log(replace(plan, work=replace(plan.work, number=len(job.logs)))))
+                    plan = replace(plan, work=replace(plan.work, number=len(job.logs)))
+                    job.logs.append(LogUnderWay.of(plan))
                 if log.error is not None:
                     job.results.append(self._failed(candidate, log.error, job.watch))
         job.watch.pause()
@@ -131,8 +122,8 @@ class Cleaner:
 
         Tasks report to `reporter`, with the place of their log among those passed to `Progress.planned`; without
         one they report to the progress of this object and obey the limits of the configuration.
-        Where its result does not wait, a log that has no room as a whole is cleaned as far as there is room
-        (`Staged.groups_left`).
+        Where its result does not wait, a large log, or one that has no room as a whole, is cleaned in rounds: this is the
+        first (`Staged.groups_left`), `rest` has the others.
         `before` is the end of the job before this one: it begins once tasks run, when this process has time for it, and is
         waited for where there is no room, for it frees some.
 
@@ -153,12 +144,30 @@ class Cleaner:
         try:
             with job.watch.phase("stage"):
                 self._stage_all(job.logs)
-            return job.results + [self._result(log, _made(log), job.watch) for log in job.logs]
+            results = [self._result(log, job.watch, lambda log: log.result(log.made())) for log in job.logs]
+            for log, result in zip(job.logs, results, strict=True):
+                log.size = result.after
+                if log.is_alive and log.staged and log.groups_left:
+                    self._rests[self._directory(log.candidate)] = log
+            return job.results + results
         except BaseException:
             self.give_up(job.candidates)
             raise
         finally:
             self._release(job.candidates)
+
+    def rest(self, directory: str) -> CleaningJob | None:
+        """The groups of a log that are left, once those before them are committed: what `write` and `end` go on with. None
+        where they are not known.
+        """
+        before = self._rests.pop(directory, None)
+        if before is None:
+            return None
+        log = before.next_round()
+        self._cut([log])
+        return CleaningJob(
+            [log.candidate], is_owned=False, watch=Stopwatch(self._clock), logs=[log], results=[]
+        )
 
     def give_up(self, candidates: Sequence[Candidate]) -> None:
         """Drop what has been written of them."""
@@ -174,7 +183,13 @@ class Cleaner:
         job = self.plan(candidates, is_owned=is_owned, drops_staged=False)
         job.watch.resume()
         self._run(job, None, None, write=False)
-        return job.results + [self._result(log, Planned(_partial(log)), job.watch) for log in job.logs]
+        is_any = any(log.indexed is not None and log.indexed.changed_groups for log in job.logs)
+        cores = self._session.executor().cores if is_any else 1
+
+        def counted(log: LogUnderWay) -> LogResult:
+            return log.counted(Planned(), cores, self._request.config)
+
+        return job.results + [self._result(log, job.watch, counted) for log in job.logs]
 
     def _directory(self, candidate: Candidate) -> str:
         """The directory for the new files of a candidate."""
@@ -183,6 +198,7 @@ class Cleaner:
     def _plan_one(self, candidate: Candidate, *, is_owned: bool, drops_staged: bool) -> CleaningPlan:
         config, snapshot = self._request.config, candidate.snapshot
         if drops_staged:
+            self._rests.pop(self._directory(candidate), None)
             discard_staged(PartitionDir(self._files, self._directory(candidate)))
         waits = is_owned and snapshot.is_kafka and not snapshot.is_reported
         space, ratio = space_of(snapshot.directory), config.staged_min_free_ratio if waits else 0.0
@@ -214,9 +230,11 @@ class Cleaner:
         where = logs[0].candidate.snapshot.directory if len(logs) == 1 else logs[0].candidate.log_dir
         with each_log(where) as together:
             for log in logs:
-                snapshot = log.candidate.snapshot
-                self._progress.planned(snapshot.topic_partition, snapshot.log_dir, log.plan.work.size_bytes)
-                self._progress.step(steps.planned(log.plan))
+                snapshot, is_first = log.candidate.snapshot, log.before is None
+                size_bytes = log.plan.work.size_bytes if is_first else 0
+                self._progress.planned(snapshot.topic_partition, snapshot.log_dir, size_bytes)
+                if is_first:
+                    self._progress.step(steps.planned(log.plan))
             with self._own_reporter(logs) if reporter is None else contextlib.nullcontext(reporter) as used:
                 self._run_steps(job, used, before, write=write)
         if isinstance(together.error, Fatal):
@@ -226,7 +244,7 @@ class Cleaner:
         logs[0].error = logs[0].error or together.error
 
     @contextlib.contextmanager
-    def _own_reporter(self, logs: list[_Log]) -> Iterator[Reporter]:
+    def _own_reporter(self, logs: list[LogUnderWay]) -> Iterator[Reporter]:
         """A reporter to the progress of this object; tasks that report are throttled."""
         names = [(log.candidate.snapshot.topic_partition, log.candidate.log_dir) for log in logs]
         throttle = self._throttle
@@ -252,22 +270,24 @@ class Cleaner:
         if not self._session.is_up and any(log.plan.work.chunks for log in logs):
             with phase("start"):
                 self._session.context()
-        with pipeline.together([log.plan.work for log in logs]):
+        with pipeline.together([log.work for log in logs]):
             if write:
                 with phase("rewrite"):
                     logs = self._clean_small(logs, pipeline)
             with phase("index"):
                 self._index(logs, pipeline)
+            if write:
+                self._cut(logs)
             with phase("rewrite"):
                 if write:
                     self._check_space(logs, pipeline, before)
                 self._rewrite(logs, pipeline, write=write)
 
-    def _clean_small(self, logs: list[_Log], pipeline: Pipeline) -> list[_Log]:
+    def _clean_small(self, logs: list[LogUnderWay], pipeline: Pipeline) -> list[LogUnderWay]:
         """Steps 4 to 7 at once, of small logs where there is plenty of room: none has been looked into yet. Returns those
         that have still to be rewritten, or to be read.
         """
-        small = [log for log in logs if pipeline.is_small(log.plan.work)]
+        small = [log for log in logs if log.before is None and pipeline.is_small(log.plan.work)]
         full = self._full([(log, Room.of_any(log.plan)) for log in small])
         fitting = [log for log in small if log.candidate.log_dir not in full]
         cleaned = pipeline.clean_small(*self._works(fitting))
@@ -279,28 +299,35 @@ class Cleaner:
                 steps.report_rewritten(self._progress, log.plan, rewritten)
         return [log for log in logs if log.rewritten is None]
 
-    def _index(self, logs: list[_Log], pipeline: Pipeline) -> None:
+    def _index(self, logs: list[LogUnderWay], pipeline: Pipeline) -> None:
         """Steps 4 and 5: the newest record of each key; with that the groups are known that change, or merge."""
         unread = [log for log in logs if log.indexed is None]
         for log, indexed in zip(unread, pipeline.index(*self._works(unread)), strict=True):
             log.indexed, log.error = indexed, indexed.error
         for log in logs:
-            if log.indexed is not None and log.is_alive:
+            if log.indexed is not None and log.is_alive and log.before is None:
                 log.plan = merge_neighbours(log.plan, log.indexed)
                 self._progress.step(steps.mapped(log.indexed))
 
-    def _rewrite(self, logs: list[_Log], pipeline: Pipeline, *, write: bool) -> None:
+    def _cut(self, logs: list[LogUnderWay]) -> None:
+        """Leave what is no part of this round for later ones. A rescue takes as much as there is room for."""
+        for log in [] if self._request.rescues else logs:
+            if log.indexed is not None and log.is_alive:
+                now = next(log.rounds(self._session.executor().cores, self._request.config))
+                log.indexed.later_groups = log.indexed.changed_groups.difference(now)
+
+    def _rewrite(self, logs: list[LogUnderWay], pipeline: Pipeline, *, write: bool) -> None:
         """Steps 6 and 7: groups that change are written, and read back."""
         found = [log.indexed for log in logs if log.indexed is not None]
         for log, rewritten in zip(logs, pipeline.rewrite(found, write=write), strict=True):
             log.rewritten, log.error = rewritten, log.error or rewritten.error
             steps.report_rewritten(self._progress, log.plan, rewritten)
 
-    def _works(self, logs: list[_Log]) -> tuple[list[LogWork], list[tuple[int, int]]]:
+    def _works(self, logs: list[LogUnderWay]) -> tuple[list[LogWork], list[tuple[int, int]]]:
         """The work for the pipeline, and a fingerprint key for each log."""
         return [log.plan.work for log in logs], [(randbits(64), randbits(64)) for _ in logs]
 
-    def _check_space(self, logs: list[_Log], pipeline: Pipeline, before: Ending[Any] | None) -> None:
+    def _check_space(self, logs: list[LogUnderWay], pipeline: Pipeline, before: Ending[Any] | None) -> None:
         """Reserve room for new files; refuse logs whose do not fit. They are measured exactly only when it is tight."""
         alive = [(log, log.indexed) for log in logs if log.is_alive and log.indexed is not None]
         wanted = [(log, Room.bound(log.plan, indexed)) for log, indexed in alive]
@@ -316,9 +343,9 @@ class Cleaner:
         for (log, _), counted in zip(tight, found, strict=True):
             counted.indexed.error = log.error = counted.error or self._reserve(log, counted)
 
-    def _full(self, wanted: Sequence[tuple[_Log, Room]]) -> set[str]:
+    def _full(self, wanted: Sequence[tuple[LogUnderWay, Room]]) -> set[str]:
         """Log directories without room for what their logs want together, and nothing is reserved there."""
-        by_log_dir: dict[str, list[tuple[_Log, Room]]] = {}
+        by_log_dir: dict[str, list[tuple[LogUnderWay, Room]]] = {}
         for log, room in wanted:
             by_log_dir.setdefault(log.candidate.log_dir, []).append((log, room))
         return {
@@ -333,15 +360,15 @@ class Cleaner:
             or self._lacks_names(mine)
         }
 
-    def _lacks_names(self, wanted: Sequence[tuple[_Log, Room]]) -> bool:
+    def _lacks_names(self, wanted: Sequence[tuple[LogUnderWay, Room]]) -> bool:
         """Whether a file system is so full that not all files of these logs, of one log directory, can be made on it."""
         place, names = wanted[0][0].plan.work.directory, sum(room.names for _, room in wanted)
         left_bytes = space_of(place).free_bytes - sum(room.peak_bytes for _, room in wanted)
         return self._request.rescues and (names > names_left(place) or left_bytes < SWAP_BYTES)
 
-    def _reserve(self, log: _Log, counted: RewrittenLog) -> NoSpace | None:
+    def _reserve(self, log: LogUnderWay, counted: RewrittenLog) -> NoSpace | None:
         """Room for a whole log; or, unless its result waits, for as many of its groups as there is room for."""
-        groups = sorted(counted.indexed.changed_groups)
+        groups = counted.indexed.groups_now
         if not groups:
             return None
         extra = Room.counted(log.plan, counted)
@@ -357,37 +384,40 @@ class Cleaner:
             fitting = chosen or groups[:1]
             needed_bytes = extra.peak_of(fitting)
             room = self._take(log, needed_bytes)
-            log.groups_left = len(groups) - len(fitting)
-            counted.indexed.changed_groups = frozenset(fitting)
+            counted.indexed.later_groups = counted.indexed.changed_groups.difference(fitting)
         return None if room is None else no_space(log.plan, extra, needed_bytes, room)
 
-    def _take(self, log: _Log, size_bytes: int) -> int | None:
+    def _take(self, log: LogUnderWay, size_bytes: int) -> int | None:
         return self._reservations.take({log.plan.work.directory: size_bytes}, log.plan.work.least_free_bytes)
 
-    def _stage_all(self, logs: list[_Log]) -> None:
+    def _stage_all(self, logs: list[LogUnderWay]) -> None:
         """Side by side: staging is waiting for the disk, which syncs the files of many logs as fast as those of one."""
         with ThreadPoolExecutor(_STAGING_THREADS, "cleanerd-stage") as pool:
             list(pool.map(self._stage, logs))  # raises what `_stage` does
 
-    def _stage(self, log: _Log) -> None:
+    def _stage(self, log: LogUnderWay) -> None:
         """Stage one log. One that fails, or has failed before, leaves nothing behind."""
         rewritten = log.rewritten
         if log.error is None and rewritten is not None:
             with each_log(log.candidate.snapshot.directory) as boundary:
                 log.staged = stage_log(
-                    self._files, log.plan, rewritten, moves_checkpoint=not log.groups_left,
+                    self._files, log.plan, rewritten, before=log.before,
                     commit_by_ms=self._clock.now_ms() + log.plan.commit_within_ms,
                 )  # fmt: skip
-                self._progress.step(steps.staged(log.plan, rewritten, log.staged))
+                self._progress.step(steps.staged(log.plan, rewritten, len(log.staged)))
             log.error = boundary.error
         if log.error is not None or rewritten is None:
             self._discard(log.candidate)
 
-    def _result(self, log: _Log, outcome: Outcome, watch: Stopwatch) -> LogResult:
-        """The result of a log: `outcome`, unless the log has failed."""
+    def _result(
+        self, log: LogUnderWay, watch: Stopwatch, made: Callable[[LogUnderWay], LogResult]
+    ) -> LogResult:
+        """The result of a log: what was `made`, unless the log has failed."""
         if log.error is not None or log.rewritten is None:
-            return self._failed(log.candidate, log.error or Aborted("stopped"), watch)
-        return _result(log, log.rewritten, outcome, watch)
+            failed = self._failed(log.candidate, log.error or Aborted("stopped"), watch)
+            return replace(failed, before=log.size, after=log.size)
+        found = made(log)
+        return replace(found, statistics=found.statistics.measured(watch))
 
     def _failed(self, candidate: Candidate, error: CleanerdError, watch: Stopwatch) -> LogResult:
         if isinstance(error, CorruptFile) and is_other_segment(self._files, candidate.snapshot, error.path):
@@ -404,41 +434,3 @@ def budget_of(request: CleanRequest) -> Budget:
     """Memory for the keys of one of the jobs that run at a time."""
     config = request.config
     return Budget(int(config.dedupe_buffer_size_bytes * config.io_buffer_load_factor / request.jobs_at_once))
-
-
-def _made(log: _Log) -> Outcome:
-    """The outcome of a log that has not failed."""
-    if log.staged:
-        return Staged(_partial(log), log.groups_left)
-    return Unchanged(log.candidate.basis)
-
-
-def _result(log: _Log, rewritten: RewrittenLog, outcome: Outcome, watch: Stopwatch) -> LogResult:
-    assert log.indexed is not None
-    snapshot, plan = log.candidate.snapshot, log.plan
-    changed = [plan.groups[number] for number in log.indexed.changed_groups]
-    parts = [part for found in rewritten.parts.values() for part in found]
-    replaced = sum(segment.size_bytes for group in changed for segment in group.sources)
-    counts = {v.reason: sum(int(part.removed[v]) for part in parts) for v in REMOVED_VERDICTS}
-    room, saved_bytes = Room.counted(plan, rewritten), sum(part.topic_codec_saves_bytes for part in parts)
-    statistics = Statistics(
-        bytes_read=sum(summary.bytes for summary in log.indexed.summaries),
-        records_read=log.indexed.records_read,
-        removed={reason: count for reason, count in counts.items() if count},
-        peak_extra_bytes=room.peak_bytes,
-        least_extra_bytes=room.least_bytes,
-        topic_codec_saves_bytes=saved_bytes if plan.work.topic_codec else None,
-        damaged_indexes=plan.damage_met(log.indexed),
-    )
-    after = Size(
-        snapshot.size_bytes - replaced + sum(part.size_bytes for part in parts),
-        len(snapshot.segments) - sum(len(group.sources) - 1 for group in changed),
-    )
-    return replace(log.candidate.result(outcome), after=after, statistics=statistics.measured(watch))
-
-
-def _partial(log: _Log) -> str | None:
-    if not log.groups_left or log.indexed is None:
-        return None
-    done = len(log.indexed.changed_groups)
-    return f"{done} of {done + log.groups_left} groups: there is no room for more of them beside the old segments"

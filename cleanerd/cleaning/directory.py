@@ -230,18 +230,14 @@ class Directory(AsRequested):
                 self._add(result)
 
     def take(self, settled: LogResult) -> None:
-        """A log is done, unless there was no room for all of its groups."""
-        self._add(in_rounds(settled, partial(self._clean_again, settled)))
+        """A log is done, unless groups of it are left for later rounds."""
+        self._add(in_rounds(settled, partial(self._next_round, settled)))
 
-    def _clean_again(self, before: LogResult) -> LogResult:
-        """A log of which only some groups could be cleaned, whatever its dirty ratio is now."""
-        with each_log(self.path) as again:
-            (answer,) = self._examined([before.topic_partition], replace(self.request, force=True))
-        if again.error is not None:
-            return before.failed(again.error)
-        if isinstance(answer, LogResult):
-            return answer
-        return self.committer.settle(one_by_one(self._run.cleaner.stage, [answer], job_failed))[0]
+    def _next_round(self, before: LogResult) -> LogResult:
+        cleaner = self._run.cleaner
+        rest = cleaner.rest(self.log_dir.partition(before.topic_partition).path)
+        assert rest is not None, "its groups are left"
+        return self.committer.settle(cleaner.end(cleaner.write(rest)))[0]
 
     # -- retention and the account ------------------------------------------------------------------------------
 

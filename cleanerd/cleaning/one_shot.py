@@ -14,7 +14,7 @@ reset checkpoints     of all compacted logs                     `Retainer`, at e
 roll                  a log that cannot be rolled has failed    a job that asks for it; the others stay as they were
 examine               `examine_all`                             the engine
 plan, write, stage    `Cleaner`, while another job is written   the engine, a job for each worker
-commit                `Committer.settle`, then `in_rounds`      `Cleanings`, by what the cluster has configured now
+commit                `Committer.settle`; `in_rounds`          `Cleanings`, by what the cluster has configured now
 retain                `retain_log`, of compacted logs           `Retainer`, when it is time
 ====================  ========================================  ====================================================
 """
@@ -177,6 +177,9 @@ class OneShot:
                     raise
                 if failure is not None:
                     raise failure
+                if any(one.has_rest for one in written):  # a log that is under way takes room
+                    self._take(self._end(written))
+                    written = []
             self._take(self._end(written))
 
     def _plan(self, candidates: list[Candidate]) -> CleaningJob | None:

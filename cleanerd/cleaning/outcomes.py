@@ -28,7 +28,7 @@ class Basis:
 @dataclass(frozen=True, slots=True)
 class Committed:
     """Was cleaned, and the new segments are in place. `by`: with `.lock` held, or by the live broker that has it; None where
-    retention alone took something. `groups_left`: groups without room beside the others; the checkpoint has not moved.
+    retention alone took something. `groups_left`: for later rounds; the checkpoint has not moved.
     """
 
     by: Literal["lock", "swap"] | None = None

@@ -59,10 +59,10 @@ class Statistics:
         return replace(self, seconds=self.seconds + seconds, phase_seconds=phase_seconds)
 
     def then(self, later: "Statistics") -> "Statistics":
-        """The sum with a later cleaning of the remaining groups, which reads the same records again."""
+        """The sum with a later round."""
         return Statistics(
             self.bytes_read + later.bytes_read,
-            self.records_read,
+            self.records_read + later.records_read,
             dict(Counter(self.removed) + Counter(later.removed)),
             max(self.peak_extra_bytes, later.peak_extra_bytes),
             later.least_extra_bytes,
@@ -135,15 +135,8 @@ class LogResult:
         return replace(self, outcome=outcomes.Superseded(found.reason or "")) if is_changed else self
 
     def then(self, later: "LogResult") -> "LogResult":
-        """This committed result and what a later cleaning made of the groups that were left, as one account."""
-        assert isinstance(self.outcome, outcomes.Committed)
-        is_done = isinstance(later.outcome, outcomes.Skipped | outcomes.Unchanged)
-        return replace(
-            later,
-            outcome=outcomes.Committed(self.outcome.by, later.reason) if is_done else later.outcome,
-            before=self.before,
-            statistics=self.statistics.then(later.statistics),
-        )
+        """This committed result and what a later round made of the groups that were left, as one account."""
+        return replace(later, before=self.before, statistics=self.statistics.then(later.statistics))
 
     def fields(self) -> dict[str, Any]:
         """All that others script against, by its names: in the document of `clean`, history and log of the daemon."""

@@ -1,8 +1,8 @@
 """Disk space that a cleaning needs beside the segments that it replaces: to the block, and before it writes; and what is
 granted to cleanings that run at a time.
 
-The parts of all groups are written first. Then, group by group, each part but the first is appended to the new `.log` and
-goes, unless it has been written there, and indexes and the manifest come.
+The parts of all groups of a round are written first. Then, group by group, each part but the first is appended to the new
+`.log` and goes, unless it has been written there, and indexes and the manifest come.
 """
 
 import os
@@ -54,11 +54,11 @@ class _Group:
 
 
 class Room:
-    """Bytes that the changed groups of a log take, by their numbers."""
+    """Bytes that the groups of a round take, by their numbers."""
 
     def __init__(self, plan: CleaningPlan, indexed: IndexedLog, parts: Mapping[int, Sequence[_Part]]) -> None:
         self._groups = {
-            number: _group(plan, indexed, number, parts.get(number, ())) for number in indexed.changed_groups
+            number: _group(plan, indexed, number, parts.get(number, ())) for number in indexed.groups_now
         }
 
     @classmethod
@@ -92,7 +92,7 @@ class Room:
         codec by more.
         """
         parts: dict[int, list[_Part]] = {}
-        for chunk, summary in zip(plan.work.chunks, indexed.summaries, strict=True):
+        for chunk, summary in zip(indexed.work.chunks, indexed.summaries, strict=True):
             size, growing = summary.bytes, summary.legacy_batches
             if plan.work.recodes:
                 growing = summary.batches
@@ -104,7 +104,7 @@ class Room:
 
     @property
     def peak_bytes(self) -> int:
-        """Peak of all groups together."""
+        """Peak of all groups of the round together."""
         return self.peak_of(self._groups)
 
     def first_bytes(self, *, by_group: bool) -> int:

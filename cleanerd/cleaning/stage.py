@@ -2,7 +2,7 @@
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from cleanerd.cleaning.plan import CleaningPlan
 from cleanerd.env.files import Files, open_regular
@@ -10,7 +10,7 @@ from cleanerd.env.page_cache import Ranges, drop, size_bytes
 from cleanerd.format.names import FileKind, Suffix, segment_path
 from cleanerd.pipeline.rewrite import VerificationFailed
 from cleanerd.pipeline.segment_indexes import aborted_in, join_entries
-from cleanerd.pipeline.values import RewrittenLog
+from cleanerd.pipeline.values import IndexedLog, RewrittenLog
 from cleanerd.storage.assemble import assemble
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import NO_LIMIT_MS, SourceSegment, StagedGroup, discard_parts, write_manifest
@@ -22,25 +22,25 @@ def stage_log(
     files: Files,
     plan: CleaningPlan,
     rewritten: RewrittenLog,
-    *,
-    moves_checkpoint: bool = True,
+    before: StagedGroup | None = None,
     commit_by_ms: int = NO_LIMIT_MS,
-) -> int:
-    """Assemble and declare every changed group, ascending; returns how many. Raises OSError, SourceChanged, NoSpace.
+) -> Sequence[StagedGroup]:
+    """Assemble and declare every group of a round, ascending; returns them. Raises OSError, SourceChanged, NoSpace.
 
-    `moves_checkpoint`: False when there are groups to change beside these. `commit_by_ms`: as `StagedGroup` has it.
+    `before`: the last group of the round before it. `commit_by_ms`: as `StagedGroup` has it.
     """
     partition, basis = PartitionDir(files, plan.work.directory), plan.candidate.basis
-    changed = sorted(rewritten.indexed.changed_groups)
-    before: StagedGroup | None = None
+    groups, made = rewritten.indexed.groups_now, list[StagedGroup]()
     snapshot = plan.candidate.snapshot
-    if snapshot.recovery_point is None:
+    if (
+        snapshot.recovery_point is None and before is None
+    ):  # the first round has synced all that later ones depend on
         _sync_from(PartitionDir(files, snapshot.directory), plan, plan.work.first_dirty_offset)
-    for number in changed:
+    for number in groups:
         group, parts = plan.groups[number], rewritten.parts.get(number, [])
         first, last = group.sources[0], group.sources[-1]
         # Only the group before it may vouch for what this one drops (E of `storage.commit`).
-        assert before is None or before.next_base_offset <= first.base_offset, "groups ascend"
+        assert not made or made[-1].next_base_offset <= first.base_offset, "groups ascend"
         assert group.next_base_offset <= plan.work.round_end, "no group reaches behind the round"
         staged = StagedGroup(
             sources=tuple(SourceSegment.of(s.base_offset, s.identity) for s in group.sources),
@@ -50,17 +50,17 @@ def stage_log(
             log_mtime_ns=last.identity.mtime_ns,
             last_offset=max((part.last_offset for part in parts), default=-1),
             leader_epochs=basis.leader_epochs,
-            is_last=number == changed[-1],
+            is_last=number == groups[-1],
             generation=basis.generation,
             checkpoint=basis.checkpoint,
-            moves_checkpoint=moves_checkpoint,
+            moves_checkpoint=not rewritten.indexed.later_groups,
             commit_by_ms=commit_by_ms,
             removes_expired=rewritten.removes_expired,
         )
-        before = write_manifest(partition, staged, before, last.path)
+        made.append(write_manifest(partition, staged, made[-1] if made else before, last.path))
     discard_parts(partition)
-    _leave_cache(plan, frozenset(changed))
-    return len(changed)
+    _leave_cache(plan, rewritten.indexed)
+    return made
 
 
 def _sync_from(partition: PartitionDir, plan: CleaningPlan, offset: int) -> None:
@@ -78,16 +78,16 @@ def _sync_from(partition: PartitionDir, plan: CleaningPlan, offset: int) -> None
     partition.sync()
 
 
-def _leave_cache(plan: CleaningPlan, changed: frozenset[int]) -> None:
+def _leave_cache(plan: CleaningPlan, indexed: IndexedLog) -> None:
     """Drop pages that only this cleaning has cached: those of cold segments, and of new ones made from them."""
     cold_bytes, read_bytes = defaultdict[int, int](int), defaultdict[int, int](int)
-    for chunk in plan.work.chunks:
+    for chunk in indexed.work.chunks:
         source = chunk.source
         cold_bytes[chunk.group] += size_bytes(source.cold)
         read_bytes[chunk.group] += source.size_bytes
-        if source.cold and chunk.group not in changed:
+        if source.cold and chunk.group not in indexed.changed_groups:
             _drop(source.path, source.cold)
-    for number in changed:
+    for number in indexed.groups_now:
         if cold_bytes[number] and cold_bytes[number] >= _MOSTLY * read_bytes[number]:
             base_offset = plan.groups[number].sources[0].base_offset
             directory = plan.candidate.snapshot.directory

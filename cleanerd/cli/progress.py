@@ -37,6 +37,8 @@ class Bars(RunProgress):
     def planned(self, tp: TopicPartition, log_dir: str, total_bytes: int) -> None:
         """Show the bar of a log."""
         with self._mutex:
+            if (tp, log_dir) in self._tasks:  # its next round
+                return
             self._tasks[tp, log_dir] = self._bars.add_task(
                 str(tp), total=total_bytes, phase=_WAITING, records=0
             )

@@ -176,7 +176,7 @@ class Pipeline:
                 log.parts.setdefault(task.work.group, []).append(part)
         for number, log in enumerate(result):
             log.error = log.error or join_rest(log.indexed, found[number]) or too_large(log)
-            if write:
+            if write and not log.indexed.later_groups:
                 log.indexed.dirty_keys = None
         return result, sorted(needs_whole_log)
 
@@ -193,10 +193,16 @@ class Pipeline:
         """Index all chunks of these logs again. Groups that were to be rewritten still are."""
         whole = self._index_map_side([log.work for log in logs], [log.key for log in logs], in_one_pass=False)
         for log, read in zip(logs, whole, strict=True):
-            changed = log.changed_groups | read.changed_groups
+            # Those before the last of this round are part of it: nothing goes from a group before it has from earlier ones.
+            changed, later, last = (
+                log.changed_groups | read.changed_groups,
+                log.later_groups,
+                max(log.groups_now),
+            )
+            later |= {group for group in changed if later and group > last}
             for field in fields(IndexedLog):
                 setattr(log, field.name, getattr(read, field.name))
-            log.changed_groups = changed
+            log.changed_groups, log.later_groups = changed, later
 
     def _index_map_side(
         self, logs: Sequence[LogWork], keys: Sequence[tuple[int, int]], *, in_one_pass: bool
@@ -316,8 +322,9 @@ def _index_tasks(logs: Sequence[IndexedLog], *, dirty: bool | None) -> list[Inde
 def _rewrite_tasks(log: IndexedLog, number: int, write: bool) -> Iterator[RewriteTask]:
     work = log.work
     groups: dict[int, list[int]] = defaultdict(list)
+    now = set(log.groups_now)
     for chunk, one in enumerate(work.chunks):
-        if one.group in log.changed_groups:
+        if one.group in now:
             groups[one.group].append(chunk)
     for group, chunks in groups.items():
         together = work.in_place and write

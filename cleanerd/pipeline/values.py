@@ -5,7 +5,8 @@ resolve step with `Verdicts`, which make an `IndexedLog`; the rewrite step answe
 `RewrittenLog`. To import them loads no compiled code.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -186,6 +187,36 @@ class IndexedLog:
     discardable_markers: list[int] = field(default_factory=list)  # offsets, ascending
     kept_aborted: list[AbortedTxn] = field(default_factory=list)  # for the new transaction indexes
     changed_groups: frozenset[int] = frozenset()
+    later_groups: frozenset[int] = (
+        frozenset()
+    )  # of those: rewritten once the others are committed (`cleaning.rounds`)
+
+    @property
+    def groups_now(self) -> list[int]:
+        """The changed groups of this round, ascending."""
+        return sorted(self.changed_groups - self.later_groups)
+
+    def rest(self) -> "IndexedLog":
+        """What is left once the groups of this round are committed, whose segments are no more."""
+        done = set(self.groups_now)
+        left = [number for number, chunk in enumerate(self.work.chunks) if chunk.group not in done]
+        return replace(
+            self,
+            work=replace(self.work, chunks=tuple(self.work.chunks[number] for number in left)),
+            summaries=[self.summaries[number] for number in left],
+            verdicts=[self.verdicts[number] for number in left],
+            superseded=[self.superseded[number] for number in left],
+            changed_groups=self.later_groups,
+            later_groups=frozenset(),
+        )
+
+    def done(self) -> Sequence[ChunkSummary]:
+        """Summaries of the chunks that will not be met again: those of this round, of the last one all."""
+        if not self.later_groups:
+            return self.summaries
+        done = set(self.groups_now)
+        pairs = zip(self.work.chunks, self.summaries, strict=True)
+        return [summary for chunk, summary in pairs if chunk.group in done]
 
     @property
     def records_read(self) -> int:

@@ -67,8 +67,8 @@ def join_rest(log: IndexedLog, found: Mapping[int, tuple[ChunkSummary, int]]) ->
     """
     for chunk, (summary, superseded) in found.items():
         log.summaries[chunk], log.superseded[chunk] = summary, superseded
-    is_all = all(verdicts is not None or number in found for number, verdicts in enumerate(log.verdicts))
-    return _broken_bounds(log) if is_all else None
+    unread = (number for number, one in enumerate(log.verdicts) if one is None and number not in found)
+    return _broken_bounds(log, next(unread, len(log.verdicts)))
 
 
 def too_large(log: RewrittenLog) -> LogUncleanable | None:
@@ -83,8 +83,10 @@ def too_large(log: RewrittenLog) -> LogUncleanable | None:
     return None
 
 
-def _broken_bounds(log: IndexedLog) -> CleanerdError | None:
-    return _broken_order(log) or _overflow(log)
+def _broken_bounds(log: IndexedLog, count: int | None = None) -> CleanerdError | None:
+    """`count`: of the first chunks, which have been read; None: all have."""
+    chunks = list(zip(log.work.chunks, log.summaries, strict=True))[:count]
+    return _broken_order(chunks, log.work.round_end) or _overflow(chunks)
 
 
 def _unlisted_abort(log: IndexedLog, events: Table) -> CorruptFile | None:
@@ -101,24 +103,24 @@ def _unlisted_abort(log: IndexedLog, events: Table) -> CorruptFile | None:
     return CorruptFile(path, 0, f"the transaction that was aborted at offset {marker}", "none")
 
 
-def _broken_order(log: IndexedLog) -> CorruptFile | None:
+def _broken_order(chunks: Sequence[tuple[ChunkWork, ChunkSummary]], round_end: int) -> CorruptFile | None:
     """Offsets must rise from chunk to chunk as they do inside one."""
     previous = -1
-    for chunk, summary in zip(log.work.chunks, log.summaries, strict=True):
+    for chunk, summary in chunks:
         if summary.batches and summary.first_offset <= previous:
             return CorruptFile(
                 chunk.source.path, chunk.source.start, f"an offset above {previous}", summary.first_offset
             )
         previous = max(previous, summary.last_offset)
-    if previous >= log.work.round_end:
-        last = log.work.chunks[-1].source
-        return CorruptFile(last.path, last.end, f"offsets below {log.work.round_end}", previous)
+    if previous >= round_end:
+        last = chunks[-1][0].source
+        return CorruptFile(last.path, last.end, f"offsets below {round_end}", previous)
     return None
 
 
-def _overflow(log: IndexedLog) -> LogUncleanable | None:
+def _overflow(chunks: Sequence[tuple[ChunkWork, ChunkSummary]]) -> LogUncleanable | None:
     """A segment whose offsets do not fit its indexes: Kafka splits it, cleaning or loading the log (4.13, 5.20)."""
-    for chunk, summary in zip(log.work.chunks, log.summaries, strict=True):
+    for chunk, summary in chunks:
         last = chunk.source.min_offset + MAX_RELATIVE_OFFSET
         if summary.last_offset > last:
             return LogUncleanable(

@@ -68,9 +68,9 @@ def last_written_ms(files: Files, log_dirs: Iterable[str]) -> int:
     return max(signs)
 
 
-def _written_ms(files: Files, path: str) -> int | None:
+def _written_ms(files: Files, path: str, earlier_ms: int = 0) -> int | None:
     try:
-        return files.stat(path).mtime_ms
+        return files.stat(path).mtime_ms - earlier_ms
     except FileNotFoundError:
         return None
 
@@ -155,11 +155,19 @@ def update_checkpoint(
         before = read_offsets(files, path)
         others: dict[TopicPartition, int | None] = {tp: o for tp, o in before.items() if tp not in offsets}
         if name == names.CLEANER_OFFSET_CHECKPOINT:
-            written_ms = _written_ms(files, path)
-            written_ms = None if written_ms is None else written_ms - earlier_ms
+            written_ms = _written_ms(files, path, earlier_ms)
             others = {tp: _still_clean(files, log_dir, tp, before[tp], written_ms) for tp in others}
         kept = {tp: offset for tp, offset in {**others, **offsets}.items() if offset is not None}
         replace_file(files, path, render_offset_checkpoint(kept), os.path.join(log_dir, names.LOCK))
+
+
+def is_still_clean(
+    files: Files, log_dir: str, tp: TopicPartition, offset: int, *, is_live: bool = False
+) -> bool:
+    """Whether a first dirty offset would stay if `update_cleaner_checkpoint` set another one. Raises OSError."""
+    path = os.path.join(log_dir, names.CLEANER_OFFSET_CHECKPOINT)
+    written_ms = _written_ms(files, path, WRITTEN_MARGIN_MS if is_live else 0)
+    return _still_clean(files, log_dir, tp, offset, written_ms) == offset
 
 
 def _still_clean(

@@ -30,7 +30,13 @@ from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
 from cleanerd.policy.cleanable import usable_checkpoint
 from cleanerd.units import size
 
-from .checkpoints import clean_up_to, read_checkpoints, read_offsets, update_cleaner_checkpoint
+from .checkpoints import (
+    clean_up_to,
+    is_still_clean,
+    read_checkpoints,
+    read_offsets,
+    update_cleaner_checkpoint,
+)
 from .generation import check_generation
 from .lock import HOLD_S, LogDirLock, other_holder, pause_after
 from .partition_dir import PartitionDir
@@ -276,6 +282,18 @@ class LogDir:
             yield other, listed
 
     # -- its first dirty offsets --------------------------------------------------------------------------------
+
+    def kept_checkpoint(self, tp: TopicPartition, *, is_live: bool = False) -> int | None:
+        """The first dirty offset of a log, if it would stay when another is written; None without one.
+
+        Between two rounds of a cleaning it is written again: a group that joins clean and dirty segments is as new as the
+        last of them, and the log would pass for one that was truncated. To be asked before the commit, after which nothing
+        would tell it from one that was. `is_live`: as `update_cleaner_checkpoint` has it. Raises CorruptFile, OSError.
+        """
+        offset = self.first_dirty_offset(tp)
+        if offset is None or not is_still_clean(self.files, self.path, tp, offset, is_live=is_live):
+            return None
+        return offset
 
     def record_cleaned(self, ends: Mapping[TopicPartition, int]) -> None:
         """Write first dirty offsets; no other directory of the same broker keeps an entry of these partitions.

@@ -65,8 +65,8 @@ class StagedGroup:
     start below `round_end`. `round_end`: first dirty offset once every group of the cleaning is committed, and
     `is_last` marks its last one: without it the cleaning was interrupted while it staged.
     `generation` (`storage.generation`) and `checkpoint`, the entry of the log in `cleaner-offset-checkpoint`, are those that
-    the cleaning was planned with. `moves_checkpoint`: False for groups that are not all of their cleaning, because there
-    was no room for more: committed, they are what a cleaning that was interrupted between two groups leaves.
+    the cleaning was planned with. `moves_checkpoint`: False for groups that are not the last of their cleaning
+    (`cleaning.rounds`): committed, they are what a cleaning that was interrupted between two groups leaves.
     `commit_by_ms`: after that its tombstones would not stay for long enough (`policy.staging`).
     `removes_expired`: the cleaning has removed tombstones or markers whose time had come.
     `log_inode` and `previous` are what `write_manifest` finds; a group that was not read from there has neither.
@@ -131,7 +131,8 @@ def write_manifest(
 ) -> StagedGroup:
     """Declare the staged files of a group complete; returns it as it was written.
 
-    `before`: the group declared before this one, if there is any; without it the directory is searched for one.
+    `before`: the group declared before this one, if there is any, which may have been committed since; without it the
+    directory is searched for one.
     `like`: the file whose owner it gets, where that is not the first source. Raises CorruptFile for a damaged manifest of an
     earlier group, OSError.
 
@@ -140,7 +141,7 @@ def write_manifest(
     log = partition.stat(group.staged(FileKind.LOG))
     before = before or _declared_before(partition, group)
     assert before is None or before.base_offset < group.base_offset, "each group relies on an earlier one"
-    previous = None if before is None else _as_previous(partition, before)
+    previous = None if before is None else _as_previous(before)
     linked = replace(group, log_inode=log.inode, previous=previous)
     files, path = partition.files, partition.path_of(group.manifest)
     unfinished = path.removesuffix(_MANIFEST_END) + _UNFINISHED_END
@@ -161,8 +162,10 @@ def _declared_before(partition: PartitionDir, group: StagedGroup) -> StagedGroup
     return read_manifest(partition, earlier[-1]) if earlier else None
 
 
-def _as_previous(partition: PartitionDir, before: StagedGroup) -> PreviousGroup:
-    log = SourceSegment.of(before.base_offset, partition.stat(before.staged(FileKind.LOG)))
+def _as_previous(before: StagedGroup) -> PreviousGroup:
+    assert before.log_inode is not None, "it has been declared"
+    size_bytes = before.sizes[FileKind.LOG]
+    log = SourceSegment(before.base_offset, before.log_inode, size_bytes, before.log_mtime_ns)
     return PreviousGroup(log, before.next_base_offset)
 
 

@@ -10,6 +10,7 @@ from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.tools.client.writer import LogWriter
 from tests.harness.logs.troubled import clean
 from tests.harness.logs.written import busy
+from tests.harness.spark.rounds import small_rounds
 
 CLEANED_MS, AGAIN_MS = 1_000_000, 90_000_000
 DEDUPE_BYTES = 128 << 20
@@ -31,14 +32,14 @@ def contents(log_dir: Path) -> dict[str, bytes]:
     return {str(path.relative_to(log_dir)): path.read_bytes() for path in found}
 
 
-def cleaned(session: LazySpark, source: Path, load_factor: float) -> dict[str, bytes]:
+def cleaned(session: LazySpark, source: Path, load_factor: float, *more: str) -> dict[str, bytes]:
     """What two cleanings make of a copy: the second finds tombstones and markers whose horizon has passed."""
     log_dir = source.with_name("copy") / "logs"
     shutil.copytree(source, log_dir)
     for now_ms in (CLEANED_MS, AGAIN_MS):
         options = [
-            f"--now-ms={now_ms}", f"--set=log.cleaner.io.buffer.load.factor={load_factor}",
-            "--set=cleanerd.chunk.bytes=1000", "--set=log.cleaner.delete.retention.ms=1000",
+            "--assume=now", f"--now-ms={now_ms}", f"--set=log.cleaner.io.buffer.load.factor={load_factor}",
+            "--set=cleanerd.chunk.bytes=1000", "--set=log.cleaner.delete.retention.ms=1000", *more,
         ]  # fmt: skip
         assert clean(session, log_dir, options=options).outcome("t") in ("committed", "unchanged")
         with LogWriter(str(log_dir), "t", 0, segment_bytes=3000, index_interval_bytes=200) as writer:
@@ -66,3 +67,15 @@ def test_a_cleaning_gives_equal_bytes_with_either_plan_on_any_number_of_cores(
         assert cleaned(one_core, source, TIGHT) == expected, "on one core, through files"
     finally:
         one_core.stop()
+
+
+@pytest.mark.parametrize("load_factor", [AMPLE, TIGHT])
+def test_a_cleaning_gives_equal_bytes_in_any_number_of_rounds(
+    spark: LazySpark, tmp_path: Path, load_factor: float
+) -> None:
+    source, groups = tmp_path / "source", "--topic-set=t:segment.bytes=6000"
+    write(source)
+    expected = cleaned(spark, source, load_factor, groups)
+    with small_rounds() as rounds:
+        assert cleaned(spark, source, load_factor, groups) == expected
+    assert len(rounds) > 4

@@ -110,22 +110,6 @@ def test_a_log_waits_for_the_room_that_the_commit_before_it_frees(
         assert written == [1, 1], "neither needed a second round"
 
 
-def test_a_run_that_ends_between_two_groups_is_taken_up_by_the_next(
-    spark: LazySpark, small: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = newest(small / "t-0")
-    with monkeypatch.context() as patched:
-        patched.setattr("cleanerd.cleaning.directory.in_rounds", lambda first, _: first)
-        result = clean(spark, small, options=OPTIONS).results["small", "t"]
-    assert result["outcome"] == "committed"
-    assert "there is no room for more of them beside the old segments" in result["reason"]
-    assert not (small / names.CLEANER_OFFSET_CHECKPOINT).exists()
-    assert newest(small / "t-0") == before
-    assert clean(spark, small, options=OPTIONS).outcome("t", "small") == "committed"
-    assert newest(small / "t-0") == before
-    assert (small / names.CLEANER_OFFSET_CHECKPOINT).exists()
-
-
 def test_beside_a_live_broker_a_log_that_does_not_fit_is_left_alone(spark: LazySpark, small: Path) -> None:
     """Nothing could be committed, so that no group would make room for the next."""
     before = contents(small / "t-0")

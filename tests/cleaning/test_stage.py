@@ -75,7 +75,7 @@ def test_a_log_never_ends_below_its_first_dirty_offset_where_the_writer_syncs_no
             Producer(writer).put(b"k", b"value", 1)
             writer.roll()
             cleaning = Cleaning(RealFiles(), disk.root, now_ms=1000)
-            assert (cleaning.run(), cleaning.staged) == (1, 0)
+            assert (cleaning.run(), cleaning.staged) == (1, [])
             disk.power_cut(random.Random(seed))
             options = WriterOptions(repair=True)
             assert LogWriter(disk.root, "t", 0, segment_bytes=10_000, options=options).log_end_offset == 1

@@ -22,7 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from cleanerd.cleaning import clean, cuts, retain
+from cleanerd.cleaning import clean, cuts, retain, rounds
 from cleanerd.cleaning.commit import host as commit_host
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.room import Reservations
@@ -179,7 +179,7 @@ class InlineEngine:
         files = RealFiles()
         vars(self._engine).update(
             _call=threading.local(), _session=InPlace(), _files=files, _reservations=Reservations(files),
-            _clock=clock, send=self._received,
+            _rests={}, _clock=clock, send=self._received,
         )  # fmt: skip
         self._host = CallHost()
         self._reply: object = None
@@ -195,7 +195,7 @@ class InlineEngine:
         try:
             self._engine._answer(EngineCall(1, task))
         except EngineKilled as error:
-            self._engine._reservations = Reservations(RealFiles())
+            self._engine._reservations, self._engine._rests = Reservations(RealFiles()), {}
             raise EngineDied("the engine ended in the middle of the work") from error
         if isinstance(self._reply, Exception):
             raise self._reply
@@ -266,6 +266,12 @@ def without_waiting(clock: Tick) -> SimpleNamespace:
     return SimpleNamespace(Event=lambda: event, Lock=threading.Lock, Thread=thread)
 
 
+def one_group_a_round(is_so: bool) -> Iterator[Any]:
+    """Else all groups of these small logs are one."""
+    for name in ("_BYTES_PER_CORE", "_BYTES_PER_KEY_BYTE") if is_so else ():
+        yield mock.patch.object(rounds, name, 0)
+
+
 @contextlib.contextmanager
 def instead_of_the_machine(
     clock: Tick, locks: Locks, seed: int, interlude: Callable[[], None], report: Callable[[str], None]
@@ -284,6 +290,7 @@ def instead_of_the_machine(
         mock.patch.object(os, "urandom", bits.randbytes),
         mock.patch.object(small_log, "SMALL_LOG_BYTES", seed % 2 * small_log.SMALL_LOG_BYTES),
         mock.patch.object(uuid, "uuid4", identity),
+        *one_group_a_round(seed // 2 % 2 == 0),
         mock.patch.object(sys, "excepthook", lambda kind, error, _: report(f"{kind.__name__}: {error}")),
     ]
     waiting = (commit_host, log_dir, ownership, retain, storage_lock, segments, writer)

@@ -144,14 +144,13 @@ def _commit_of(result: LogResult) -> Commit:
 
 
 def in_rounds(first: LogResult, again: Callable[[], LogResult]) -> LogResult:
-    """A log for whose groups there is no room at a time: cleaned `again` after each commit, as long as that gets on.
+    """A log of which groups are left: cleaned `again` after each commit (`cleaning.rounds`).
 
-    What was committed changes no more, so each round is about the groups that are left; the last one moves the checkpoint.
+    What was committed changes no more; the last round moves the checkpoint.
     """
     result = first
     while isinstance(before := result.outcome, outcomes.Committed) and before.groups_left:
         result = result.then(again())
         after = result.outcome
-        if isinstance(after, outcomes.Committed) and after.groups_left >= before.groups_left:
-            break  # the log grows faster than it is cleaned: the next cleaning goes on
+        assert not isinstance(after, outcomes.Committed) or after.groups_left < before.groups_left
     return result

@@ -42,7 +42,7 @@ class Commit:
 @dataclass(frozen=True, slots=True)
 class Committed:
     """A log whose groups are all in place. `end_offset`: end of the cleaned range, the new first dirty offset unless groups
-    are left that had no room (`StagedGroup.moves_checkpoint`). `by`: with `.lock` held, or by the live broker that has it.
+    are left (`StagedGroup.moves_checkpoint`). `by`: with `.lock` held, or by the live broker that has it.
     """
 
     end_offset: int

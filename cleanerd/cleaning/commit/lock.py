@@ -26,9 +26,9 @@ class CommitUnderLock:
     checkpoint is written once. No group but the first of a log is begun later than `HOLD_S` after the first ones: the
     rest waits, and its result is TimeUp. What goes wrong with one log is its own.
 
-    The first dirty offset of a log that waits is written again as it was found. A group that joins clean and dirty
-    segments is as new as the last of them: once it is in place, its log would pass for one that a broker has truncated,
-    and lose its entry when those of the others are written (`storage.checkpoints`).
+    The first dirty offset of a log that waits, or of which groups are left, is written again as it was found. A group that
+    joins clean and dirty segments is as new as the last of them: once it is in place, its log would pass for one that a
+    broker has truncated, and lose its entry when those of the others are written (`storage.checkpoints`).
     """
 
     def __init__(
@@ -36,6 +36,7 @@ class CommitUnderLock:
     ) -> None:
         self._log_dir, self._host, self._lock = log_dir, host, lock
         self._checks = Checks(log_dir, host, logs)
+        self._between_rounds: Mapping[TopicPartition, int] = {}
         self._ends_s = log_dir.clock.monotonic_s() + HOLD_S
 
     def prepare(self, commit: Commit) -> Ready | None:
@@ -62,6 +63,11 @@ class CommitUnderLock:
                 ready[tp] = found
             else:
                 done[tp] = log.error
+        self._between_rounds = {
+            tp: checkpoint
+            for tp, one in ready.items()
+            if not one.moves_checkpoint and (checkpoint := self._log_dir.kept_checkpoint(tp)) is not None
+        }
         under_way = {tp: self._steps(one) for tp, one in ready.items()}
         while under_way:
             for tp, steps in list(under_way.items()):
@@ -110,6 +116,9 @@ class CommitUnderLock:
                 moved[tp] = one.basis.round_end
             elif isinstance(done[tp], LockHeld) and one.basis.checkpoint is not None:
                 kept[tp] = one.basis.checkpoint
+        moved |= {
+            tp: kept for tp, kept in self._between_rounds.items() if isinstance(done[tp], Committed | TimeUp)
+        }
         if not moved:
             return {}
         with each_log(self._log_dir.path) as directory:

@@ -61,6 +61,11 @@ class CommitBySwap:
             swap = self.prepare(commit)
             if swap is None:
                 return None
+            kept = (
+                None
+                if swap.moves_checkpoint
+                else self._log_dir.kept_checkpoint(swap.topic_partition, is_live=True)
+            )
             if swap.groups:  # else nothing goes, and the log would be read again and again
                 self._check_lag(swap)
             answer = self._brokers.swap(self._log_dir.path, swap)
@@ -76,8 +81,9 @@ class CommitBySwap:
             if commit.unchanged is None:
                 discard_staged(self._log_dir.partition(commit.topic_partition))
             raise
-        if swap.moves_checkpoint and not answer.has_cleaner:  # then nobody but us writes one
-            self._log_dir.record_cleaned({swap.topic_partition: swap.round_end})
+        recorded = swap.round_end if swap.moves_checkpoint else kept
+        if recorded is not None and not answer.has_cleaner:  # then nobody but us writes one
+            self._log_dir.record_cleaned({swap.topic_partition: recorded})
         return Committed(swap.round_end, "swap")
 
     def _check_lag(self, swap: Swap) -> None:

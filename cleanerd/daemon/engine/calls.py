@@ -31,7 +31,8 @@ class CleanCall(ExamineCall):
     """Examine logs of one log directory, clean those that qualify as one job, stage the results.
 
     `is_owned`: a broker lives in the log directory; `jobs_at_once`: how many share the memory for keys.
-    `force`: whatever the dirty ratio; `horizons`: also where only a delete horizon has expired.
+    `force`: whatever the dirty ratio; `horizons`: also where only a delete horizon has expired. `goes_on`: with the groups
+    of a log that its last call has left, which are committed by now but for them.
     Answered by a list with a `LogResult` per log: staged, unchanged, skipped, failed or aborted.
     """
 
@@ -40,6 +41,7 @@ class CleanCall(ExamineCall):
     reporter: Reporter
     is_owned: bool
     jobs_at_once: int
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)

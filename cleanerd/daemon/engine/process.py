@@ -22,6 +22,7 @@ from cleanerd.cleaning.clean import Cleaner
 from cleanerd.cleaning.outcomes import Planned
 from cleanerd.cleaning.result import CleanRequest, LogResult, Progress, Step
 from cleanerd.cleaning.room import Reservations
+from cleanerd.cleaning.rounds import Rests
 from cleanerd.daemon.engine.calls import (
     CleanCall,
     EngineCall,
@@ -34,7 +35,7 @@ from cleanerd.daemon.engine.calls import (
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.env.pace import Pace, unpaced
-from cleanerd.errors import InternalError, JobFailed, each_log, portable
+from cleanerd.errors import Aborted, InternalError, JobFailed, each_log, portable
 from cleanerd.format.names import TopicPartition
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.spark_master import SparkPlace
@@ -74,6 +75,7 @@ class EngineProcess:
         self._session = LazySpark(place.master, dict(place.conf), self._observe, makes_archive=True)
         self._files = RealFiles()
         self._reservations = Reservations(self._files)
+        self._rests: Rests = {}  # what nobody asks for goes with the next plan of its log, or with this process
         self._clock = SystemClock()
 
     def serve(self) -> None:
@@ -138,15 +140,25 @@ class EngineProcess:
             def pace_of(tp: TopicPartition) -> Pace:
                 return partial(report, task.partitions.index(tp))
 
-            answers = self._examine_all(task, request, pace_of)
             cleaner = Cleaner(
-                request, progress, self._clock, self._files, self._session, self._reservations, pace_of
+                request, progress, self._clock, self._files, self._session, self._reservations, pace_of, self._rests
             )  # fmt: skip
+            if task.goes_on:
+                return self._go_on(cleaner, task)
+            answers = self._examine_all(task, request, pace_of)
             candidates = [answer for answer in answers if isinstance(answer, Candidate)]
             skipped = [answer for answer in answers if isinstance(answer, LogResult)]
             return skipped + (
                 cleaner.stage(candidates, task.reporter, is_owned=task.is_owned) if candidates else []
             )
+
+    def _go_on(self, cleaner: Cleaner, task: CleanCall) -> list[LogResult]:
+        (tp,) = task.partitions
+        rest = cleaner.rest(LogDir.at(self._files, task.log_dir, self._clock).partition(tp).path)
+        if rest is None:
+            why = "the engine that began with it has ended"
+            raise Aborted(f"{why}; the next cleaning goes on behind what is committed")
+        return cleaner.end(cleaner.write(rest, task.reporter))
 
     def _examine_all(
         self, task: ExamineCall, request: CleanRequest, pace_of: PaceOf

@@ -121,7 +121,7 @@ class Cleanings:
             self._end_left_truncations(job.logs)
             for log, settled in self._settle(self._stage(job)).items():
                 with bound_contextvars(**log.fields()):
-                    result = in_rounds(settled, functools.partial(self._clean_again, job, log))
+                    result = in_rounds(settled, functools.partial(self._next_round, job, log))
                     if was_live or self._has_live_broker(job):
                         result = result.beside_broker()
                     result = self._with_cause(log, result)
@@ -229,13 +229,12 @@ class Cleanings:
                 stay.append(LogResult(log.topic_partition, log.log_dir, aborted))
         return left, stay
 
-    def _clean_again(self, job: Job, log: LogId) -> LogResult:
-        """A log of which only some groups could be cleaned, whatever its dirty ratio is now."""
-        (staged,) = one_by_one(lambda logs: self._call(job, logs, force=True), [log], _failed)
+    def _next_round(self, job: Job, log: LogId) -> LogResult:
+        (staged,) = one_by_one(lambda logs: self._call(job, logs, goes_on=True), [log], _failed)
         self.commits.metrics.staged([staged], self.conditions.configuration().broker)
         return self._settle({log: staged})[log]
 
-    def _call(self, job: Job, logs: Sequence[LogId], *, force: bool = False) -> list[LogResult]:
+    def _call(self, job: Job, logs: Sequence[LogId], *, goes_on: bool = False) -> list[LogResult]:
         """Have the engine clean logs of a job. Raises JobFailed."""
         log_dir, configuration = logs[0].log_dir, self.conditions.configuration()
         assert all(log.log_dir == log_dir for log in logs), "one call is for one log directory"
@@ -250,11 +249,12 @@ class Cleanings:
                 config=configuration.broker,
                 topic_configs={tp.topic: configuration.topic(tp.topic) for tp in partitions},
                 tombstones=self._why_tombstones_stay(logs),
-                force=job.force or force,
+                force=job.force,
                 horizons=job.trigger in ("horizon", "request"),
                 reporter=channel.reporter,
                 is_owned=self.conditions.ownership.owner(log_dir).has_lock,
                 jobs_at_once=jobs_at_once(configuration.broker),
+                goes_on=goes_on,
             )
             try:
                 return _with_examination(self.engine.clean(call, host), watch.seconds)

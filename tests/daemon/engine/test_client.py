@@ -14,6 +14,7 @@ from cleanerd.daemon.engine import client
 from cleanerd.daemon.engine.calls import CleanCall, ExamineCall
 from cleanerd.daemon.engine.client import CallHost, Engine, EngineDied, EngineStalled
 from cleanerd.env.clock import SystemClock
+from cleanerd.errors import Aborted
 from cleanerd.format.head import CRC_AT
 from cleanerd.format.names import TopicPartition
 from cleanerd.spark_runtime.channel import Channel
@@ -68,13 +69,20 @@ def examine(engine: Engine, log_dir: Path) -> str:
 
 
 def clean(
-    engine: Engine, log_dir: Path, channel: Channel, host: CallHost | None = None, *, aborted: bool = False
+    engine: Engine,
+    log_dir: Path,
+    channel: Channel,
+    host: CallHost | None = None,
+    *,
+    aborted: bool = False,
+    goes_on: bool = False,
 ) -> str:
     tp = TopicPartition("one", 0)
     topics = {"one": CONFIGURATION.topic("one")}
     call = CleanCall(
         str(log_dir), (tp,), CONFIGURATION.broker, topics,
         force=True, horizons=False, reporter=channel.reporter, is_owned=False, jobs_at_once=1,
+        goes_on=goes_on,
     )  # fmt: skip
     host = host or CallHost()
     host.is_aborted = lambda: aborted
@@ -95,6 +103,14 @@ def test_no_call_waits_for_a_reader_that_has_ended(engine: Engine, channel: Chan
         clean(engine, log_dir, channel, host)
     assert examine(engine, log_dir) == "planned"
     assert engine.starts == 2
+
+
+def test_an_engine_that_has_not_begun_with_a_log_does_not_go_on_with_it(
+    engine: Engine, channel: Channel, log_dir: Path
+) -> None:
+    """The one that had may have died between two rounds, or have another number of threads by now."""
+    with pytest.raises(Aborted, match="has ended; the next cleaning goes on"):
+        clean(engine, log_dir, channel, goes_on=True)
 
 
 def is_gone(pid: int) -> bool:

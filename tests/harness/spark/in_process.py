@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from cleanerd.spark_runtime.executor import Local
 from cleanerd.spark_runtime.messages import Phase
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
-from cleanerd.storage.staged import discard_staged
+from cleanerd.storage.staged import StagedGroup, discard_staged
 from tests.harness.clock import Standstill
 
 TP = TopicPartition("t", 0)
@@ -105,7 +105,9 @@ class Cleaning:
     now_ms: int
     plan: CleaningPlan | None = None
     indexed: IndexedLog | None = None
-    staged: int = 0
+    staged: Sequence[StagedGroup] = ()
+    before: StagedGroup | None = None
+    groups_at_once: int | None = None  # in a round; all
 
     @property
     def directory(self) -> str:
@@ -114,7 +116,7 @@ class Cleaning:
     @property
     def is_ready(self) -> bool:
         """Whether nothing is left to do but to commit."""
-        return self.indexed is not None and (self.staged > 0 or not self.indexed.changed_groups)
+        return self.indexed is not None and (bool(self.staged) or not self.indexed.changed_groups)
 
     def choose(self) -> bool:
         """Scan and plan; whether there is anything to clean."""
@@ -145,9 +147,18 @@ class Cleaning:
     def stage(self) -> None:
         assert self.plan is not None
         assert self.indexed is not None
+        now = sorted(self.indexed.changed_groups)[: self.groups_at_once]
+        self.indexed.later_groups = self.indexed.changed_groups.difference(now)
         (rewritten,) = self._pipeline().rewrite([self.indexed], write=True)
         _raise(rewritten.error)
-        self.staged = stage_log(self.files, self.plan, rewritten)
+        self.staged = stage_log(self.files, self.plan, rewritten, before=self.before)
+
+    def goes_on(self) -> bool:
+        """Begin the next round, after a commit; False where there is none."""
+        if self.indexed is None or not self.indexed.later_groups:
+            return False
+        self.indexed, self.before, self.staged = self.indexed.rest(), self.staged[-1], ()
+        return True
 
     def commit(self, files: Files | None = None) -> int | None:
         """Under the lock; the new checkpoint, None when what was staged is gone."""
@@ -162,7 +173,11 @@ class Cleaning:
         assert self.choose()
         self.index()
         self.stage()
-        return self.commit()
+        end = self.commit()
+        while self.goes_on():
+            self.stage()
+            end = self.commit()
+        return end
 
     def _pipeline(self) -> Pipeline:
         session: Any = InProcess()

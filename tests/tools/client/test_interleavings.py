@@ -56,8 +56,9 @@ FILES = _Files()
 class World:
     """One log, one writer, one cleaning at a time; every public method is a step."""
 
-    def __init__(self, log_dir: str) -> None:
+    def __init__(self, log_dir: str, groups_at_once: int | None) -> None:
         self.log_dir = log_dir
+        self.groups_at_once = groups_at_once
         self.model: list[Written] = []
         self.cleaning: Cleaning | None = None
         self.is_stale = (
@@ -181,7 +182,7 @@ class World:
         restart_daemon(FILES, self.log_dir)
 
     def _plan(self) -> None:
-        cleaning = Cleaning(FILES, self.log_dir, self.now_ms)
+        cleaning = Cleaning(FILES, self.log_dir, self.now_ms, groups_at_once=self.groups_at_once)
         if cleaning.choose():
             self.cleaning, self.is_stale, self.may_be_refused = cleaning, False, False
 
@@ -206,7 +207,11 @@ class World:
                 self.happened["staged files gone"] += 1
             else:
                 assert not self.is_stale
-                self.happened["commit"] += 1
+                if cleaning.goes_on():
+                    self.happened["round"] += 1
+                    self.cleaning = cleaning
+                else:
+                    self.happened["commit"] += 1
         self._committed()
 
     @contextlib.contextmanager
@@ -262,9 +267,9 @@ chapters = st.one_of(
 scripts = st.lists(chapters, min_size=3, max_size=7).map(lambda found: [step for c in found for step in c])
 
 
-def play(script: Iterable[tuple[object, ...]]) -> World:
+def play(script: Iterable[tuple[object, ...]], groups_at_once: int | None) -> World:
     with tempfile.TemporaryDirectory() as log_dir:
-        world = World(log_dir)
+        world = World(log_dir, groups_at_once)
         for name, *arguments in script:
             getattr(world, str(name))(*arguments)
             world.check()
@@ -277,13 +282,14 @@ def test_any_interleaving_loses_nothing_and_brings_nothing_back() -> None:
     happened: Counter[str] = Counter()
 
     @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(scripts)
-    def explore(script: list[tuple[object, ...]]) -> None:
-        happened.update(play(script).happened)
+    @given(scripts, st.sampled_from([None, 1, 1, 2]))
+    def explore(script: list[tuple[object, ...]], groups_at_once: int | None) -> None:
+        happened.update(play(script, groups_at_once).happened)
 
     explore()
     for event in (
         "commit",
+        "round",
         "staged files gone",
         "truncation during a cleaning",
         "source gone while it was read",

@@ -1,0 +1,142 @@
+"""A log during its cleaning, and the rounds of it: segment groups that are written and committed before others are begun.
+
+Kafka's cleaner swaps group by group, too. So a log shrinks while it is cleaned, needs little room beside its old segments,
+and loses little by a kill: what was committed has nothing more to lose, and the next cleaning writes none of it again.
+Architecture 3 has why the log is right between two rounds.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from cleanerd.cleaning.choose import Candidate
+from cleanerd.cleaning.outcomes import Outcome, Staged, Unchanged
+from cleanerd.cleaning.plan import CleaningPlan
+from cleanerd.cleaning.result import LogResult, Size, Statistics
+from cleanerd.cleaning.room import Room
+from cleanerd.config.model import CleanerdConfig
+from cleanerd.errors import CleanerdError
+from cleanerd.pipeline.values import IndexedLog, LogWork, RewrittenLog
+from cleanerd.policy.verdicts import REMOVED_VERDICTS
+from cleanerd.storage.staged import StagedGroup
+
+_BYTES_PER_CORE = 1 << 30
+"""Of segments in a round: some 8 s of work. Begin and end of one keep all cores waiting for some 0.2 s."""
+_ROUND_S = 10
+"""A round takes so long, about, where I/O is limited, and keeps no core busy."""
+_BYTES_PER_KEY_BYTE = 8
+"""The keys of the dirty section, where they are looked up with the rewrite, are handed to the tasks in each round."""
+
+
+@dataclass(slots=True)
+class LogUnderWay:
+    """The state of a log during a cleaning. `size`: before this round. `before`: the last group of the round before it."""
+
+    plan: CleaningPlan
+    size: Size
+    indexed: IndexedLog | None = None
+    rewritten: RewrittenLog | None = None
+    staged: Sequence[StagedGroup] = ()
+    error: CleanerdError | None = None
+    before: StagedGroup | None = None
+
+    @classmethod
+    def of(cls, plan: CleaningPlan) -> "LogUnderWay":
+        """A log that has been planned, and nothing more."""
+        found = plan.candidate.snapshot
+        return cls(plan, Size(found.size_bytes, len(found.segments)))
+
+    @property
+    def candidate(self) -> Candidate:
+        """As it was chosen."""
+        return self.plan.candidate
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has not failed."""
+        return self.error is None
+
+    @property
+    def work(self) -> LogWork:
+        """What has to be read now."""
+        if self.indexed is None:
+            return self.plan.work
+        work, now = self.indexed.work, set(self.indexed.groups_now)
+        return replace(work, chunks=tuple(chunk for chunk in work.chunks if chunk.group in now))
+
+    @property
+    def groups_left(self) -> int:
+        """Groups of later rounds."""
+        return 0 if self.indexed is None else len(self.indexed.later_groups)
+
+    def rounds(self, cores: int, config: CleanerdConfig) -> Iterator[Sequence[int]]:
+        """Its changed groups, ascending, cut into rounds; all in one where no commit would make room for the next."""
+        assert self.indexed is not None
+        keys, size_bytes, now = self.indexed.dirty_keys, 0, list[int]()
+        keys_bytes = 0 if keys is None else keys.table.nbytes
+        rate = min(
+            config.io_max_bytes_per_second,
+            config.io_max_read_bytes_per_second,
+            config.io_max_write_bytes_per_second,
+        )
+        most_bytes = max(min(_BYTES_PER_CORE * cores, _ROUND_S * rate), _BYTES_PER_KEY_BYTE * keys_bytes)
+        for number in sorted(self.indexed.changed_groups):
+            group_bytes = sum(segment.size_bytes for segment in self.plan.groups[number].sources)
+            if now and size_bytes + group_bytes > most_bytes and not self.plan.waits:
+                yield now
+                size_bytes, now = 0, []
+            now.append(number)
+            size_bytes += group_bytes
+        yield now
+
+    def next_round(self) -> "LogUnderWay":
+        """The log once the groups of this round are committed. It is the only one of its job."""
+        assert self.indexed is not None
+        work, rest = replace(self.plan.work, number=0), self.indexed.rest()
+        rest.work = replace(rest.work, number=0)
+        return LogUnderWay(replace(self.plan, work=work), self.size, rest, before=self.staged[-1])
+
+    def made(self) -> Outcome:
+        """The outcome, unless it has failed."""
+        return Staged(groups_left=self.groups_left) if self.staged else Unchanged(self.candidate.basis)
+
+    def untouched(self, outcome: Outcome) -> LogResult:
+        """The result where this round leaves it as it was."""
+        return replace(self.candidate.result(outcome), before=self.size, after=self.size)
+
+    def result(self, outcome: Outcome) -> LogResult:
+        """The result of a round that was written, or counted."""
+        indexed, rewritten, plan = self.indexed, self.rewritten, self.plan
+        assert indexed is not None
+        assert rewritten is not None
+        changed, done = [plan.groups[number] for number in indexed.groups_now], indexed.done()
+        parts = [part for found in rewritten.parts.values() for part in found]
+        replaced = sum(segment.size_bytes for group in changed for segment in group.sources)
+        counts = {v.reason: sum(int(part.removed[v]) for part in parts) for v in REMOVED_VERDICTS}
+        room = Room.counted(plan, rewritten)
+        saved_bytes = sum(part.topic_codec_saves_bytes for part in parts)
+        statistics = Statistics(
+            bytes_read=sum(summary.bytes for summary in done),
+            records_read=sum(summary.records for summary in done),
+            removed={reason: count for reason, count in counts.items() if count},
+            peak_extra_bytes=room.peak_bytes,
+            least_extra_bytes=room.least_bytes,
+            topic_codec_saves_bytes=saved_bytes if plan.work.topic_codec else None,
+            damaged_indexes=plan.damage_met(indexed),
+        )
+        after = Size(
+            self.size.bytes - replaced + sum(part.size_bytes for part in parts),
+            self.size.segments - sum(len(group.sources) - 1 for group in changed),
+        )
+        return replace(self.untouched(outcome), after=after, statistics=statistics)
+
+    def counted(self, outcome: Outcome, cores: int, config: CleanerdConfig) -> LogResult:
+        """The result of a dry run, in which all rounds are one."""
+        assert self.rewritten is not None
+        assert self.indexed is not None
+        found, room = self.result(outcome), Room.counted(self.plan, self.rewritten)
+        peak_bytes = max(map(room.peak_of, self.rounds(cores, config))) if self.indexed.changed_groups else 0
+        return replace(found, statistics=replace(found.statistics, peak_extra_bytes=peak_bytes))
+
+
+Rests = dict[str, LogUnderWay]
+"""Logs with groups that are left for another round, by the directory of their new files."""
