@@ -171,6 +171,9 @@ def test_exit_1_when_it_failed(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) 
     assert muted.stderr.startswith("cleanerctl: cleanerd.commit.live is off: with auto"), (
         "to ask again changes nothing"
     )
+    daemon.configure(log_cleanup_policy="delete")
+    assert daemon.ctl("clean", "orders").returncode == 1, "nor is a topic that is not compacted"
+    daemon.configure(log_cleanup_policy="compact,delete")
     monkeypatch.setattr(type(daemon.parts.failures), "forget", lambda *_: 1 / 0)
     assert daemon.ctl("retry", "orders").returncode == 1
 

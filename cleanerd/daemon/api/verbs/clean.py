@@ -2,7 +2,7 @@
 
 from cleanerd.daemon.api.control import Control
 from cleanerd.daemon.api.parameters import Pattern
-from cleanerd.daemon.api.refusals import Conflict
+from cleanerd.daemon.api.refusals import Conflict, Refused
 from cleanerd.daemon.values.models import Explanation, JobView
 
 
@@ -10,20 +10,22 @@ def clean(control: Control, pattern: Pattern, force: bool = False, roll: bool = 
     """Clean now. `force` ignores the dirty ratio, never a safety bound. `roll` closes the active segments first.
 
     A log that is being cleaned already answers its job. Raises `Conflict` when every log that matches is held or may not be
-    cleaned at all.
+    cleaned now, `Refused` when none is ever cleaned.
     """
-    parts, found, refusals = control.parts, [], []
+    parts, found, refusals, states = control.parts, [], [], set()
     for log in control.some(pattern):
         running, condition = parts.jobs.of(log), parts.conditions.of(log)
         if running is not None and not roll:
             found.append(running.id)
         elif condition.obstacle is not None and not condition.yields_to_requests:
             refusals.append(f"{log}: {condition.obstacle}")
+            states.add(condition.state)
         else:
             parts.failures.forget(log)  # to ask for a log again is to try it again
             found.append(parts.jobs.request([log], force=force, roll=roll).id)
     if not found:
-        raise Conflict("; ".join(refusals[:5]))
+        refused = Refused if states <= {"ignored", "retained"} else Conflict
+        raise refused("; ".join(refusals[:5]))
     parts.bells.work.ring()
     return tuple(map(parts.jobs.view, dict.fromkeys(found)))
 
