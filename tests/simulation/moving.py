@@ -107,7 +107,8 @@ class Moving:
             if base == bases[-1] and not with_active:
                 break
             self._copy_files(log, lambda name, base=base: int(name[:20]) == base)  # type: ignore[misc]
-            log.copied.add(base)
+            if base != bases[-1]:  # the active one grows where its broker dies before the move is over
+                log.copied.add(base)
 
     def _copy_files(self, log: Log, is_wanted: Callable[[str], bool]) -> None:
         assert log.future is not None
