@@ -13,7 +13,7 @@ from functools import partial
 
 from cleanerd.cleaning.assumed import NOW, SETTINGS
 from cleanerd.cleaning.knowledge import Knowledge
-from cleanerd.cleaning.outcomes import Aborted, Failed, Planned
+from cleanerd.cleaning.outcomes import Aborted, Committed, Failed, Planned
 from cleanerd.cleaning.result import NO_LOG, CleanRequest, LogResult, Progress
 from cleanerd.cli import output
 from cleanerd.cli.configuration import Loaded, load_each, no_log_dirs
@@ -25,7 +25,7 @@ from cleanerd.config.settings import DEFAULT
 from cleanerd.env.clock import Clock, FixedNow, SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import BadUsage, CleanerdError
-from cleanerd.format.names import TopicPartition, parse_partition_dir
+from cleanerd.format.names import META_PROPERTIES, TopicPartition, parse_partition_dir
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.spark_master import spark_place
 from cleanerd.storage.lock import stop_between_holds
@@ -154,6 +154,12 @@ def _holds_of(configuration: Configuration, log_dir: str) -> Callable[[TopicPart
     return HoldsOnDisk(SystemClock(), named, output.print_message).of(log_dir)
 
 
+def _has_deleted_at_once(result: LogResult) -> bool:
+    """Whether a broker could have been expected to do that, after file.delete.delay.ms."""
+    is_brokers = os.path.exists(os.path.join(result.log_dir, META_PROPERTIES))
+    return is_brokers and isinstance(result.outcome, Committed) and result.outcome.by == "lock"
+
+
 def _report(results: list[LogResult], arguments: Namespace) -> None:
     is_table = output.is_table(arguments.output)
     if not is_table:
@@ -163,6 +169,11 @@ def _report(results: list[LogResult], arguments: Namespace) -> None:
         output.write_document(arguments.output, results=rows)
     elif results:
         _write_table(results)
+        if any(map(_has_deleted_at_once, results)):
+            output.print_message(
+                "old segments were deleted at once: cleanerd had .lock, so no broker had them open, and one that starts "
+                "reads the new ones"
+            )
     failed = [result.outcome for result in results if isinstance(result.outcome, Failed)]
     for remedy in dict.fromkeys(outcome.remedy for outcome in failed if outcome.remedy):
         output.print_message(f"what to do: {remedy}")

@@ -7,6 +7,7 @@ import pty
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import get_args
@@ -21,7 +22,7 @@ from cleanerd.cli.main import main
 from cleanerd.cli.progress import Bars
 from cleanerd.env.clock import SystemClock
 from cleanerd.errors import BadConfiguration, CleanerdError, Fatal, LockHeld
-from cleanerd.format.names import TopicPartition
+from cleanerd.format.names import META_PROPERTIES, TopicPartition
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.units import instant
 from tests.cleaning.test_knowledge import Stopped
@@ -181,6 +182,18 @@ def test_table_shows_before_after_reasons_and_seconds(run: Run, cleaning: FakeCl
     assert header.split() == ["LOG", "OUTCOME", "BEFORE", "AFTER", "REMOVED", "SECONDS", "MB/S"]
     assert "orders-3  committed  6.0 MB  1.2 MB  superseded 500, tombstone 100     2.50   2.0" in row
     assert (ran.code, ran.err) == (0, "")
+
+
+def test_a_table_says_that_what_a_broker_deletes_later_was_deleted_at_once(
+    run: Run, cleaning: FakeCleaning, tmp_path: Path
+) -> None:
+    """Only where one could start, as in no demo; and not where it has swapped, for it deletes itself."""
+    for by, is_brokers, is_said in (("lock", False, False), ("lock", True, True), ("swap", True, False)):
+        cleaning.results = [replace(COMMITTED, log_dir=str(tmp_path), outcome=Committed(by))]
+        if is_brokers:
+            (tmp_path / META_PROPERTIES).touch()
+        told = run("clean", "--log-dir", str(tmp_path)).err
+        assert ("old segments were deleted at once: cleanerd had .lock" in told) == is_said
 
 
 def test_table_tells_log_dirs_apart_and_does_not_read_markup(run: Run, cleaning: FakeCleaning) -> None:
@@ -348,7 +361,7 @@ import sys
 from cleanerd.cleaning.outcomes import Committed
 from cleanerd.cleaning.result import LogResult, Size
 from cleanerd.cli.main import main
-from cleanerd.format.names import TopicPartition
+from cleanerd.format.names import META_PROPERTIES, TopicPartition
 
 def clean_once(requests, progress, clock):
     tp = TopicPartition("orders", 3)
