@@ -20,7 +20,10 @@ from cleanerd.storage.metadata_tail import MetadataTail
 
 
 class ConfiguredNow:
-    """`request.configuration`, with what the cluster has changed since, by its metadata log."""
+    """`request.configuration`, with what the cluster has changed since, by its metadata log.
+
+    Files that have changed since are not read again: one may be half written, and the run was asked for by the old ones.
+    """
 
     def __init__(self, request: CleanRequest, files: Files) -> None:
         self._request, self._files = request, files
@@ -31,6 +34,12 @@ class ConfiguredNow:
 
     def now(self) -> Configuration | None:
         """The configuration with the changes since the last call; None if the host asks. Raises CleanerdError if unknown."""
+        changed = sorted(self._found.changed_files) if self._found is not None else []
+        if changed:
+            raise SourceChanged(
+                f"{changed[0]}: has changed since this run read it; what waits is committed or dropped by the new settings "
+                "when it is run again"
+            )
         if self._tail is not None and (self._tail.has_changed() or not self._is_read):
             self._is_read = False
             with raising_ours(self._request.config.metadata_log_dir):

@@ -45,7 +45,7 @@ from cleanerd.config.settings import (
     Texts,
     declared_keys,
 )
-from cleanerd.config.sources import Sources, environment_variable
+from cleanerd.config.sources import Sources, environment_variable, identities
 from cleanerd.config.values import Check, ParseError
 from cleanerd.errors import BadConfiguration
 
@@ -150,6 +150,12 @@ class Configuration:
     def topic_files(self) -> frozenset[str]:
         """Paths of the topic files that were read, also of those that set nothing."""
         return frozenset(self._sources.topic_paths)
+
+    @property
+    def changed_files(self) -> frozenset[str]:
+        """Paths of config and topic files that have changed, came or went since this was read."""
+        then, now = self._sources.identities, identities(self._sources.config_path)
+        return frozenset(path for path, *_ in set(then) ^ set(now))
 
     def own_texts(self, topic: str) -> dict[str, str]:
         """Values that were written for just this topic, by key."""

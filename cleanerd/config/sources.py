@@ -58,7 +58,7 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 class Sources:
     """All layers but the metadata log: texts by key, or by topic and key; unreadable files, and keys that look mistyped.
 
-    `topic_paths`: the topic files, also those that set nothing.
+    `topic_paths`: the topic files, also those that set nothing. `identities`: of the files, as they were read.
     """
 
     command_line: Texts
@@ -69,6 +69,8 @@ class Sources:
     problems: tuple[str, ...]
     warnings: tuple[str, ...] = ()
     topic_paths: tuple[str, ...] = ()
+    config_path: str | None = None
+    identities: tuple["Identity", ...] = ()
     unread: Mapping[str, Text] = field(default_factory=dict)
     """Texts by key from environment variables that are settings in other images, and are not applied here."""
 
@@ -81,6 +83,7 @@ def read_sources(
     """Read all layers. `assignments` are (key, value), `topic_assignments` (topic, key, value)."""
     problems: list[str] = []
     warnings: list[str] = []
+    before = identities(config_file)
     written = _properties(config_file, Layer.CONFIG_FILE, problems) if config_file else {}
     idle: list[str] = []
     command_line, environment = _command_line(assignments, problems, idle), _environment(problems)
@@ -100,7 +103,33 @@ def read_sources(
         warnings=tuple(warnings),
         unread=_unread(),
         topic_paths=tuple(topic_path(config_file, topic) for topic in topic_files) if config_file else (),
+        config_path=config_file,
+        identities=before,
     )
+
+
+Identity = tuple[str, int, int, int, int]
+"""Path, device, inode, size and time of change in nanoseconds of a file, through all links; -1 where there is none."""
+
+
+def identities(config_file: str | None) -> tuple[Identity, ...]:
+    """Of the files that `read_sources` reads for a config file: any change of one shows."""
+    if config_file is None:
+        return ()
+    directory = topic_directory(config_file)
+    try:
+        names = sorted(name for name in os.listdir(directory) if name.endswith(_PROPERTIES))
+    except OSError:
+        names = []
+    return tuple(map(_identity, [config_file, *(os.path.join(directory, name) for name in names)]))
+
+
+def _identity(path: str) -> Identity:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return path, -1, -1, -1, -1
+    return path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def topic_path(config_file: str, topic: str) -> str:

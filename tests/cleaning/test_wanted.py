@@ -1,5 +1,6 @@
 """The last question before a commit: what forbids it, and what a mute is not."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,31 @@ def test_a_result_waits_where_it_is_not_known_whether_it_is_wanted(tmp_path: Pat
     log(tmp_path / "logs" / "__cluster_metadata-0", log_0=b"x" * 100 + batch(0, [SAMPLE_TOPIC]))
     with pytest.raises(Aborted, match=r"\.log: at byte 16"):
         host.check(LOG, RECORDS)
+
+
+def test_a_result_waits_where_a_file_of_settings_has_changed_since_it_was_read(tmp_path: Path) -> None:
+    """The rule that what is stale is no permission (rule A.4): what a run goes by is as old as its begin."""
+    files, stopped, path = RealFiles(), Stopped(tmp_path / "logs"), str(tmp_path / "logs")
+    stopped.write_metadata(SystemClock().now_ms(), voters='{"voterId":1}')
+    config_file, topic_file = tmp_path / "server.properties", tmp_path / "topics.d" / "orders.properties"
+    config_file.write_text("")
+    topic_file.parent.mkdir()
+
+    def check_after(change: Callable[[], object]) -> None:
+        known = resolve(read_sources(str(config_file)), find_metadata(files, [path], ""))
+        request = CleanRequest(
+            config=known.broker, topic_config=known.topic, log_dirs=(path,), configuration=known
+        )
+        host = AsRequested(LogDir.at(files, path, SystemClock()), request, ConfiguredNow(request, files))
+        host.check(LOG, RECORDS)
+        change()
+        host.check(LOG, RECORDS)
+
+    for change in (
+        lambda: config_file.write_text("log.cleaner.min.compaction.lag.ms=1"),
+        lambda: topic_file.write_text("cleanup.policy=compact"),
+        topic_file.unlink,
+        lambda: topic_file.write_text("cleanup.policy=delete"),
+    ):
+        with pytest.raises(Aborted, match="has changed since this run read it"):
+            check_after(change)

@@ -19,7 +19,7 @@ from watchdog import events
 from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver, ObservedWatch
 
-from cleanerd.config.sources import topic_directory
+from cleanerd.config.sources import Identity, identities, topic_directory
 from cleanerd.env.clock import Clock, SystemClock
 from cleanerd.env.files import inode_of
 
@@ -37,7 +37,7 @@ _EVENTS: list[type[events.FileSystemEvent]] = [  # not opening and reading: the 
     *(events.FileDeletedEvent, events.DirCreatedEvent, events.DirMovedEvent, events.DirDeletedEvent),
 ]
 _LINKS_MAX = 40
-_Fingerprint = tuple[tuple[str, int, int, int, int], ...]
+_Fingerprint = tuple[Identity, ...]
 
 
 class ConfigWatcher:
@@ -120,7 +120,7 @@ class ConfigWatcher:
         self._metadata_due_s = self._clock.monotonic_s() + max(self._retry_s, self._poll_s)
 
     def _fingerprint(self) -> _Fingerprint:
-        return tuple(map(_identity, _files(self._config_file)))
+        return identities(self._config_file)
 
 
 class _Watches:
@@ -166,26 +166,6 @@ class _Waker(events.FileSystemEventHandler):
 
     def on_any_event(self, event: events.FileSystemEvent) -> None:  # noqa: ARG002 - watchdog's signature
         self._wake.set()
-
-
-def _files(config_file: str | None) -> list[str]:
-    """Files that `read_sources` reads for a config file."""
-    if config_file is None:
-        return []
-    directory = topic_directory(config_file)
-    try:
-        names = sorted(name for name in os.listdir(directory) if name.endswith(".properties"))
-    except OSError:
-        names = []
-    return [config_file, *(os.path.join(directory, name) for name in names)]
-
-
-def _identity(path: str) -> tuple[str, int, int, int, int]:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return path, -1, -1, -1, -1
-    return path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _watch_points(config_file: str | None) -> set[str]:
