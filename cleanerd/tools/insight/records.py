@@ -299,7 +299,8 @@ def _last_offset_before(part: SegmentRange, timestamp_ms: int) -> int | None:
 def split(log: LogRange, max_bytes: int) -> list[LogRange]:
     """Split the log into parts of about `max_bytes` at most, in order, between segments and at offset index entries.
 
-    Each part has one range, and the offsets of it alone. Raises `OSError`; `SourceChanged` as `read_slices`.
+    Each part has the offsets of its ranges alone; segments that are small share one. Raises `OSError`; `SourceChanged` as
+    `read_slices`.
     """
     parts: list[LogRange] = []
     for part in log.ranges:
@@ -308,7 +309,11 @@ def split(log: LogRange, max_bytes: int) -> list[LogRange]:
             first, limit = max(log.start_offset, base_offset), min(log.end_offset, limit_offset)
             if first < limit:
                 cut = replace(part, start=start, end=end)
-                parts.append(replace(log, start_offset=first, end_offset=limit, ranges=(cut,)))
+                if parts and parts[-1].size_bytes + end - start <= max_bytes:
+                    last = parts[-1]
+                    parts[-1] = replace(last, end_offset=limit, ranges=(*last.ranges, cut))
+                else:
+                    parts.append(replace(log, start_offset=first, end_offset=limit, ranges=(cut,)))
     return parts
 
 

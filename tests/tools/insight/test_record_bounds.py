@@ -126,6 +126,12 @@ def read(part: LogRange) -> list[Record]:
     return [record for columns in found for record in rows(columns)]
 
 
+def by_segment(path: Path) -> list[LogRange]:
+    """A part for each segment."""
+    log = open_log(str(path))
+    return split(log, max(part.end - part.start for part in log.ranges))
+
+
 def test_a_part_is_read_although_its_segment_was_exchanged(log_dir: Path, waits: list[float]) -> None:
     """No record twice, none left out, whatever the cut."""
     path = log_dir / "idempotent-0"
@@ -143,7 +149,7 @@ def test_a_part_is_read_although_its_segment_was_exchanged(log_dir: Path, waits:
 def test_a_part_is_read_although_segments_were_merged(log_dir: Path) -> None:
     """The next part finds its records in the file of the one before."""
     path = log_dir / "idempotent-0"
-    parts = split(open_log(str(path)), 1 << 30)
+    parts = by_segment(path)
     expected = records(open_log(str(path)))
     bases = sorted(int(log.stem) for log in path.glob("*.log"))
     assert len(bases) == len(parts) == 2
@@ -159,7 +165,7 @@ def test_a_part_is_read_although_segments_were_merged(log_dir: Path) -> None:
 def test_a_part_whose_records_were_deleted(log_dir: Path) -> None:
     """Is told: retention took the first segment."""
     path = log_dir / "idempotent-0"
-    parts = split(open_log(str(path)), 1 << 30)
+    parts = by_segment(path)
     segment(path, 0).unlink()
     with pytest.raises(SourceChanged, match="were deleted"):
         read(parts[0])
