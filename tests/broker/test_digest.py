@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from cleanerd.cli.main import main
 from cleanerd.tools.insight.digest import Question, digest_logs
 from cleanerd.tools.insight.digest_report import compare, sides_of
 from cleanerd.tools.insight.digest_rows import Terms
@@ -21,6 +22,7 @@ from tests.harness.broker.replicas import DONE, Replicas
 from tests.harness.broker.swapping import QUICK, build_agent
 from tests.harness.broker.tools import READ_COMMITTED, read_all, run_cleanerd
 from tests.harness.broker.workload import create_topics
+from tests.harness.ctl import captured
 from tests.harness.daemon.processes import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
@@ -94,6 +96,25 @@ def test_what_was_copied_to_another_cluster(origin: Origin, log_dir: Path, tmp_p
     compared = compare(sides_of(found, question))
     assert [(str(one.topic_partition), one.why) for one in compared if one.result != "equal" or one.why] == []
     assert len(compared) == len(topics)
+
+
+def test_beside_a_cleaning_of_the_broker_that_takes_long(tmp_path: Path) -> None:
+    """As long as it only writes, the log is whole: nobody waits for its end."""
+    slow = {"log.cleaner.io.max.bytes.per.second": "3000000", "log.cleaner.min.cleanable.ratio": "0.0"}
+    with KafkaBroker(tmp_path / "broker", [tmp_path / "logs"], slow) as broker:
+        create_topics(broker.admin(), {TOPIC: {**QUICK, "internal.segment.bytes": str(16 << 20)}})
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+        for number in range(2500):
+            producer.produce(TOPIC, b"x" * 10_000, b"%d" % (number % 2000), 0)
+            assert number % 50 or producer.flush(PATIENCE_S) == 0
+        assert producer.flush(PATIENCE_S) == 0
+        logs = tmp_path / "logs"
+        wait_until(lambda: list((logs / f"{TOPIC}-0").glob("*.log.cleaned")), PATIENCE_S)
+        for command, *words in (["digest"], ["find", "--key=7"], ["doctor", "--io=unlimited"]):
+            ran = captured(main, [command, f"--log-dir={logs}", f"--topic={TOPIC}", *words, "-o", "json"])
+            assert ran.returncode == 0, ran.stderr
+            assert json.loads(ran.stdout).get("failed", []) == []
+        assert list((logs / f"{TOPIC}-0").glob("*.log.cleaned")), "it has not ended meanwhile"
 
 
 def test_replicas_cleaned_to_different_degrees(world: Replicas) -> None:
