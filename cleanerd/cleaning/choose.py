@@ -105,7 +105,8 @@ class Candidate:
             remedy = force if remedy is None else f"{force}; {remedy}"
         elif cause is None:
             reason = (
-                f"nothing to clean: all closed segments are clean, up to offset {found.first_dirty_offset}"
+                "nothing to clean: nothing is dirty before the active segment, which begins at offset "
+                f"{found.first_dirty_offset}"
             )
         else:
             reason = f"nothing to clean: held back from offset {found.first_dirty_offset} on: {cause.text}"

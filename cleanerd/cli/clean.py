@@ -30,7 +30,7 @@ from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.spark_master import spark_place
 from cleanerd.storage.lock import stop_between_holds
 from cleanerd.storage.log_dir import LogDir
-from cleanerd.units import instant, reasons, size
+from cleanerd.units import reasons, size, utc
 
 NOT_DONE = Failed | Aborted
 _DAY_MS = 86_400_000
@@ -107,8 +107,8 @@ def _check_now(arguments: Namespace, log_dirs: Iterable[str]) -> None:
     if _KAFKA_MS <= arguments.now_ms <= newest_ms + _DAY_MS:
         return
     raise BadUsage(
-        f"--now-ms {arguments.now_ms} is {instant(arguments.now_ms)}, but the newest file and the clock of this machine "
-        f"are at {instant(newest_ms)}: deletions and time limits would count as over; if that is meant, add --assume now"
+        f"--now-ms {arguments.now_ms} is {utc(arguments.now_ms)}, but the newest file and the clock of this machine "
+        f"are at {utc(newest_ms)}: deletions and time limits would count as over; if that is meant, add --assume now"
     )
 
 
@@ -198,7 +198,7 @@ def _report_assumed(request: CleanRequest) -> None:
             until_ms = _vouched_until_ms(request, path)
             if until_ms is not None:
                 output.print_message(
-                    f"{path}: the settings as of {instant(until_ms)}, the last sign of life of its broker"
+                    f"{path}: the settings as of {utc(until_ms)}, the last sign of life of its broker"
                 )
 
 
@@ -217,8 +217,8 @@ def _write_table(results: Sequence[LogResult]) -> None:
             "LOG": [log_name(result) for result in results],
             "LOG DIR": ["" if is_one_dir else result.log_dir for result in results],
             "OUTCOME": [result.outcome.word for result in results],
-            "BEFORE": [size(result.before.bytes) for result in results],
-            "AFTER": [size(result.after.bytes) for result in results],
+            "BEFORE": [_size(result, result.before.bytes) for result in results],
+            "AFTER": [_size(result, result.after.bytes) for result in results],
             "PEAK EXTRA": [size(one.peak_extra_bytes) if is_plan else "" for one in found],
             "TOPIC'S CODEC SAVES": [_about(one.topic_codec_saves_bytes) if is_plan else "" for one in found],
             "REMOVED": [reasons(one.removed) for one in found],
@@ -227,6 +227,11 @@ def _write_table(results: Sequence[LogResult]) -> None:
             "REASON": [_reason(result) for result in results],
         }
     )
+
+
+def _size(result: LogResult, size_bytes: int) -> str:
+    """Empty for a log that was not looked at."""
+    return size(size_bytes) if result.before.segments else ""
 
 
 def _reason(result: LogResult) -> str:

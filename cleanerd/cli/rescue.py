@@ -25,7 +25,7 @@ from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.spark_master import spark_place
 from cleanerd.storage.lock import stop_between_holds
 from cleanerd.storage.log_dir import CleanedByAnother
-from cleanerd.units import instant, size
+from cleanerd.units import size, utc
 
 UNTIL = 0.2
 _HELP_MAX = 8
@@ -110,7 +110,7 @@ def _report(found: list[Rescued], arguments: Namespace) -> None:
             )
         if one.settings_as_of_ms is not None:
             output.write(
-                f"by the settings as of {instant(one.settings_as_of_ms)}, the last sign of life of the broker; --yes is "
+                f"by the settings as of {utc(one.settings_as_of_ms)}, the last sign of life of the broker; --yes is "
                 "your word that the cluster has changed none since\n"
             )
         if one.reserved_bytes and not (arguments.yes and one.is_enough):

@@ -100,6 +100,12 @@ def topic_id_mismatch(partition: PartitionDir, expected: UUID | None) -> str | N
         found = parse_partition_metadata(partition.files.read(path))
     except FormatError as problem:
         return f"{path}: expected {problem.expected}, found {problem.found}"
+    except FileNotFoundError:
+        known = render_uuid(expected)
+        return (
+            f"{path}: expected topic id {known}, found no such file; if the log is that topic's, restore the file, with the "
+            f"lines `version: 0` and `topic_id: {known}`"
+        )
     except OSError as error:
         return f"{path}: expected topic id {render_uuid(expected)}, found: {error.strerror}"
     if found == expected:

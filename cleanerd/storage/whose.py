@@ -73,7 +73,7 @@ def _signs(files: Files, log_dir: str, *, thorough: bool) -> list[str]:
     if thorough:
         listed = [name for name in files.list_names(log_dir) if parse_partition_dir(name) is not None]
         found = [sign for name in listed if (sign := partition_sign(files, log_dir, name))]
-        signs += [found[0], *([f"{len(found) - 1} more of the kind"] if found[1:] else [])] if found else []
+        signs += found if len(found) < 2 else [f"{names.PARTITION_METADATA} of {len(found)} partitions"]
     return signs
 
 

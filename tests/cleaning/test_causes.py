@@ -144,7 +144,7 @@ def test_a_clean_log_has_nothing_to_do(tmp_path: Path) -> None:
     (tmp_path / names.CLEANER_OFFSET_CHECKPOINT).write_text("0\n1\nheld 0 20\n")
     result = skipped(tmp_path)
     assert (result.reason, result.outcome.remedy) == (
-        "nothing to clean: all closed segments are clean, up to offset 20", None,
+        "nothing to clean: nothing is dirty before the active segment, which begins at offset 20", None,
     )  # fmt: skip
 
 

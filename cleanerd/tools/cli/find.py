@@ -120,4 +120,5 @@ def _report(arguments: Namespace, found: Found) -> None:
         }
     )
     for command in dict.fromkeys(_command(arguments, one) for one in rows if one.clean_options is not None):
-        output.write_line(f"to have it go now: {command}")
+        what = "it, and what lies in the active segment," if is_rolled else "it"
+        output.write_line(f"to have {what} go now: {command}")
