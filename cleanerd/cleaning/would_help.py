@@ -52,7 +52,7 @@ def never_done(log_dir: LogDir, request: CleanRequest, ours: Sequence[TopicParti
 def more_bytes(path: str, least_bytes: int) -> str:
     """Where there is no room for any file."""
     return (
-        f"{size(least_bytes)} and some names (inodes) free, to make files with. XFS keeps up to 32 MiB for itself: "
-        f"`xfs_io -x -c 'resblks 1024' {path}` lends nearly all of it to the broker, at once and until the next mount. "
-        "Else move something away that is not Kafka's"
+        f"{size(least_bytes)} and some names (inodes) free, to make files with: move something away that is not Kafka's. On "
+        f"XFS, which keeps up to 32 MiB for itself, `xfs_io -x -c 'resblks 1024' {path}` lends nearly all of it to the "
+        "broker, at once and until the next mount"
     )

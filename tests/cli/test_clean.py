@@ -24,7 +24,7 @@ from cleanerd.env.clock import SystemClock
 from cleanerd.errors import BadConfiguration, CleanerdError, Fatal, LockHeld
 from cleanerd.format.names import META_PROPERTIES, TopicPartition
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from cleanerd.units import instant
+from cleanerd.units import utc
 from tests.cleaning.test_knowledge import Stopped
 from tests.harness.command_line import ENVIRONMENT, FakeCleaning, Run, make_log_dir, read_all
 
@@ -50,6 +50,13 @@ FAILED = LogResult(
     TopicPartition("bad", 0), "/data", Failed("/data/bad-0/0.log: at byte 3: expected [x], found y")
 )
 T = TopicPartition("t", 0)
+
+
+def test_a_log_that_was_not_looked_at_has_no_size_in_the_table(run: Run, cleaning: FakeCleaning) -> None:
+    cleaning.results = [FAILED]
+    heading, row = run("clean", "--log-dir", ".").out.splitlines()
+    assert "BEFORE" not in heading
+    assert "0 B" not in row
 
 
 def test_json_document_is_exactly_the_published_shape(run: Run, cleaning: FakeCleaning) -> None:
@@ -434,7 +441,7 @@ def test_a_time_beyond_the_newest_file_and_the_clock_needs_a_second_word(
     ran = run("clean", "--log-dir", ".", "--now-ms", str(wrong_ms))
     assert (ran.code, cleaning.request) == (2, None)
     assert f"--now-ms {wrong_ms} is " in ran.err
-    assert f"are at {instant(SystemClock().now_ms())[:10]}" in ran.err
+    assert f"are at {utc(SystemClock().now_ms())[:10]}" in ran.err
     assert "--assume now" in ran.err
     assert run("clean", "--log-dir", ".", "--now-ms", str(wrong_ms), "--assume", "now").code == 0
     assert cleaning.now_ms == wrong_ms
@@ -474,7 +481,7 @@ def test_assumed_settings_are_shown_with_the_last_sign_of_life(
     stopped.write_metadata(hour_ago_ms)
     for more in ((), ("--dry-run",)):
         ran = run("clean", "--log-dir", str(stopped.path), "--assume", "settings", *more)
-        assert f"the settings as of {instant(hour_ago_ms)}, the last sign of life of its broker" in ran.err
+        assert f"the settings as of {utc(hour_ago_ms)}, the last sign of life of its broker" in ran.err
 
 
 def test_the_holds_of_the_daemon_of_a_configuration_bind_in_its_directories(

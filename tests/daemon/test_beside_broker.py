@@ -331,3 +331,8 @@ def test_explain_says_who_cleans_a_log_next(world: World) -> None:
     world.configure(log_cleaner_min_cleanable_ratio="0.5", cleanerd_min_cleanable_dirty_ratio="0.2")
     scan(world)
     assert said().startswith("cleanerd, when its dirty ratio is above 0.2"), "who is first is named first"
+    world.configure(log_cleaner_min_cleanable_ratio="1.0", cleanerd_min_cleanable_dirty_ratio="1.0")
+    scan(world)
+    assert said().startswith(
+        "cleanerd, on request or past max.compaction.lag.ms (no dirty ratio is above 1.0)"
+    )

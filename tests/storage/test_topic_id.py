@@ -35,6 +35,10 @@ def test_a_topic_created_anew_is_another(tmp_path: Path) -> None:
     assert topic_id_mismatch(PartitionDir(RealFiles(), str(tmp_path)), UUID(int=1)) == (
         f"{tmp_path}/partition.metadata: expected topic id AAAAAAAAAAAAAAAAAAAAAQ, found {found}"
     )
+    (tmp_path / "partition.metadata").unlink()
+    assert str(topic_id_mismatch(PartitionDir(RealFiles(), str(tmp_path)), UUID(int=1))).endswith(
+        "with the lines `version: 0` and `topic_id: AAAAAAAAAAAAAAAAAAAAAQ`"
+    )
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,12 @@ def test_what_we_leave_ourselves_makes_no_directory_a_brokers(log_dir: Path) -> 
     assert look(log_dir) == Whose(is_kafka=True)
 
 
+def test_a_kind_of_file_that_many_partitions_have_is_named_once(log_dir: Path) -> None:
+    for name in ("t-0", "t-1", "u-0"):
+        write(log_dir / name / names.PARTITION_METADATA)
+    assert str(look(log_dir).damage).endswith(", remove partition.metadata of 3 partitions")
+
+
 @pytest.mark.parametrize("sign", SIGNS)
 def test_a_sign_of_a_broker_without_meta_properties_is_damage(log_dir: Path, sign: str) -> None:
     """The remedy names what would mend it."""

@@ -150,7 +150,10 @@ class Explainer:
             first = "" if failure.remedy is None else f"{failure.remedy}; "
             return f"{first}it will be tried again at {utc(failure.retry_at_ms)}; `cleanerctl retry {log}` tries now"
         if known is not None and known.contents.is_staged:
-            return f"stop the owner of the log directory; `cleanerctl commit {log} --wait` commits as soon as it has stopped"
+            is_off = self.conditions.configuration().broker.commit_live == "off"
+            swap = "; or have the broker swap it in (cleanerd.commit.live=auto)" if is_off else ""
+            stop = f"`cleanerctl commit {log} --wait` commits as soon as it has stopped"
+            return f"stop the owner of the log directory: {stop}{swap}"
         return None
 
     def _muted(self, log: LogId) -> list[Fact]:
@@ -184,7 +187,10 @@ class Explainer:
             return condition.obstacle if theirs is None or is_left else theirs
         config = self.conditions.topic_config(log)
         ours_above, theirs_above = config.min_cleanable_dirty_ratio, config.broker_min_cleanable_dirty_ratio
-        ours = f"cleanerd, when its dirty ratio is above {ours_above}{self._or_horizons(log)}"
+        when = f"when its dirty ratio is above {ours_above}"
+        if ours_above >= 1:
+            when = f"on request or past max.compaction.lag.ms (no dirty ratio is above {ours_above})"
+        ours = f"cleanerd, {when}{self._or_horizons(log)}"
         if theirs is None:
             return ours
         return f"{ours}; {theirs}" if ours_above < theirs_above or theirs_above >= 1 else f"{theirs}; {ours}"

@@ -119,6 +119,7 @@ def _report(arguments: Namespace, found: Found) -> None:
             "GOES": [one.goes or "" for one in rows],
         }
     )
-    for command in dict.fromkeys(_command(arguments, one) for one in rows if one.clean_options is not None):
-        what = "it, and what lies in the active segment," if is_rolled else "it"
+    commands = dict.fromkeys(_command(arguments, one) for one in rows if one.clean_options is not None)
+    for command in filter(None, commands):
+        what = "even what the active segment holds back" if command.endswith(" --roll") else "it"
         output.write_line(f"to have {what} go now: {command}")
