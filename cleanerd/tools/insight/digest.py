@@ -103,8 +103,8 @@ class LogDigest:
 
     def why_not_now(self) -> str | None:
         """Why the digest is worthless after the log was read: a cleaning or retention may have changed it meanwhile."""
+        cleaned_to = _cleaned_to(self.directory, self.topic_partition, 0)
         found = read_checkpoints(CarefulFiles(), dirname(self.directory))
-        cleaned_to = found.cleaner.get(self.topic_partition, 0)
         start = found.log_start.get(self.topic_partition, 0)
         if self.at < cleaned_to or start > self.start:
             return f"was cleaned up to offset {cleaned_to}, or cut at {start}, while it was read: try again"
@@ -175,11 +175,11 @@ def _opened(directory: str) -> tuple[LogDigest, list[LogRange]]:
     assert parsed is not None, "listed by its name"
     log, parts = open_parts(directory, _PART_BYTES, isolation="read_committed")
     start, end = log.start_offset, log.end_offset
-    cleaned_to = _cleaned_to(directory, parsed[0], log)
+    cleaned_to = _cleaned_to(directory, parsed[0], start)
     return LogDigest(directory, parsed[0], start, cleaned_to, end, start, end), parts
 
 
-def _cleaned_to(directory: str, tp: TopicPartition, log: LogRange) -> int:
+def _cleaned_to(directory: str, tp: TopicPartition, log_start: int) -> int:
     """The offset up to which cleanings have looked for newer records.
 
     That is the first dirty offset of the checkpoint. If files show that a cleaning is under way, or has just ended, it is
@@ -187,10 +187,11 @@ def _cleaned_to(directory: str, tp: TopicPartition, log: LogRange) -> int:
     """
     files = CarefulFiles()
     checkpoint = read_checkpoints(files, dirname(directory)).cleaner.get(tp, 0)
-    suffixes = {name.suffix for name in PartitionDir(files, directory).names() if name.kind is FileKind.LOG}
-    if suffixes - {Suffix.LIVE, Suffix.STAGED} and log.ranges:
-        checkpoint = max(checkpoint, log.ranges[-1].base_offset)
-    return max(log.start_offset, checkpoint)
+    names = [name for name in PartitionDir(files, directory).names() if name.kind is FileKind.LOG]
+    if {name.suffix for name in names} - {Suffix.LIVE, Suffix.STAGED}:
+        active = max((name.base_offset for name in names if name.suffix is Suffix.LIVE), default=0)
+        checkpoint = max(checkpoint, active)
+    return max(log_start, checkpoint)
 
 
 def _bound(logs: Iterable[LogDigest], question: Question) -> None:
