@@ -199,7 +199,7 @@ class HoldsOnDisk:
                     reason = f" ({hold.reason})" if hold.reason else ""
                     return (
                         f"{hold.owner} paused {hold.pattern}{reason}: hold {hold.id} in {place}; "
-                        f"`cleanerctl resume {hold.id}` ends it"
+                        f"`cleanerctl resume {hold.id}` ends it, while the daemon with that state runs"
                     )
             return None
 
