@@ -56,8 +56,8 @@ def run(arguments: Namespace, clean_once: CleanOnce | None = None) -> int:
     is_nothing = is_nothing_there(arguments, log_dirs, [result.topic_partition for result in results])
     if not results and not is_nothing:
         output.print_message(
-            "no log was found whose cleanup.policy contains compact; where no broker has left the settings of its topics, give "
-            "them: --set log.cleanup.policy=compact, or --topic-set TOPIC:cleanup.policy=compact"
+            "no log was found whose cleanup.policy contains compact; where no broker has left the settings of its topics, "
+            "give them: --set log.cleanup.policy=compact, or --topic-set TOPIC:cleanup.policy=compact"
         )
     return 1 if is_nothing or any(isinstance(result.outcome, NOT_DONE) for result in results) else 0
 

@@ -194,7 +194,8 @@ def look_through(task: FindTask) -> FileSeen:
                 if isinstance(found, Sound):
                     seen.occurrences += _occurrences(task, found, wanted)
                 elif not (found.at_end and (task.is_growing or found.code == "zeros")):
-                    seen.problem = f"bytes {found.start} to {found.end} are no sound batch: {found.found}"
+                    where = f"bytes {found.start} to {found.end} are no sound batch"
+                    seen.problem = f"{where}: expected {found.expected}, found {found.found}"
     except FileNotFoundError:
         seen.is_gone = True
     except OSError as error:
