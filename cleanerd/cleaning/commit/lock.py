@@ -36,7 +36,6 @@ class CommitUnderLock:
     ) -> None:
         self._log_dir, self._host, self._lock = log_dir, host, lock
         self._checks = Checks(log_dir, host, logs)
-        self._between_rounds: Mapping[TopicPartition, int] = {}
         self._ends_s = log_dir.clock.monotonic_s() + HOLD_S
 
     def prepare(self, commit: Commit) -> Ready | None:
@@ -55,19 +54,17 @@ class CommitUnderLock:
         """
         done: dict[TopicPartition, Done] = {}
         ready: dict[TopicPartition, Ready] = {}
+        kept: dict[TopicPartition, int] = {}
         for commit in commits:
-            tp, found = commit.topic_partition, None
+            tp = commit.topic_partition
             with each_log(self._log_dir.partition(tp).path) as log:
                 found = self.prepare(commit)
-            if found is not None:
-                ready[tp] = found
-            else:
+                if found is not None:
+                    checkpoint = self._log_dir.kept_checkpoint(tp)
+                    kept |= {} if checkpoint is None else {tp: checkpoint}
+                    ready[tp] = found
+            if tp not in ready:
                 done[tp] = log.error
-        self._between_rounds = {
-            tp: checkpoint
-            for tp, one in ready.items()
-            if not one.moves_checkpoint and (checkpoint := self._log_dir.kept_checkpoint(tp)) is not None
-        }
         under_way = {tp: self._steps(one) for tp, one in ready.items()}
         while under_way:
             for tp, steps in list(under_way.items()):
@@ -83,7 +80,7 @@ class CommitUnderLock:
                 if failure is not None:
                     done[tp] = from_os_error(failure, directory)
                     del under_way[tp]
-        done.update(self._record(ready, done))
+        done.update(self._record(ready, kept, done))
         return done
 
     def _steps(self, ready: Ready) -> Iterator[Committed | LockHeld | None]:
@@ -107,18 +104,21 @@ class CommitUnderLock:
         yield Committed(ready.basis.round_end, "lock")
 
     def _record(
-        self, ready: Mapping[TopicPartition, Ready], done: Mapping[TopicPartition, Done]
+        self,
+        ready: Mapping[TopicPartition, Ready],
+        found: Mapping[TopicPartition, int],
+        done: Mapping[TopicPartition, Done],
     ) -> Mapping[TopicPartition, Done]:
-        """Write the first dirty offsets of all logs at once. Returns why that failed, for those whose offset has moved."""
+        """Write the first dirty offsets of all logs at once. `found`: those that were in order before. Returns why
+        that failed, for the logs whose offset has moved.
+        """
         moved, kept = dict[TopicPartition, int](), dict[TopicPartition, int]()
         for tp, one in ready.items():
             if isinstance(done[tp], Committed) and one.moves_checkpoint:
                 moved[tp] = one.basis.round_end
-            elif isinstance(done[tp], LockHeld) and one.basis.checkpoint is not None:
-                kept[tp] = one.basis.checkpoint
-        moved |= {
-            tp: kept for tp, kept in self._between_rounds.items() if isinstance(done[tp], Committed | TimeUp)
-        }
+            elif tp in found and isinstance(done[tp], Committed | LockHeld):
+                is_between_rounds = not one.moves_checkpoint and isinstance(done[tp], Committed | TimeUp)
+                (moved if is_between_rounds else kept)[tp] = found[tp]
         if not moved:
             return {}
         with each_log(self._log_dir.path) as directory:
