@@ -20,7 +20,7 @@ from cleanerd.cleaning.stage import stage_log
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.env.space import SWAP_BYTES, floor_bytes, names_left, space_of
+from cleanerd.env.space import SWAP_BYTES, floor_bytes, names_left, space_of, wait_for_deleted
 from cleanerd.errors import Aborted, CleanerdError, CorruptFile, Fatal, JobFailed, NoSpace, each_log
 from cleanerd.pipeline.job import Budget, Pipeline
 from cleanerd.pipeline.values import LogWork, RewrittenLog
@@ -377,7 +377,14 @@ class Cleaner:
         if room is None and (self._request.spare or self._lacks_names([(log, extra)])):
             room = needed_bytes
         if room is not None and not log.plan.waits:
-            rescues, names = self._request.rescues, names_left(log.plan.work.directory)
+            rescues = self._request.rescues
+            if rescues:
+                wait_for_deleted()  # sources of the round before may still have their names
+            names = names_left(log.plan.work.directory)
+            if rescues and log.before is not None and names < 2 * FILES_OF_GROUP:
+                # A group makes the indexes again that a rescue has removed. Planned anew, small segments are merged: that
+                # frees names.
+                return no_space(log.plan, extra, extra.peak_of(groups[:1]), 0)
             if self._request.spare is not None:
                 names = min(names, FILES_OF_GROUP)
             chosen = extra.freeing(room, names) if rescues else extra.fitting(groups, room)

@@ -20,8 +20,8 @@ from tests.harness.broker.live import PATIENCE_S
 from tests.harness.broker.origin import Origin
 from tests.harness.broker.replicas import DONE, Replicas
 from tests.harness.broker.swapping import QUICK, build_agent
-from tests.harness.broker.tools import READ_COMMITTED, read_all, run_cleanerd
-from tests.harness.broker.workload import create_topics
+from tests.harness.broker.tools import READ_COMMITTED, offset_checkpoint, read_all, run_cleanerd
+from tests.harness.broker.workload import alter_config, create_topics
 from tests.harness.ctl import captured
 from tests.harness.daemon.processes import wait_until
 
@@ -100,21 +100,32 @@ def test_what_was_copied_to_another_cluster(origin: Origin, log_dir: Path, tmp_p
 
 def test_beside_a_cleaning_of_the_broker_that_takes_long(tmp_path: Path) -> None:
     """As long as it only writes, the log is whole: nobody waits for its end."""
-    slow = {"log.cleaner.io.max.bytes.per.second": "3000000", "log.cleaner.min.cleanable.ratio": "0.0"}
+    slow = {
+        "log.cleaner.io.max.bytes.per.second": "20000000",
+        "log.cleaner.min.cleanable.ratio": "0.0",
+        "log.cleaner.backoff.ms": "500",
+        "replica.high.watermark.checkpoint.interval.ms": "500",
+    }
     with KafkaBroker(tmp_path / "broker", [tmp_path / "logs"], slow) as broker:
-        create_topics(broker.admin(), {TOPIC: {**QUICK, "internal.segment.bytes": str(16 << 20)}})
+        later = {"min.compaction.lag.ms": str(3_600_000)}
+        create_topics(broker.admin(), {TOPIC: {**QUICK, **later, "internal.segment.bytes": str(16 << 20)}})
         producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-        for number in range(2500):
+        for number in range(30_000):  # so much that its throttle, which looks every 300 ms, has to wait
             producer.produce(TOPIC, b"x" * 10_000, b"%d" % (number % 2000), 0)
             assert number % 50 or producer.flush(PATIENCE_S) == 0
         assert producer.flush(PATIENCE_S) == 0
-        logs = tmp_path / "logs"
-        wait_until(lambda: list((logs / f"{TOPIC}-0").glob("*.log.cleaned")), PATIENCE_S)
+        logs, log = tmp_path / "logs", f"{TOPIC}-0"
+        high_watermarks = logs / "replication-offset-checkpoint"
+        wait_until(lambda: offset_checkpoint(high_watermarks).get(log) == 30_000, PATIENCE_S)
+        alter_config(broker.admin(), TOPIC, {"min.compaction.lag.ms": "0"})
+        wait_until(lambda: list((logs / log).glob("*.log.cleaned")), PATIENCE_S)
         for command, *words in (["digest"], ["find", "--key=7"], ["doctor", "--io=unlimited"]):
             ran = captured(main, [command, f"--log-dir={logs}", f"--topic={TOPIC}", *words, "-o", "json"])
-            assert ran.returncode == 0, ran.stderr
+            assert ran.returncode in ({0, 3} if command == "doctor" else {0}), (
+                ran.stderr
+            )  # 3: much is superseded
             assert json.loads(ran.stdout).get("failed", []) == []
-        assert list((logs / f"{TOPIC}-0").glob("*.log.cleaned")), "it has not ended meanwhile"
+        assert list((logs / log).glob("*.log.cleaned")), "it has not ended meanwhile"
 
 
 def test_replicas_cleaned_to_different_degrees(world: Replicas) -> None:

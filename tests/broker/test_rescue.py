@@ -149,7 +149,7 @@ def test_a_dead_broker_on_a_full_disk_starts_by_itself_after_a_rescue(
             for number in range(500):
                 (place / f"name-{number}").touch()
         assert space_of(str(place)).free_bytes < 64 << 10
-        code, done, told = rescued(spark, log_dir, "--yes", "--until=5%")
+        code, done, told = rescued(spark, log_dir, "--yes", "--until=4%")
         assert (code, done["is_enough"]) == (0, True), (done, told)
         assert_starts_with_all(broker, journal)
 
