@@ -357,7 +357,9 @@ class Rescue:
                     if _error_of(result) == CleanedByAnother.__name__:
                         raise CleanedByAnother(result.reason or "")
                     steps[result.topic_partition] = _done(result, steps.get(result.topic_partition))
-                    is_any |= isinstance(result.outcome, Committed) or result.after.bytes < result.before.bytes
+                    is_any |= (
+                        isinstance(result.outcome, Committed) or result.after.bytes < result.before.bytes
+                    )
                     if _error_of(result) == NoSpace.__name__ or _groups_left(result):
                         refused.add(result.topic_partition)
             left = [tp for tp in left if tp in refused]

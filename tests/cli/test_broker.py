@@ -68,7 +68,7 @@ def test_a_broker_that_can_swap(
                 "pid": world.broker.pid,
                 "node_id": int(world.broker.properties["node.id"]),
                 "release": version,
-                "capabilities": ["describe", "lease", "request_queue", "roll", "swap"],
+                "capabilities": ["cleaner", "describe", "lease", "request_queue", "roll", "swap"],
                 "broker_log_dirs": [str(world.log_dir)],
                 "reason": None,
                 "is_asked": True,
