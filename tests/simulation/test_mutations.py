@@ -170,7 +170,7 @@ def test_it_finds_a_cleaner_that_knows_no_open_transactions(monkeypatch: Patch) 
         return replace(stability, last_stable_offset=snapshot.high_watermark)
 
     monkeypatch.setattr(choose, "read_stability", careless)
-    found("the bound is")
+    found("the bound is|is lost")  # between two rounds the loss shows before the bound is asked for
 
 
 def test_it_finds_a_recovery_that_leaves_half(monkeypatch: Patch) -> None:
