@@ -379,12 +379,8 @@ class Cleaner:
         if room is not None and not log.plan.waits:
             rescues = self._request.rescues
             if rescues:
-                wait_for_deleted()  # sources of the round before may still have their names
+                wait_for_deleted()  # what was replaced before may still have its names
             names = names_left(log.plan.work.directory)
-            if rescues and log.before is not None and names < 2 * FILES_OF_GROUP:
-                # A group makes the indexes again that a rescue has removed. Planned anew, small segments are merged: that
-                # frees names.
-                return no_space(log.plan, extra, extra.peak_of(groups[:1]), 0)
             if self._request.spare is not None:
                 names = min(names, FILES_OF_GROUP)
             chosen = extra.freeing(room, names) if rescues else extra.fitting(groups, room)

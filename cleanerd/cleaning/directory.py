@@ -230,8 +230,12 @@ class Directory(AsRequested):
                 self._add(result)
 
     def take(self, settled: LogResult) -> None:
-        """A log is done, unless groups of it are left for later rounds."""
-        self._add(in_rounds(settled, partial(self._next_round, settled)))
+        """A log is done, unless groups of it are left for later rounds.
+
+        A rescue plans anew what is left: it takes groups in its own order, and small segments are merged, which frees names.
+        """
+        rescues = self.request.rescues
+        self._add(settled if rescues else in_rounds(settled, partial(self._next_round, settled)))
 
     def _next_round(self, before: LogResult) -> LogResult:
         cleaner = self._run.cleaner
