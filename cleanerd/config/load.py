@@ -45,7 +45,7 @@ from cleanerd.config.settings import (
     Texts,
     declared_keys,
 )
-from cleanerd.config.sources import Sources, environment_variable, identities
+from cleanerd.config.sources import Sources, environment_variable, identities, topic_path
 from cleanerd.config.values import Check, ParseError
 from cleanerd.errors import BadConfiguration
 
@@ -149,7 +149,10 @@ class Configuration:
     @property
     def topic_files(self) -> frozenset[str]:
         """Paths of the topic files that were read, also of those that set nothing."""
-        return frozenset(self._sources.topic_paths)
+        sources = self._sources
+        return frozenset(
+            topic_path(sources.config_path, topic) for topic in sources.topic_files if sources.config_path
+        )
 
     @property
     def changed_files(self) -> frozenset[str]:

@@ -58,7 +58,7 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 class Sources:
     """All layers but the metadata log: texts by key, or by topic and key; unreadable files, and keys that look mistyped.
 
-    `topic_paths`: the topic files, also those that set nothing. `identities`: of the files, as they were read.
+    `topic_files`: also those that set nothing. `identities`: of the files, as they were read.
     """
 
     command_line: Texts
@@ -68,7 +68,6 @@ class Sources:
     topic_files: Mapping[str, Texts]
     problems: tuple[str, ...]
     warnings: tuple[str, ...] = ()
-    topic_paths: tuple[str, ...] = ()
     config_path: str | None = None
     identities: tuple["Identity", ...] = ()
     unread: Mapping[str, Text] = field(default_factory=dict)
@@ -102,7 +101,6 @@ def read_sources(
         problems=tuple(problems),
         warnings=tuple(warnings),
         unread=_unread(),
-        topic_paths=tuple(topic_path(config_file, topic) for topic in topic_files) if config_file else (),
         config_path=config_file,
         identities=before,
     )

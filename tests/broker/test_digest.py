@@ -1,9 +1,8 @@
 """Replicas of a live cluster, cleaned to different degrees by both cleaners, and copies: one digest."""
 
 import json
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from tests.harness.broker.origin import Origin
 from tests.harness.broker.replicas import DONE, Replicas
 from tests.harness.broker.swapping import QUICK, build_agent
 from tests.harness.broker.tools import READ_COMMITTED, offset_checkpoint, read_all, run_cleanerd
+from tests.harness.broker.traffic import again_and_again
 from tests.harness.broker.workload import alter_config, create_topics
 from tests.harness.ctl import captured
 from tests.harness.daemon.processes import wait_until
@@ -49,23 +49,12 @@ def let_its_own_cleaner_work(world: Replicas, node: int) -> None:
         asked.result(PATIENCE_S)
 
 
-@contextmanager
-def traffic(world: Replicas) -> Iterator[None]:
-    is_over = threading.Event()
-
+def traffic(world: Replicas) -> AbstractContextManager[None]:
     def write() -> None:
-        while not is_over.is_set():
-            world.ledgers[TOPIC].send()
-            world.ledgers[TOPIC].flush()
-            is_over.wait(0.05)
+        world.ledgers[TOPIC].send()
+        world.ledgers[TOPIC].flush()
 
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
+    return again_and_again(write, 0.05)
 
 
 def digest(world: Replicas, *more: str) -> tuple[int, list[dict[str, object]], str]:

@@ -33,7 +33,7 @@ from tests.harness.broker.live import BATCH_RECORDS, COMPACT, PATIENCE_S, Entry,
 from tests.harness.broker.releases import required_program, run_tool
 from tests.harness.broker.replicas import Replicas
 from tests.harness.broker.swapping import build_agent
-from tests.harness.broker.traffic import Groups
+from tests.harness.broker.traffic import Groups, again_and_again
 from tests.harness.broker.workload import alter_config
 from tests.harness.ctl import captured
 from tests.harness.daemon.processes import wait_until
@@ -288,32 +288,22 @@ HEALTHY = {
 @contextmanager
 def traffic(world: Replicas) -> Iterator[None]:
     """Of idempotent and transactional producers and of groups, all the time."""
-    is_over, failed = threading.Event(), list[Exception]()
-    groups = Groups(world.cluster.bootstrap, ["readers"], list(HEALTHY))
+    groups, numbers = Groups(world.cluster.bootstrap, ["readers"], list(HEALTHY)), count()
 
     def write() -> None:
-        try:
-            for number in count():
-                for topic, transactions in world.transactions.items():
-                    world.ledgers[topic].send()
-                    world.ledgers[topic].flush()
-                    transactions.write()
-                    transactions.end(commit=number % 3 > 0)
-                groups.commit()
-                if is_over.wait(0.5):
-                    return
-        except Exception as error:  # noqa: BLE001 - shown by who waits for the thread
-            failed.append(error)
+        number = next(numbers)
+        for topic, transactions in world.transactions.items():
+            world.ledgers[topic].send()
+            world.ledgers[topic].flush()
+            transactions.write()
+            transactions.end(commit=number % 3 > 0)
+        groups.commit()
 
-    thread = threading.Thread(target=write)
-    thread.start()
     try:
-        yield
+        with again_and_again(write, 0.5):
+            yield
     finally:
-        is_over.set()
-        thread.join()
         groups.close()
-    assert failed == []
 
 
 def test_nothing_is_found_on_a_healthy_cluster_under_traffic(

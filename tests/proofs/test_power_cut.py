@@ -15,8 +15,6 @@ import pytest
 
 from cleanerd.cleaning.delete_records import delete_records
 from cleanerd.cleaning.retain import retain_log
-from cleanerd.config.load import resolve
-from cleanerd.config.sources import read_sources
 from cleanerd.env.clock import FixedNow
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError
@@ -27,7 +25,7 @@ from cleanerd.storage.recover import recover
 from cleanerd.storage.segments import live_bases
 from cleanerd.tools.client.reader import read_records
 from tests.harness.disks import by_hand
-from tests.harness.disks.by_hand import FILES, GROUPS, RETENTION_MS, TP, batches, kept_offsets, write_log
+from tests.harness.disks.by_hand import FILES, GROUPS, RETAINED, TP, batches, kept_offsets, write_log
 from tests.harness.disks.counted import CountedFiles
 from tests.harness.disks.ext4 import Ext4
 from tests.harness.disks.repairs import PROCESSES, REPAIRS, TIMEOUT_S, Truth, newest, recovers_alone
@@ -39,14 +37,6 @@ Run = Callable[[str, Files], object]
 NOW_MS = 330
 CUT = 60
 """Offset of the deletion of records: inside of a segment."""
-TOPIC = resolve(
-    read_sources(
-        topic_assignments=[
-            (TP.topic, "cleanup.policy", "delete"),
-            (TP.topic, "retention.ms", str(RETENTION_MS)),
-        ]
-    )
-).topic(TP.topic)
 Records = Mapping[int, tuple[bytes | None, bytes | None]]
 """Key and value by offset."""
 
@@ -181,7 +171,7 @@ def records(log_dir: Path) -> Records:
 
 def _retain(log_dir: str, files: Files) -> None:
     now = LogDir.at(files, log_dir, FixedNow(NOW_MS))
-    done = retain_log(now, TP, read_checkpoints(FILES, log_dir), TOPIC, dry_run=False)
+    done = retain_log(now, TP, read_checkpoints(FILES, log_dir), RETAINED, dry_run=False)
     assert not isinstance(done, CleanerdError), done
 
 
@@ -194,7 +184,7 @@ def _is_an_end(log_dir: Path, before: Records) -> None:
 
 def _delete_records(log_dir: str, files: Files) -> None:
     now = LogDir.at(files, log_dir, FixedNow(NOW_MS))
-    assert delete_records(now, TP, CUT, TOPIC).log_start_offset == CUT
+    assert delete_records(now, TP, CUT, RETAINED).log_start_offset == CUT
 
 
 def _is_there_from_the_cut_on(log_dir: Path, before: Records) -> None:

@@ -17,8 +17,6 @@ import pytest
 
 from cleanerd.cleaning.delete_records import delete_records
 from cleanerd.cleaning.retain import retain_log
-from cleanerd.config.load import resolve
-from cleanerd.config.sources import read_sources
 from cleanerd.env.clock import FixedNow
 from cleanerd.env.files import Files, new_file, open_own
 from cleanerd.errors import CleanerdError
@@ -28,18 +26,10 @@ from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from tests.harness.disks import by_hand
-from tests.harness.disks.by_hand import FILES, RETENTION_MS, TP, write_log
+from tests.harness.disks.by_hand import FILES, RETAINED, TP, write_log
 from tests.harness.disks.hooked import HookedFiles
 
 Run = Callable[[str, Files], object]
-TOPIC = resolve(
-    read_sources(
-        topic_assignments=[
-            (TP.topic, "cleanup.policy", "delete"),
-            (TP.topic, "retention.ms", str(RETENTION_MS)),
-        ]
-    )
-).topic(TP.topic)
 CHANGES = {"write", "truncate", "fsync", "rename", "unlink", "set_mtime_ns"}
 SOMEBODY = 65534
 
@@ -56,14 +46,18 @@ def _recover_what_was_left(log_dir: str, files: Files) -> None:
 
 def _retain(log_dir: str, files: Files) -> None:
     done = retain_log(
-        LogDir.at(files, log_dir, FixedNow(330)), TP, read_checkpoints(FILES, log_dir), TOPIC, dry_run=False
+        LogDir.at(files, log_dir, FixedNow(330)),
+        TP,
+        read_checkpoints(FILES, log_dir),
+        RETAINED,
+        dry_run=False,
     )
     if isinstance(done, CleanerdError):
         raise done
 
 
 def _delete_records(log_dir: str, files: Files) -> None:
-    delete_records(LogDir.at(files, log_dir, FixedNow(330)), TP, 60, TOPIC)
+    delete_records(LogDir.at(files, log_dir, FixedNow(330)), TP, 60, RETAINED)
 
 
 def _begin_another_generation(log_dir: str, files: Files) -> None:

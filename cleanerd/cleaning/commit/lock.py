@@ -61,7 +61,8 @@ class CommitUnderLock:
                 found = self.prepare(commit)
                 if found is not None:
                     checkpoint = self._log_dir.kept_checkpoint(tp)
-                    kept |= {} if checkpoint is None else {tp: checkpoint}
+                    if checkpoint is not None:
+                        kept[tp] = checkpoint
                     ready[tp] = found
             if tp not in ready:
                 done[tp] = log.error

@@ -5,7 +5,8 @@
 
 import random
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -173,6 +174,25 @@ class Groups:
     def close(self) -> None:
         for consumer in self._consumers:
             consumer.close()
+
+
+@contextmanager
+def again_and_again(step: Callable[[], object], pause_s: float) -> Iterator[None]:
+    """A thread takes a step after the other meanwhile; what one raises is raised at the end."""
+    is_over = threading.Event()
+
+    def run() -> None:
+        step()
+        while not is_over.wait(pause_s):
+            step()
+
+    with ThreadPoolExecutor(1) as thread:
+        steps = thread.submit(run)
+        try:
+            yield
+        finally:
+            is_over.set()
+    steps.result()
 
 
 def retried(ask: Any) -> Any:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from cleanerd.config.load import resolve
+from cleanerd.config.sources import read_sources
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import LOCK, FileKind, SegmentFileName, Suffix, TopicPartition
 from cleanerd.format.offset_index import OffsetIndex
@@ -36,6 +38,15 @@ GROUPS = (slice(0, 3), slice(3, 7), slice(7, None))
 """Segments of each group; with seed 7 the second ends before its last source starts (X6), and nothing of the third stays."""
 FILES = RealFiles()
 RETENTION_MS = 250
+RETAINED = resolve(
+    read_sources(
+        topic_assignments=[
+            (TP.topic, "cleanup.policy", "delete"),
+            (TP.topic, "retention.ms", str(RETENTION_MS)),
+        ]
+    )
+).topic(TP.topic)
+"""Deleted by time."""
 
 
 def write_log(log_dir: Path, seed: int) -> None:
