@@ -90,7 +90,7 @@ def test_what_was_copied_to_another_cluster(origin: Origin, log_dir: Path, tmp_p
 def test_beside_a_cleaning_of_the_broker_that_takes_long(tmp_path: Path) -> None:
     """As long as it only writes, the log is whole: nobody waits for its end."""
     slow = {
-        "log.cleaner.io.max.bytes.per.second": "20000000",
+        "log.cleaner.io.max.bytes.per.second": "2000000",
         "log.cleaner.min.cleanable.ratio": "0.0",
         "log.cleaner.backoff.ms": "500",
         "replica.high.watermark.checkpoint.interval.ms": "500",
@@ -99,13 +99,15 @@ def test_beside_a_cleaning_of_the_broker_that_takes_long(tmp_path: Path) -> None
         later = {"min.compaction.lag.ms": str(3_600_000)}
         create_topics(broker.admin(), {TOPIC: {**QUICK, **later, "internal.segment.bytes": str(16 << 20)}})
         producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-        for number in range(30_000):  # so much that its throttle, which looks every 300 ms, has to wait
-            producer.produce(TOPIC, b"x" * 10_000, b"%d" % (number % 2000), 0)
-            assert number % 50 or producer.flush(PATIENCE_S) == 0
+        for number in range(
+            600_000
+        ):  # so many records that its throttle, which looks every 300 ms, has to wait
+            producer.produce(TOPIC, b"x" * 60, b"%d" % (number % 2000), 0)
+            assert number % 10_000 or producer.flush(PATIENCE_S) == 0
         assert producer.flush(PATIENCE_S) == 0
         logs, log = tmp_path / "logs", f"{TOPIC}-0"
         high_watermarks = logs / "replication-offset-checkpoint"
-        wait_until(lambda: offset_checkpoint(high_watermarks).get(log) == 30_000, PATIENCE_S)
+        wait_until(lambda: offset_checkpoint(high_watermarks).get(log) == 600_000, PATIENCE_S)
         alter_config(broker.admin(), TOPIC, {"min.compaction.lag.ms": "0"})
         wait_until(lambda: list((logs / log).glob("*.log.cleaned")), PATIENCE_S)
         for command, *words in (["digest"], ["find", "--key=7"], ["doctor", "--io=unlimited"]):
