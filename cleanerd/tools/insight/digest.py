@@ -13,6 +13,7 @@ is still met. A little work is done right here, without Spark.
 """
 
 import math
+import os
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -27,6 +28,7 @@ from cleanerd.format.meta_properties import MetaProperties, parse_meta_propertie
 from cleanerd.format.names import (
     MAX_OFFSET,
     META_PROPERTIES,
+    REPLICATION_CHECKPOINT,
     FileKind,
     Suffix,
     TopicPartition,
@@ -48,7 +50,7 @@ from .digest_rows import (
     no_marker,
     read_parts,
 )
-from .live import open_parts
+from .live import open_parts, when_settled
 from .processes import INLINE_BYTES, readers
 from .records import LogRange
 from .regular_files import CarefulFiles
@@ -56,6 +58,8 @@ from .regular_files import CarefulFiles
 _PART_BYTES = 64 << 20
 _BUCKET_RECORDS = 1 << 21  # 64 MiB, and as much for their set
 _BUCKETS_MAX = 1 << 12
+_WRITES_DOWN_NS = 1_000_000_000
+"""High watermarks are as old as the file that they are written to, or a little older."""
 
 
 @dataclass(slots=True)
@@ -63,8 +67,8 @@ class LogDigest:
     """The digest of a log, and what bounds it.
 
     `cleaned_to`: no digest below that offset means anything, see `_cleaned_to`. `stable_end`: what lies there or above is
-    not decided. `start`, `at`: the bounds of this digest. `keys`: how many count. `no_key`: number and sum of the records
-    without a key.
+    not decided, as was written down at `stable_ns`. `start`, `at`: the bounds of this digest. `keys`: how many count.
+    `no_key`: number and sum of the records without a key.
     """
 
     directory: str
@@ -74,6 +78,7 @@ class LogDigest:
     stable_end: int
     start: int
     at: int
+    stable_ns: int = 0
     sums: dict[int, int] = field(default_factory=dict)  # by bucket
     keys: int = 0
     no_key: tuple[int, int] = (0, 0)
@@ -91,10 +96,10 @@ class LogDigest:
             return f"is decided up to offset {self.stable_end}, not to {self.at}: {why}"
         if self.stable_end < self.cleaned_to:
             why = f"what is decided was last written down for offset {self.stable_end}; try again"
-            return f"is cleaned up to offset {self.cleaned_to}: {why}"
+            return f"may be cleaned up to offset {self.cleaned_to}: {why}"
         if self.at < self.cleaned_to:
             why = f"what was newest below {self.at} may be gone; ask --at {self.cleaned_to} or above"
-            return f"is cleaned up to offset {self.cleaned_to}: {why}"
+            return f"may be cleaned up to offset {self.cleaned_to}: {why}"
         if self.start > self.at:
             return f"ends at offset {self.at} here, and --from {self.start} lies above it"
         if self.start < self.log_start:
@@ -103,7 +108,7 @@ class LogDigest:
 
     def why_not_now(self) -> str | None:
         """Why the digest is worthless after the log was read: a cleaning or retention may have changed it meanwhile."""
-        cleaned_to = _cleaned_to(self.directory, self.topic_partition, 0)
+        cleaned_to = when_settled(self.directory, lambda: _cleaned_to(self))
         found = read_checkpoints(CarefulFiles(), dirname(self.directory))
         start = found.log_start.get(self.topic_partition, 0)
         if self.at < cleaned_to or start > self.start:
@@ -173,25 +178,50 @@ def _opened(directory: str) -> tuple[LogDigest, list[LogRange]]:
     """A log, and its parts in the order of their offsets. Raises as `open_parts`."""
     parsed = parse_partition_dir(basename(directory))
     assert parsed is not None, "listed by its name"
+    stable_ns = _written_ns(join(dirname(directory), REPLICATION_CHECKPOINT))
     log, parts = open_parts(directory, _PART_BYTES, isolation="read_committed")
     start, end = log.start_offset, log.end_offset
-    cleaned_to = _cleaned_to(directory, parsed[0], start)
-    return LogDigest(directory, parsed[0], start, cleaned_to, end, start, end), parts
+    found = LogDigest(directory, parsed[0], start, start, end, start, end, stable_ns)
+    return replace(found, cleaned_to=when_settled(directory, lambda: _cleaned_to(found))), parts
 
 
-def _cleaned_to(directory: str, tp: TopicPartition, log_start: int) -> int:
-    """The offset up to which cleanings have looked for newer records.
+def _written_ns(path: str) -> int:
+    """When a file was last written, 0 if it is not there."""
+    with suppress(OSError):
+        return os.stat(path).st_mtime_ns
+    return 0
 
-    That is the first dirty offset of the checkpoint. If files show that a cleaning is under way, or has just ended, it is
-    the active segment at most. A cleaning of the replica from which this one was fetched shows as gaps (`_gap_in`).
+
+def _cleaned_to(log: LogDigest) -> int:
+    """The offset up to which cleanings may have looked for newer records.
+
+    That is the first dirty offset of the checkpoint; but for a cleaning that has not ended, or was killed, and only its new
+    segments show it (`_rewritten`). A cleaning of the replica from which this one was fetched shows as gaps (`_gap_in`).
+    Raises FileNotFoundError while files are exchanged.
     """
-    files = CarefulFiles()
-    checkpoint = read_checkpoints(files, dirname(directory)).cleaner.get(tp, 0)
-    names = [name for name in PartitionDir(files, directory).names() if name.kind is FileKind.LOG]
-    if {name.suffix for name in names} - {Suffix.LIVE, Suffix.STAGED}:
-        active = max((name.base_offset for name in names if name.suffix is Suffix.LIVE), default=0)
-        checkpoint = max(checkpoint, active)
-    return max(log_start, checkpoint)
+    checkpoint = read_checkpoints(CarefulFiles(), dirname(log.directory)).cleaner.get(log.topic_partition, 0)
+    rewritten_ns, closed_to = _rewritten(log.directory)
+    if (
+        rewritten_ns + _WRITES_DOWN_NS < log.stable_ns
+    ):  # that cleaning went no further than what was decided by then
+        closed_to = min(closed_to, log.stable_end)
+    return max(log.log_start, checkpoint, closed_to)
+
+
+def _rewritten(directory: str) -> tuple[int, int]:
+    """When a cleaning last put a segment in place, and up to which offset the log was closed by then; zeros if none has.
+
+    A cleaning, Kafka's or ours, gives a new segment the modification time of its sources: it was changed after that, as no
+    other is. A copy of a log that keeps modification times looks like that, too.
+    """
+    names = PartitionDir(CarefulFiles(), directory).names()
+    live = [name for name in names if name.kind is FileKind.LOG and name.suffix is Suffix.LIVE]
+    found = {name.base_offset: os.stat(join(directory, str(name))) for name in live}
+    when_ns = max((one.st_ctime_ns for one in found.values() if one.st_ctime_ns > one.st_mtime_ns), default=0)
+    if not when_ns:
+        return 0, 0
+    still_open = [offset for offset, one in found.items() if one.st_mtime_ns > when_ns]
+    return when_ns, min(still_open, default=max(found))
 
 
 def _bound(logs: Iterable[LogDigest], question: Question) -> None:

@@ -1,5 +1,6 @@
 """A digest of a log: what no right cleaning changes, and what every damage does (`insight.md`)."""
 
+import os
 import random
 from pathlib import Path
 
@@ -247,7 +248,7 @@ def test_bounds_that_mean_nothing_are_refused(tmp_path: Path) -> None:
     put_checkpoint(directory, "cleaner-offset-checkpoint", 10)
     put_checkpoint(directory, "log-start-offset-checkpoint", 2)
     for at in (0, 5, 9):
-        assert "is cleaned up to offset 10" in why_none(directory, Question(at=at))
+        assert "may be cleaned up to offset 10" in why_none(directory, Question(at=at))
     assert "begins at offset 2, not at 1; ask --from 2" in why_none(directory, Question(start=1))
     assert "ends at offset 16 here, and --from 17 lies above it" in why_none(directory, Question(start=17))
     found = of(directory, Question(at=14, start=7, wanted=ALL))
@@ -259,24 +260,48 @@ def test_a_cleaning_beyond_the_high_watermark_that_was_last_written(tmp_path: Pa
     directory = damaged(tmp_path, {0: None})
     put_checkpoint(directory, "cleaner-offset-checkpoint", 17)
     for at in (None, 16):
-        assert "is cleaned up to offset 17: what is decided was last written down for offset 16" in why_none(
-            directory, Question(at=at)
+        assert (
+            "may be cleaned up to offset 17: what is decided was last written down for offset 16"
+            in why_none(directory, Question(at=at))
         )
 
 
-def test_a_cleaning_under_way_may_have_looked_at_all_that_is_closed(tmp_path: Path) -> None:
+def test_a_cleaning_that_did_not_end_may_have_looked_at_all_that_was_closed(tmp_path: Path) -> None:
+    """Nothing but the times of its new segments shows it, once its broker was killed and has started again."""
     directory = damaged(tmp_path, DENSE)
     assert of(directory, Question(at=7)).keys == 4
-    segment(directory, 13).write_bytes(
-        b"".join(data for at, data in sorted({**BATCHES, **DENSE}.items()) if at >= 13)
-    )
-    segment(directory, 0).write_bytes(b"".join(data for at, data in BATCHES.items() if at < 13))
-    for suffix in ("deleted", "cleaned"):
-        left = directory / f"{0:020d}.log.{suffix}"
-        left.touch()
-        assert "is cleaned up to offset 13" in why_none(directory, Question(at=7))
-        assert of(directory).at == 16  # a cleaning that only writes may take hours
-        left.unlink()
+    for base, limit in (0, 7), (7, 13), (13, 16):
+        segment(directory, base).write_bytes(
+            b"".join(found for at, found in sorted({**BATCHES, **DENSE}.items()) if base <= at < limit)
+        )
+    (directory / f"{0:020d}.log.cleaned").touch()
+    assert of(directory, Question(at=7)).keys == 4, "a cleaning that only writes may take hours"
+    os.utime(segment(directory, 0), (TIME_MS / 1000, TIME_MS / 1000))  # as a cleaning does
+    later_ns = segment(directory, 0).stat().st_ctime_ns + 10**9
+    os.utime(segment(directory, 13), ns=(later_ns, later_ns))
+    assert "may be cleaned up to offset 13" in why_none(directory, Question(at=7))
+    os.utime(segment(directory, 7), ns=(later_ns, later_ns))
+    assert "may be cleaned up to offset 7:" in why_none(directory, Question(at=5))
+    assert of(directory, Question(at=7)).keys == 4
+    for base in (7, 13):
+        os.utime(segment(directory, base), (TIME_MS / 1000, TIME_MS / 1000))
+    assert "may be cleaned up to offset 13" in why_none(directory, Question(at=7))
+    assert of(directory).at == 16
+
+
+def test_no_cleaning_looks_behind_the_open_transaction_that_its_broker_has_written_down_since(
+    tmp_path: Path,
+) -> None:
+    directory = damaged(tmp_path, {12: None})
+    whole = segment(directory, 0).read_bytes()
+    segment(directory, 13).write_bytes(batches := b"".join(BATCHES[at] for at in BATCHES if at >= 13))
+    segment(directory, 0).write_bytes(whole.removesuffix(batches))
+    put_checkpoint(directory, "replication-offset-checkpoint", 16)
+    os.utime(segment(directory, 0), (TIME_MS / 1000, TIME_MS / 1000))
+    assert "may be cleaned up to offset 13: what is decided was last" in why_none(directory)
+    written_ns = segment(directory, 13).stat().st_ctime_ns + 10**10
+    os.utime(directory.parent / "replication-offset-checkpoint", ns=(written_ns, written_ns))
+    assert of(directory).at == 11
 
 
 def test_what_another_replica_cleaned_is_compared_at_its_end_only(tmp_path: Path) -> None:
