@@ -154,9 +154,11 @@ def _descriptors() -> Iterable[int]:
 
 def _asked(listening: socket.socket, alive: int) -> socket.socket | None:
     """The connection of the one whose place to take; None when the driver has ended."""
+    poll = select.poll()  # `select` knows no descriptors above 1023, and the driver may have had as many open
+    for descriptor in (listening.fileno(), alive):
+        poll.register(descriptor, select.POLLIN)
     while True:
-        ready, _, _ = select.select([listening.fileno(), alive], [], [])
-        if alive in ready:
+        if alive in dict(poll.poll()):
             return None
         connection, _ = listening.accept()
         if _is_ours(connection):

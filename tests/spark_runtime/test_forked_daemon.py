@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -206,3 +207,21 @@ def test_one_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPa
     assert not hand_over(daemon.address)
     daemon.stop()
     assert not hand_over(daemon.address)
+
+
+def test_a_driver_may_have_more_files_open_than_select_knows() -> None:
+    """What the daemon waits for has the driver's numbers, which may be above 1023."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 2048)), hard))
+    with contextlib.ExitStack() as held:
+        held.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        while (descriptor := os.dup(0)) < 1024:
+            held.callback(os.close, descriptor)
+        held.callback(os.close, descriptor)
+        daemon = ForkedDaemon()
+        held.callback(daemon.stop)
+        daemon.fork()
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.settimeout(60)
+            asking.connect(f"\0{daemon.address}")
+            assert asking.recv(1) == b"+", "it takes the place of the one that asks"
