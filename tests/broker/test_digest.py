@@ -16,6 +16,7 @@ from cleanerd.tools.insight.digest_rows import Terms
 from tests.harness.broker.cluster import NODES, KafkaCluster
 from tests.harness.broker.kafka import KafkaBroker
 from tests.harness.broker.live import PATIENCE_S
+from tests.harness.broker.mirror_maker import mirror_maker
 from tests.harness.broker.origin import Origin
 from tests.harness.broker.replicas import DONE, Replicas
 from tests.harness.broker.swapping import QUICK, build_agent
@@ -85,6 +86,62 @@ def test_what_was_copied_to_another_cluster(origin: Origin, log_dir: Path, tmp_p
     compared = compare(sides_of(found, question))
     assert [(str(one.topic_partition), one.why) for one in compared if one.result != "equal" or one.why] == []
     assert len(compared) == len(topics)
+
+
+def test_what_mirror_maker_has_copied(tmp_path: Path) -> None:
+    """A compacted topic with tombstones, headers, and transactions of which some were aborted; and a record that was
+    changed at the target.
+    """
+    configs = {"compacted": QUICK, "headers": {}, "transactions": QUICK}
+    never = {"log.retention.ms": "-1"}
+    with (
+        KafkaBroker(tmp_path / "source", [one := tmp_path / "one"], never) as source,
+        KafkaBroker(tmp_path / "target", [other := tmp_path / "other"], never) as target,
+    ):
+        create_topics(source.admin(), configs)
+        producer = Producer({"bootstrap.servers": source.bootstrap, "log_level": 0})
+        for number in range(600):
+            key, value = b"%d" % (number % 50), None if number % 7 == 0 else b"%d" % number
+            producer.produce("compacted", value, key, 0)
+            producer.produce("headers", value, key, 0, headers=[("a", key), ("a", None), ("b", b"")])
+        assert producer.flush(PATIENCE_S) == 0
+        in_transactions = Producer(
+            {"bootstrap.servers": source.bootstrap, "log_level": 0, "transactional.id": "t"}
+        )
+        in_transactions.init_transactions(PATIENCE_S)
+        for number in range(20):
+            in_transactions.begin_transaction()
+            for key in range(10):
+                in_transactions.produce("transactions", b"%d" % number, b"%d" % (key + number % 3), 0)
+            assert in_transactions.flush(PATIENCE_S) == 0
+            if number % 4 == 3:
+                in_transactions.abort_transaction(PATIENCE_S)
+            else:
+                in_transactions.commit_transaction(PATIENCE_S)
+        read = read_all(source, list(configs), READ_COMMITTED)
+        high_watermarks = other / "replication-offset-checkpoint"
+        with mirror_maker(tmp_path / "mirror", source, target, list(configs)):
+            wanted = {f"{topic}-0": len(records) for topic, records in read.items()}
+            wait_until(lambda: wanted.items() <= offset_checkpoint(high_watermarks).items(), PATIENCE_S)
+
+        def compared() -> dict[str, str]:
+            """The results of `digest --compare` of reports, as from two machines."""
+            reports = []
+            for log_dir in one, other:
+                words = [f"--topic={topic}" for topic in configs]
+                ran = run_cleanerd("digest", f"--log-dir={log_dir}", "--no-offsets", *words, "-o", "json")
+                assert ran.returncode == 0, ran.stderr
+                reports.append(tmp_path / f"{log_dir.name}.json")
+                reports[-1].write_text(ran.stdout)
+            ran = run_cleanerd("digest", "--compare", *map(str, reports), "-o", "json")
+            return {row["topic"]: row["result"] for row in json.loads(ran.stdout)["compared"]}
+
+        assert compared() == dict.fromkeys(configs, "equal")
+        producer = Producer({"bootstrap.servers": target.bootstrap, "log_level": 0})
+        producer.produce("headers", b"another", b"3", 0, headers=[("a", b"3"), ("a", None), ("b", b"")])
+        assert producer.flush(PATIENCE_S) == 0
+        wait_until(lambda: compared()["headers"] == "differs", PATIENCE_S)
+        assert compared() == {**dict.fromkeys(configs, "equal"), "headers": "differs"}
 
 
 def test_beside_a_cleaning_of_the_broker_that_takes_long(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ start are left out.
 
 import os
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cleanerd.env.files import open_regular
-from cleanerd.errors import BadUsage, SourceChanged
+from cleanerd.errors import BadUsage, DirOffline, LogUncleanable, SourceChanged
 from cleanerd.format.head import CONTROL, LOG_APPEND_TIME
 from cleanerd.format.names import (
     CLUSTER_METADATA_TOPIC,
@@ -47,6 +47,7 @@ from cleanerd.kernels.tables import AbortedTxns, Bytes, Table
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.file_bytes import read_at
 from cleanerd.storage.index_files import read_offset_index, read_time_index
+from cleanerd.storage.lock import probe
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import (
     Checkpoints,
@@ -68,6 +69,7 @@ ALL_COLUMNS = frozenset({KEY, VALUE, HEADERS, BATCH})
 """Those that cost something; offset, timestamp and timestamp type always come along."""
 
 _HEAD_BYTES = 1 << 20
+_ONE_S_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,13 +212,23 @@ def open_log(
 
 
 def check_watermark(checkpoints: Checkpoints, log_dir: str, tp: TopicPartition) -> None:
-    """Raise `SourceChanged` unless the broker of a log has checkpointed its high watermark, as it does every few seconds.
+    """Raise `SourceChanged` unless the broker of a log has checkpointed its high watermark, as it does every few seconds;
+    `LogUncleanable` where no broker will.
 
     It never does so for the metadata log, which therefore cannot be read here.
     """
-    if tp not in checkpoints.high_watermark and tp.topic != CLUSTER_METADATA_TOPIC:
-        path = os.path.join(log_dir, REPLICATION_CHECKPOINT)
-        raise SourceChanged(f"{path}: has no entry for {tp}, so it is not known which records are committed")
+    if tp in checkpoints.high_watermark or tp.topic == CLUSTER_METADATA_TOPIC:
+        return
+    path = os.path.join(log_dir, REPLICATION_CHECKPOINT)
+    lacks = f"{path}: has no entry for {tp}, so it is not known which records are committed"
+    with suppress(DirOffline, OSError):
+        if probe(log_dir) is None:
+            raise LogUncleanable(f"{lacks}, and no broker runs here that would write it")
+        if os.stat(path).st_mtime_ns > os.stat(os.path.join(log_dir, str(tp))).st_mtime_ns + _ONE_S_NS:
+            raise LogUncleanable(
+                f"{lacks}; the broker has written the file since it made the log: it may not know it"
+            )
+    raise SourceChanged(lacks)
 
 
 def _segments(snapshot: PartitionSnapshot) -> tuple[SegmentRange, ...]:

@@ -77,20 +77,28 @@ def required_program(name: str) -> str:
 def kafka_libs() -> Path:
     """Directory of the current release's jars, filled on first use by one of the processes that need it."""
     release = current_release()
+    return _jars(f"kafka-{release.version}", POM, f"-Dkafka.version={release.version}", "-P", release.logging)
+
+
+def mirror_maker_libs() -> Path:
+    """Directory of the jars of MirrorMaker 2, with its own clients."""
+    return _jars("mirror-maker", HERE / "mirror-maker.xml")
+
+
+def _jars(name: str, pom: Path, *choice: str) -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cleanerd-tests"
     cache.mkdir(parents=True, exist_ok=True)
-    libs = cache / f"kafka-{release.version}"
+    libs = cache / name
     marker = libs / COMPLETE
     with (cache / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not marker.exists() or marker.read_bytes() != POM.read_bytes():
+        if not marker.exists() or marker.read_bytes() != pom.read_bytes():
             shutil.rmtree(libs, ignore_errors=True)
             for archive in cache.glob(f"{libs.name}-*"):
                 archive.unlink()
-            copy = [required_program("mvn"), "-q", "-B", "-f", str(POM), "dependency:copy-dependencies"]
-            choice = [f"-Dkafka.version={release.version}", "-P", release.logging]
+            copy = [required_program("mvn"), "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
             run_tool([*copy, *choice, f"-DoutputDirectory={libs}"], timeout_s=600)
-            marker.write_bytes(POM.read_bytes())
+            marker.write_bytes(pom.read_bytes())
     return libs
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.errors import BadUsage, CorruptFile, SourceChanged
+from cleanerd.errors import BadUsage, CleanerdError, CorruptFile, LogUncleanable, SourceChanged
 from cleanerd.format import names
 from cleanerd.format.legacy import encode_message
 from cleanerd.format.names import MAX_OFFSET
@@ -25,6 +25,7 @@ from cleanerd.tools.insight.records import (
 )
 from tests.harness.damage import directories as damage
 from tests.harness.logs.logdirs import GOLDEN, random_partition, segment
+from tests.harness.logs.troubled import holder
 
 LOGS = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir() and not path.name.startswith("__"))
 ISOLATIONS = ("read_uncommitted", "read_committed")
@@ -160,10 +161,26 @@ def test_nothing_above_the_high_watermark(log_dir: Path) -> None:
 
 
 def test_a_log_whose_high_watermark_is_not_written_down_is_not_empty(log_dir: Path) -> None:
-    (log_dir / names.REPLICATION_CHECKPOINT).write_text("0\n0\n")
-    for isolation in ISOLATIONS:
-        with pytest.raises(SourceChanged, match="replication-offset-checkpoint: has no entry for plain-0"):
-            open_log(str(log_dir / "plain-0"), isolation=isolation)
+    """Only what its broker will still write is worth waiting for: a thousand logs must not wait one after the other."""
+    checkpoint, directory = log_dir / names.REPLICATION_CHECKPOINT, log_dir / "plain-0"
+    checkpoint.write_text("0\n0\n")
+    made_ns = directory.stat().st_mtime_ns
+
+    def check(error: type[CleanerdError], why: str) -> None:
+        for isolation in ISOLATIONS:
+            with pytest.raises(
+                error, match=f"replication-offset-checkpoint: has no entry for plain-0, {why}"
+            ):
+                open_log(str(directory), isolation=isolation)
+
+    check(LogUncleanable, ".*no broker runs here")
+    with holder(log_dir / names.LOCK):
+        os.utime(checkpoint, ns=(made_ns, made_ns))
+        check(SourceChanged, "so it is not known which records are committed$")
+        os.utime(checkpoint, ns=(made_ns, made_ns + 2 * 10**9))
+        check(LogUncleanable, ".*the broker has written the file since")
+        checkpoint.unlink()
+        check(SourceChanged, "so it is not known which records are committed$")
     assert records(open_log(str(log_dir / "__cluster_metadata-0"))) == []
 
 
