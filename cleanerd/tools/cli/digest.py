@@ -21,6 +21,7 @@ from cleanerd.errors import BadUsage
 from cleanerd.format.names import CLUSTER_METADATA_TOPIC
 from cleanerd.tools.insight.digest import LogDigest, Question, digest_logs
 from cleanerd.tools.insight.digest_report import (
+    BUCKETS_MAX,
     Comparison,
     Side,
     compare,
@@ -33,7 +34,6 @@ from cleanerd.tools.insight.digest_rows import Terms
 from cleanerd.tools.insight.log_dir_check import list_log_dir
 from cleanerd.units import key_text
 
-_BUCKETS_MAX = 1 << 16
 _KEYS_SHOWN = 20
 
 
@@ -94,8 +94,8 @@ def _exit_code(compared: Sequence[Comparison]) -> int:
 
 def _question(arguments: Namespace) -> Question:
     buckets = arguments.buckets
-    if not 0 < buckets <= _BUCKETS_MAX or buckets & (buckets - 1):
-        raise BadUsage(f"--buckets: expected a power of two up to {_BUCKETS_MAX}, found {buckets}")
+    if not 0 < buckets <= BUCKETS_MAX or buckets & (buckets - 1):
+        raise BadUsage(f"--buckets: expected a power of two up to {BUCKETS_MAX}, found {buckets}")
     if arguments.seed >= 1 << 64:
         raise BadUsage(f"--seed: expected less than 2^64, found {arguments.seed}")
     wanted: Sequence[int] = ()

@@ -22,6 +22,7 @@ from cleanerd.cli.progress import bytes_on
 from cleanerd.cli.tables import write_table
 from cleanerd.env.clock import FixedNow, SystemClock
 from cleanerd.env.files import RealFiles
+from cleanerd.errors import BadUsage
 from cleanerd.tools.insight.doctor.facts import BrokerFacts, Limits
 from cleanerd.tools.insight.doctor.gather import Gathering
 from cleanerd.tools.insight.doctor.merge import merged, read_reports
@@ -37,8 +38,12 @@ def run(arguments: Namespace) -> int:
     if arguments.merge:
         others = ("config", "log_dir", "set", "topic_set", "topic", "partition", "now_ms", "price")
         check_reports_alone(arguments, "--merge", *others)
-        reports, digests = read_reports(arguments.merge)
-        fleet = merged(reports, Limits(), digests)
+        reports, digests, failed = read_reports(arguments.merge)
+        for reason in failed.values():
+            output.print_message(reason)
+        if not (reports or digests):
+            return BadUsage.exit_code
+        fleet = merged(reports, Limits(), digests, failed)
         _report_fleet(arguments.output, fleet)
         return 3 if fleet["findings"] else 0
     loaded = load_anyhow(arguments)

@@ -8,18 +8,21 @@ import shlex
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from operator import index
-from os.path import basename, dirname, join
-from typing import Any
+from os.path import basename, dirname
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
 
 from cleanerd.format.names import TopicPartition, parse_partition_dir
 from cleanerd.units import key_text
 
 from .digest import Digests, LogDigest, Question
 from .digest_rows import Terms
-from .reports import read_report
+from .reports import Count, Number, Partition, Read, Text, Topic, checked, read_report
 
 Row = dict[str, Any]
+BUCKETS_MAX = 1 << 16
+"""Of `--buckets`, a power of two."""
 
 
 def log_row(log: LogDigest) -> Row:
@@ -70,6 +73,70 @@ def document(found: Digests, question: Question) -> Row:
 
 def _hex(value: int) -> str:
     return f"{value:032x}"
+
+
+_Hex = Annotated[str, Field(pattern=r"^[0-9a-f]{1,32}$")]
+
+
+def _power_of_two(number: int) -> int:
+    if number & (number - 1):
+        raise ValueError("a power of two")
+    return number
+
+
+class _Listed(Read):
+    """A key in a document."""
+
+    key: Text
+    offset: Count
+    timestamp_ms: Number
+    hash: _Hex
+
+
+class _Log(Read):
+    """A log in a document."""
+
+    topic: Topic
+    partition: Partition
+    log_dir: Text
+    start: Count = Field(alias="from")
+    at: Count
+    log_start: Count
+    cleaned_to: Count
+    stable_end: Count
+    digest: _Hex
+    keys: Count
+    no_key_records: Count
+    no_key_digest: _Hex
+    bucket_sums: dict[Annotated[str, Field(pattern=r"^[0-9]{1,5}$")], _Hex]
+    listed: list[_Listed]
+
+
+class _Owner(Read):
+    """Whose a log directory is."""
+
+    log_dir: Text
+    cluster_id: Text | None
+    node_id: Number | None
+
+
+class _Failed(Read):
+    """A directory that could not be looked at."""
+
+    directory: Text
+    reason: Text
+
+
+class _Document(Read):
+    """What is used of a document."""
+
+    seed: Annotated[int, Field(ge=0, lt=1 << 64)]
+    buckets: Annotated[int, Field(ge=1, le=BUCKETS_MAX), AfterValidator(_power_of_two)]
+    offsets: bool
+    keys_of: list[Count]
+    owners: list[_Owner]
+    logs: list[_Log]
+    failed: list[_Failed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,47 +201,30 @@ def read_reports(paths: Sequence[str]) -> tuple[list[Side], list[str]]:
     """The logs in documents, and what else they lack, with the reasons. Raises BadUsage."""
     sides, lacks = list[Side](), list[str]()
     for path in paths:
-        with read_report(path, "digest") as found:
-            of_report, its_lacks = sides_in(path, found)
-            sides += of_report
-            lacks += its_lacks
+        of_report, its_lacks = sides_in(path, read_report(path, "digest"))
+        sides += of_report
+        lacks += its_lacks
     return sides, lacks
 
 
-def sides_in(path: str, found: Row) -> tuple[list[Side], list[str]]:
-    """As `read_reports`, of one document. Raises KeyError, ValueError or TypeError."""
+def sides_in(path: str, document: Row) -> tuple[list[Side], list[str]]:
+    """As `read_reports`, of one document."""
     sides, lacks = list[Side](), list[str]()
-    terms = Terms(int(found["seed"]), int(found["buckets"]), bool(found["offsets"]))
-    keys_of = frozenset(map(int, found["keys_of"]))
-    owners = {one["log_dir"]: (one["cluster_id"], one["node_id"]) for one in found["owners"]}
-    for row in found["logs"]:
-        _check(row)
-        sides.append(Side(path, terms, keys_of, row, None, owners.get(row["log_dir"])))
-    for failed in found["failed"]:
-        directory, why = str(failed["directory"]), str(failed["reason"])
-        parsed = parse_partition_dir(basename(directory))
+    found = checked(_Document, document, path, "digest")
+    terms = Terms(found.seed, found.buckets, found.offsets)
+    keys_of = frozenset(found.keys_of)
+    owners = {one.log_dir: (one.cluster_id, one.node_id) for one in found.owners}
+    for log in found.logs:
+        row = log.model_dump(by_alias=True)
+        sides.append(Side(path, terms, keys_of, row, None, owners.get(log.log_dir)))
+    for failed in found.failed:
+        parsed = parse_partition_dir(basename(failed.directory))
         if parsed is None:
-            lacks.append(f"{path}: {directory}: {why}")
+            lacks.append(f"{path}: {failed.directory}: {failed.reason}")
         else:
-            row = {**asdict(parsed[0]), "log_dir": dirname(directory)}
-            sides.append(Side(path, terms, keys_of, row, why, owners.get(row["log_dir"])))
+            row = {**asdict(parsed[0]), "log_dir": dirname(failed.directory)}
+            sides.append(Side(path, terms, keys_of, row, failed.reason, owners.get(row["log_dir"])))
     return sides, lacks
-
-
-def _check(row: Row) -> None:
-    """Raise KeyError, ValueError or TypeError unless everything is there that a comparison uses."""
-    _tp(row)
-    for name in ("from", "at", "log_start", "cleaned_to", "stable_end", "keys", "no_key_records"):
-        index(row[name])
-    sums = row["bucket_sums"]
-    for text in (row["digest"], row["no_key_digest"], *sums.values()):
-        int(text, 16)
-    for bucket in sums:
-        int(bucket)
-    for one in row["listed"]:
-        [one[name] for name in ("key", "offset", "timestamp_ms", "hash")]
-        str.isprintable(one["key"])
-    join(row["log_dir"])
 
 
 def _tp(row: Row) -> TopicPartition:

@@ -46,7 +46,7 @@ CODES: Mapping[str, tuple[Severity, str]] = {
     "log_starts_differ": (_W, "replicas of a log begin at different offsets: a whole segment lies between them"),
     "unknown_topics": (_W, "logs of topics whose settings are not known: what depends on them was not judged"),
     "left_alone": (_W, "compacted logs that cleanerd leaves alone"),
-    "unreadable": (_E, "a log or directory that could not be looked at"),
+    "unreadable": (_E, "a log, directory or report that could not be looked at"),
 }  # fmt: skip
 """Every code of a rule with its severity and meaning."""
 

@@ -4,66 +4,49 @@ The newest report of a broker counts; with an older one of the same broker its g
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from operator import index
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from shlex import quote
 from typing import Any
 
+from cleanerd.errors import BadUsage
 from cleanerd.tools.insight.digest_report import Side, compare, sides_in
 from cleanerd.tools.insight.findings import Severity
-from cleanerd.tools.insight.reports import read_report
+from cleanerd.tools.insight.reports import checked, read_report
 from cleanerd.units import counted, size, utc
 
 from .facts import DAY_MS, HOUR_MS, Finding, Limits, Place, finding
-from .report import Row, finding_row
+from .report import Document, Row, finding_row
 
 _SEVERITIES = tuple(map(str, Severity))
-_FIELDS = {
-    "": ("at_ms", "node_id", "cluster_id is_whole"),
-    "directories": ("size_bytes free_bytes device", "", "path"),
-    "logs": (
-        "partition size_bytes active_bytes log_start log_end",
-        "second_segment superseded_bytes after_roll_bytes error_bytes cleanable_bytes due_since_ms",
-        "topic log_dir cleanup_policy",
-    ),
-    "findings": ("", "cost_bytes", "code meaning path topic partition evidence remedy cost_per_month"),
-}
-"""What is used of a report, by its lists: numbers, numbers or null, others."""
+_AGAIN = "take this report again, on its broker: `cleanerd doctor --config ... -o json`; nothing of it is in this one"
 
 
-def read_reports(paths: Iterable[str]) -> tuple[list[Row], list[Side]]:
-    """Documents of `report`, and the logs in those of `digest`. Raises BadUsage."""
-    reports, sides = list[Row](), list[Side]()
+def read_reports(paths: Iterable[str]) -> tuple[list[Row], list[Side], dict[str, str]]:
+    """Documents of `report`, the logs in those of `digest`, and by path why others cannot be used."""
+    reports, sides, failed = list[Row](), list[Side](), dict[str, str]()
     for path in paths:
-        with read_report(path, "doctor") as found:
+        try:
+            found = read_report(path, "doctor")
             if "buckets" in found:
-                sides += sides_in(path, found)[0]
+                of_report, lacks = sides_in(path, found)
+                sides += of_report
+                failed |= {path: "; ".join(lacks)} if lacks else {}
             else:
-                _check(found)
-                reports.append(found)
-    return reports, sides
+                reports.append(checked(Document, found, path, "doctor").model_dump(mode="json"))
+        except BadUsage as error:
+            failed[path] = str(error)
+    return reports, sides, failed
 
 
-def _check(found: Row) -> None:
-    for part, (numbers, maybe_numbers, others) in _FIELDS.items():
-        for row in [found] if part == "" else found[part]:
-            for name in numbers.split():
-                index(row[name])
-            for name in maybe_numbers.split():
-                index(row[name] or 0)
-            for name in others.split():
-                row[name]
-    hash(_name(found))
-    for one in found["findings"]:
-        _SEVERITIES.index(one["severity"])
-        [
-            str.isprintable(one[name] or "")
-            for name in ("code", "meaning", "evidence", "remedy", "path", "topic")
-        ]
-
-
-def merged(reports: Sequence[Row], limits: Limits, digests: Sequence[Side] = ()) -> dict[str, Any]:
-    """The fields of the merged document; findings of one broker have its id as `node_id`."""
+def merged(
+    reports: Sequence[Row],
+    limits: Limits,
+    digests: Sequence[Side] = (),
+    failed: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """The fields of the merged document; findings of one broker have its id as `node_id`. `failed`: reports that cannot be
+    used, by path.
+    """
     by_broker = defaultdict[tuple[object, ...], list[Row]](list)
     for report in sorted(reports, key=lambda report: report["at_ms"]):
         by_broker[_name(report)].append(report)
@@ -72,6 +55,10 @@ def merged(reports: Sequence[Row], limits: Limits, digests: Sequence[Side] = ())
     found = [(row["node_id"], finding_row(one)) for row, one in _full_soon(growth, limits)]
     of_nodes = [one for some in by_broker.values() for one in some if one["node_id"] is not None]
     found += [(None, finding_row(one)) for one in (*_log_starts(of_nodes), *_digests(digests))]
+    found += [
+        (None, finding_row(finding("unreadable", Place(path), why, _AGAIN)))
+        for path, why in (failed or {}).items()
+    ]
     found += [(report["node_id"], one) for report in newest for one in report["findings"]]
     rows = [{"node_id": node_id, **row} for node_id, row in found]
     rows.sort(key=lambda row: (_SEVERITIES.index(row["severity"]), -(row["cost_bytes"] or 0)))

@@ -1,7 +1,12 @@
 """The report as a document, which other reports are merged with: names that others script against (`insight.md`)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from cleanerd.tools.insight.findings import Severity
+from cleanerd.tools.insight.reports import Count, Number, Partition, Read, Text, Topic
 
 from .facts import BrokerFacts, DirectoryFacts, Finding, LogFacts
 
@@ -73,3 +78,73 @@ def log_row(directory: DirectoryFacts, log: LogFacts) -> dict[str, Any]:
         "error_bytes": None if sample is None else sample.error_bytes,
         "keys": None if sample is None else sample.keys,
     }
+
+
+class _Finding(Read):
+    """A finding in a document."""
+
+    code: Text
+    severity: Annotated[Severity, Field(strict=False)]
+    meaning: Text
+    path: Text
+    topic: Topic | None
+    partition: Partition | None
+    offset: Number | None
+    evidence: Text
+    cost_bytes: Count | None
+    cost_per_month: Annotated[float, Field(allow_inf_nan=False)] | None
+    remedy: Text
+
+
+class _Directory(Read):
+    """A directory in a document."""
+
+    path: Text
+    is_live: bool
+    judged_ms: Number
+    device: Number
+    size_bytes: Count
+    free_bytes: Count
+    logs: Count
+
+
+class _Log(Read):
+    """A log in a document."""
+
+    topic: Topic
+    partition: Partition
+    log_dir: Text
+    cleanup_policy: list[Text] | None
+    size_bytes: Count
+    active_bytes: Count
+    clean_bytes: Count
+    cleanable_bytes: Count | None
+    due_since_ms: Number | None
+    log_start: Count
+    second_segment: Count | None
+    log_end: Count
+    superseded_bytes: Count | None
+    after_roll_bytes: Count | None
+    error_bytes: Count | None
+    keys: Count | None
+
+
+def _known_together(log: _Log) -> _Log:
+    sample = log.superseded_bytes, log.after_roll_bytes, log.error_bytes, log.keys
+    if None in sample and any(one is not None for one in sample):
+        raise ValueError("all of superseded_bytes, after_roll_bytes, error_bytes and keys, or none")
+    if log.due_since_ms is not None and log.cleanable_bytes is None:
+        raise ValueError("cleanable_bytes beside due_since_ms")
+    return log
+
+
+class Document(Read):
+    """What other reports are merged with: the fields of `document`."""
+
+    at_ms: Number
+    node_id: Number | None
+    cluster_id: Text | None
+    is_whole: bool
+    findings: list[_Finding]
+    directories: list[_Directory]
+    logs: list[Annotated[_Log, AfterValidator(_known_together)]]
