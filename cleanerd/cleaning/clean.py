@@ -1,7 +1,7 @@
 """Candidates to staged results: steps 3 to 8 of architecture 3, without the commit."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from secrets import randbits
@@ -38,11 +38,10 @@ _STAGING_THREADS = 4
 class CleaningJob:
     """Logs that are cleaned together, by `Cleaner.plan`, `write` and `end`; results of those that have ended before.
 
-    `is_owned`: a broker lives in the log directory. The watch runs while something is done for them.
+    The watch runs while something is done for them.
     """
 
     candidates: Sequence[Candidate]
-    is_owned: bool
     watch: Stopwatch
     logs: list[LogUnderWay]
     results: list[LogResult]
@@ -86,24 +85,29 @@ class Cleaner:
         self._session = session
 
     def stage(
-        self, candidates: Sequence[Candidate], reporter: Reporter | None = None, *, is_owned: bool = False
+        self,
+        candidates: Sequence[Candidate],
+        reporter: Reporter | None = None,
+        owned: Collection[str] = (),
     ) -> list[LogResult]:
         """Clean candidates as common Spark jobs and stage the results: `plan`, `write` and `end`."""
-        return self.end(self.write(self.plan(candidates, is_owned=is_owned), reporter))
+        return self.end(self.write(self.plan(candidates, owned), reporter))
 
     def plan(
-        self, candidates: Sequence[Candidate], *, is_owned: bool = False, drops_staged: bool = True
+        self, candidates: Sequence[Candidate], owned: Collection[str] = (), *, drops_staged: bool = True
     ) -> CleaningJob:
         """Plan the cleaning of candidates, of any log directories. With `drops_staged`, results of earlier cleanings are
         dropped first.
 
-        It may wait for its turn. `is_owned`: another process has `.lock` of all of these. Where that is a broker that cannot
-        be asked to swap, the results will wait, and cleanerd.staged.min.free.ratio holds: else they take room for a moment.
+        It may wait for its turn. `owned`: log directories of which another process has `.lock`. Where that is a broker that
+        cannot be asked to swap, results will wait, and cleanerd.staged.min.free.ratio holds: else they take room for a
+        moment.
         """
-        job = CleaningJob(candidates, is_owned, Stopwatch(self._clock), [], [])
+        job = CleaningJob(candidates, Stopwatch(self._clock), [], [])
         with job.watch.phase("plan"):
             for candidate in candidates:
                 with each_log(candidate.snapshot.directory) as log:
+                    is_owned = candidate.log_dir in owned
                     plan = self._plan_one(candidate, is_owned=is_owned, drops_staged=drops_staged)
                     plan = replace(plan, work=replace(plan.work, number=len(job.logs)))
                     job.logs.append(LogUnderWay.of(plan))
@@ -165,9 +169,7 @@ class Cleaner:
             return None
         log = before.next_round()
         self._cut([log])
-        return CleaningJob(
-            [log.candidate], is_owned=False, watch=Stopwatch(self._clock), logs=[log], results=[]
-        )
+        return CleaningJob([log.candidate], Stopwatch(self._clock), [log], [])
 
     def give_up(self, candidates: Sequence[Candidate]) -> None:
         """Drop what has been written of them."""
@@ -178,9 +180,9 @@ class Cleaner:
     def _release(self, candidates: Sequence[Candidate]) -> None:
         self._reservations.release(map(self._directory, candidates))
 
-    def count(self, candidates: Sequence[Candidate], *, is_owned: bool = False) -> list[LogResult]:
+    def count(self, candidates: Sequence[Candidate], owned: Collection[str] = ()) -> list[LogResult]:
         """The results that `write` would have; writes nothing. Raises the errors of `write`."""
-        job = self.plan(candidates, is_owned=is_owned, drops_staged=False)
+        job = self.plan(candidates, owned, drops_staged=False)
         job.watch.resume()
         self._run(job, None, None, write=False)
         is_any = any(log.indexed is not None and log.indexed.changed_groups for log in job.logs)

@@ -183,19 +183,17 @@ class Directory(AsRequested):
 
     def examine(self) -> None:
         """Find the logs to clean; the others have their results."""
-        for answer in self._examined(self._found, self.request):
+        checkpoints = self._run.brokers.checkpoints(self.log_dir, self._found)
+        pace_of = self._run.cleaner.pace_of
+        for answer in examine_all(
+            self.log_dir, self._found, self.request, pace_of, self._waiting, checkpoints
+        ):
             if isinstance(answer, Candidate):
                 self.candidates.append(answer)
             elif isinstance(answer.outcome, Failed):
                 self._add(answer)
             else:
                 self._add_if_wanted(answer)
-
-    def _examined(
-        self, tps: Sequence[TopicPartition], request: CleanRequest
-    ) -> Iterator[Candidate | LogResult]:
-        checkpoints, pace_of = self._run.brokers.checkpoints(self.log_dir, tps), self._run.cleaner.pace_of
-        return examine_all(self.log_dir, tps, request, pace_of, self._waiting, checkpoints)
 
     # -- cleaning -----------------------------------------------------------------------------------------------
 
@@ -224,9 +222,11 @@ class Directory(AsRequested):
 
     def count(self) -> None:
         """What a cleaning of the candidates would do."""
-        count = partial(self._run.cleaner.count, is_owned=self.log_dir.owner.has_lock)
+        count, owned = self._run.cleaner.count, (self.path,) if self.is_owned() else ()
         for job in jobs_of(self.candidates):
-            for result in self.failed_if_full(job) or one_by_one(count, job, job_failed):
+            for result in self.failed_if_full(job) or one_by_one(
+                partial(count, owned=owned), job, job_failed
+            ):
                 self._add(result)
 
     def take(self, settled: LogResult) -> None:

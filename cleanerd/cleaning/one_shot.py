@@ -184,8 +184,10 @@ class OneShot:
 
     def _plan(self, candidates: list[Candidate]) -> CleaningJob | None:
         """Plan the next job early; not beside a broker, where a waiting result may be all that can be staged."""
-        is_owned = any(directory.is_owned() for directory, _ in self._by_directory(candidates))
-        return None if is_owned else self._cleaner.plan(candidates)
+        return None if self._owned(candidates) else self._cleaner.plan(candidates)
+
+    def _owned(self, candidates: list[Candidate]) -> set[str]:
+        return {directory.path for directory, _ in self._by_directory(candidates) if directory.is_owned()}
 
     def _write(
         self,
@@ -193,40 +195,29 @@ class OneShot:
         planned: "Future[CleaningJob | None]",
         ending: Ending[list[LogResult]],
     ) -> list[CleaningJob]:
-        """Write a job; what is in directories that others own as one of its own, for its results may have to wait."""
-        common_plan, parts, left = planned.result(), self._by_directory(candidates), list[Candidate]()
-        owned = {directory.path for directory, _ in parts if directory.is_owned()}
-        free = [one for one in candidates if one.log_dir not in owned]
-        written = self._write_some(free, ending, None if owned else common_plan, is_owned=False)
-        for directory, mine in parts:
-            if directory.path in owned:
-                ending.wait()  # what others have staged counts against a limit
-                failed = directory.failed_if_full(mine)
-                written.append(self._ended(failed))
-                left += [] if failed else mine
-        return written + self._write_some(left, ending, None, is_owned=True)
-
-    def _write_some(
-        self,
-        candidates: Sequence[Candidate],
-        ending: Ending[list[LogResult]],
-        common_plan: CleaningJob | None,
-        *,
-        is_owned: bool,
-    ) -> list[CleaningJob]:
-        """Write candidates as one job; `common_plan` is the plan for exactly these, None to make one."""
+        """Write a job, but for logs in directories that others own and that are full."""
+        plan, owned = planned.result(), self._owned(candidates)
+        failed, left = list[LogResult](), candidates
+        if owned:
+            plan = None
+            ending.wait()  # what others have staged counts against a limit
+            for directory, mine in self._by_directory(candidates):
+                failed += directory.failed_if_full(mine)
+            full = {one.log_dir for one in failed}
+            left = [one for one in candidates if one.log_dir not in full]
 
         def write(some: Sequence[Candidate]) -> list[CleaningJob]:
             if not some:
                 return []
-            job = common_plan if some is candidates else None
-            return [self._cleaner.write(job or self._cleaner.plan(some, is_owned=is_owned), before=ending)]
+            job = plan if some is candidates else None
+            return [self._cleaner.write(job or self._cleaner.plan(some, owned), before=ending)]
 
-        return one_by_one(write, candidates, lambda one, error: self._ended([job_failed(one, error)]))
+        written = one_by_one(write, left, lambda one, error: self._ended([job_failed(one, error)]))
+        return [self._ended(failed), *written]
 
     def _ended(self, results: list[LogResult]) -> CleaningJob:
         """A finished job for logs of which nothing was written."""
-        return CleaningJob([], is_owned=False, watch=Stopwatch(self._clock), logs=[], results=results)
+        return CleaningJob([], Stopwatch(self._clock), [], results)
 
     def _end(self, written: list[CleaningJob]) -> list[LogResult]:
         """Stage and commit what a job has written."""

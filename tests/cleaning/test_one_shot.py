@@ -4,7 +4,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ def test_logs_share_jobs_within_the_limits(
     found: list[int] = []
     plan = Cleaner.plan
     monkeypatch.setattr(
-        Cleaner, "plan", lambda self, logs, **more: found.append(len(logs)) or plan(self, logs, **more)
+        Cleaner, "plan", lambda self, logs, *more: found.append(len(logs)) or plan(self, logs, *more)
     )
     log_dir = write_logs(tmp_path / "logs", "a", "b", "c")
     assert clean(spark, log_dir).code == 0
@@ -82,10 +82,12 @@ class Steps:
         self.changed = threading.Condition()
         plan, write, end = Cleaner.plan, Cleaner.write, Cleaner.end
 
-        def planning(cleaner: Cleaner, logs: Sequence[Candidate], **more: Any) -> CleaningJob:
-            job = plan(cleaner, logs, **more)
+        def planning(
+            cleaner: Cleaner, logs: Sequence[Candidate], owned: Collection[str] = (), **more: Any
+        ) -> CleaningJob:
+            job = plan(cleaner, logs, owned, **more)
             with self.changed:
-                self.plans.append((_topic(job), job.is_owned))
+                self.plans.append((_topic(job), bool(owned)))
                 self.taken.append(f"plan {_topic(job)}")
                 self.changed.notify_all()
             return job

@@ -148,9 +148,8 @@ class EngineProcess:
             answers = self._examine_all(task, request, pace_of)
             candidates = [answer for answer in answers if isinstance(answer, Candidate)]
             skipped = [answer for answer in answers if isinstance(answer, LogResult)]
-            return skipped + (
-                cleaner.stage(candidates, task.reporter, is_owned=task.is_owned) if candidates else []
-            )
+            owned = (task.log_dir,) if task.is_owned else ()
+            return skipped + (cleaner.stage(candidates, task.reporter, owned) if candidates else [])
 
     def _go_on(self, cleaner: Cleaner, task: CleanCall) -> list[LogResult]:
         (tp,) = task.partitions
