@@ -1,6 +1,7 @@
 """Each rule of `doctor` finds its planted fault and nothing else; a healthy directory gives nothing."""
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.format.producer_snapshot import ProducerEntry, render_producer_snapshot
 from cleanerd.format.record import Record
 from cleanerd.format.time_index import TimeIndex, render_time_index
+from cleanerd.storage.lock import LogDirLock
 from cleanerd.storage.metadata_log import find_metadata
 from cleanerd.storage.stability import read_stability
 from cleanerd.tools.insight.doctor import gather, sample
@@ -247,11 +249,34 @@ def test_a_live_broker_knows_at_once_what_its_files_show_late(tmp_path: Path) ->
 def test_a_cleaner_that_is_at_a_large_log_for_hours_is_not_dead(tmp_path: Path) -> None:
     dead(tmp_path)
     cleaned = two(tmp_path, "u") / f"{0:020d}.log.cleaned"
-    for age_ms, code in ((HOUR_MS // 2, "cleaner_stuck"), (2 * HOUR_MS, "cleaner_dead")):
+    for age_ms, code, why in (
+        (HOUR_MS // 2, "cleaner_stuck", "the cleaner is busy with u-0"),
+        (2 * HOUR_MS, "cleaner_dead", "is not there"),
+    ):
         cleaned.touch()
         os.utime(cleaned, ns=(0, (NOW_MS - age_ms) * 1_000_000))
-        found = codes(look(tmp_path, topic_sets=[COMPACT, ("u", "cleanup.policy", "compact")]))
-        assert [one for one in found if one.startswith("cleaner_")] == [code]
+        found = judge(look(tmp_path, topic_sets=[COMPACT, ("u", "cleanup.policy", "compact")]), LIMITS)
+        (one,) = [one for one in found if one.code.startswith("cleaner_")]
+        assert (one.code, why in one.evidence) == (code, True)
+    os.utime(cleaned.rename(tmp_path / "t-0" / cleaned.name), ns=(0, NOW_MS * 1_000_000))
+    found_codes = codes(look(tmp_path))
+    assert not [one for one in found_codes if one.startswith("cleaner_")], "what is being cleaned is not late"
+
+
+def test_a_cleaner_thread_that_reads_a_large_log_has_written_nothing_yet(tmp_path: Path) -> None:
+    """Its process shows whether it lives, also to whoever may not ask it."""
+    dead(tmp_path)
+    name = Path(f"/proc/self/task/{threading.get_native_id()}/comm")
+    mine = name.read_text()
+    with LogDirLock(str(tmp_path)):
+        (one,) = judge(look(tmp_path), LIMITS)
+        assert (one.code, "its broker has no cleaner thread" in one.evidence) == ("cleaner_dead", True)
+        try:
+            name.write_text("kafka-log-cleaner-thread-0"[:15])
+            (one,) = judge(look(tmp_path), LIMITS)
+        finally:
+            name.write_text(mine)
+    assert (one.code, "its broker's cleaner thread lives" in one.evidence) == ("cleaner_stuck", True)
 
 
 @pytest.mark.parametrize(

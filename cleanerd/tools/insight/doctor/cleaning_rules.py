@@ -1,6 +1,6 @@
 """Rules about cleaning: a cleaner that is dead or late, and what holds logs back."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from cleanerd.cleaning.causes import dated
 from cleanerd.format.names import FileKind
@@ -54,33 +54,49 @@ def late(broker: BrokerFacts, directory: DirectoryFacts, limits: Limits) -> Iter
     )
     if not due:
         return
+    written_ms = directory.cleaner_written_ms
+    if own is None and directory.cleaning is None and (written_ms is None or written_ms < latest_ms):
+        yield _nothing_cleaned(broker, directory, due)
+        return
+    busy = "" if directory.cleaning is None else f"; the cleaner is busy with {directory.cleaning}"
+    for at_ms, log in due:
+        if log.topic_partition != directory.cleaning:
+            yield finding(
+                "cleaner_stuck",
+                place_of(log, offset=log.range.first_dirty_offset),
+                f"dirty ratio {log.range.dirty_ratio:.2f}, due since {utc(at_ms)}; its first dirty offset is still "
+                f"{log.range.first_dirty_offset}{busy}",
+                f"look for it in the broker's log (uncleanable partitions); {broker.command('clean', log)}",
+                log.range.cleanable_bytes,
+            )
+
+
+def _nothing_cleaned(
+    broker: BrokerFacts, directory: DirectoryFacts, due: Sequence[tuple[int, LogFacts]]
+) -> Finding:
+    """Nothing was cleaned while these logs were due: a cleaner that may read one large log for hours, or none."""
     written_ms, (oldest_ms, oldest) = directory.cleaner_written_ms, due[0]
     path = f"{directory.path}/cleaner-offset-checkpoint"
-    is_alive = own is not None or directory.is_cleaning
-    if not is_alive and (written_ms is None or written_ms < latest_ms):
-        look = (
-            "look for `log-cleaner` in the broker's log, and restart the broker if its thread has died"
-            if broker.config.broker_log_cleaner_enable
-            else "log.cleaner.enable is false: see whether cleanerd runs (`cleanerctl status`)"
-        )
-        written = "is not there" if written_ms is None else f"was last written at {utc(written_ms)}"
-        yield finding(
-            "cleaner_dead",
-            place_of(oldest, path),
-            f"{path} {written}; {counted(len(due), 'log')} due, the first, {oldest.topic_partition}, since {utc(oldest_ms)}",
-            f"{look}; or clean now: `cleanerd clean {broker.where}`",
-            sum(log.range.cleanable_bytes for _, log in due),
-        )
-        return
-    for at_ms, log in due:
-        yield finding(
+    written = "is not there" if written_ms is None else f"was last written at {utc(written_ms)}"
+    found = f"{path} {written}; {counted(len(due), 'log')} due, the first, {oldest.topic_partition}, since {utc(oldest_ms)}"
+    if directory.has_cleaner_thread:
+        code, found = (
             "cleaner_stuck",
-            place_of(log, offset=log.range.first_dirty_offset),
-            f"dirty ratio {log.range.dirty_ratio:.2f}, due since {utc(at_ms)}; its first dirty offset is still "
-            f"{log.range.first_dirty_offset}",
-            f"look for it in the broker's log (uncleanable partitions); {broker.command('clean', log)}",
-            log.range.cleanable_bytes,
+            f"{found}; its broker's cleaner thread lives, and may be reading a large log",
         )
+        look = "look for `log-cleaner` in the broker's log; `jstack` of the broker shows what its thread does"
+    elif broker.config.broker_log_cleaner_enable:
+        code = "cleaner_dead"
+        found += "" if directory.has_cleaner_thread is None else "; its broker has no cleaner thread"
+        look = "look for `log-cleaner` in the broker's log, and restart the broker if its thread has died"
+    else:
+        code, look = (
+            "cleaner_dead",
+            "log.cleaner.enable is false: see whether cleanerd runs (`cleanerctl status`)",
+        )
+    cost = sum(log.range.cleanable_bytes for _, log in due)
+    remedy = f"{look}; or clean now: `cleanerd clean {broker.where}`"
+    return finding(code, place_of(oldest, path), found, remedy, cost)
 
 
 def missed_deadline(

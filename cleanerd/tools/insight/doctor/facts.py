@@ -24,7 +24,7 @@ _E, _W = Severity.ERROR, Severity.WARNING
 
 CODES: Mapping[str, tuple[Severity, str]] = {
     "cleaner_dead": (_E, "the broker's cleaner has died: the broker says so, or logs are due and nothing was cleaned since"),
-    "cleaner_stuck": (_W, "a log is due for long, while others in its directory are cleaned, or its broker has given it up"),
+    "cleaner_stuck": (_W, "logs are due for long, though the cleaner lives, or their broker has given them up"),
     "deadline_missed": (_E, "records are older than max.compaction.lag.ms and not compacted"),
     "held_back": (_W, "closed segments may not be cleaned for long: not all replicas in sync have them"),
     "open_transaction": (_E, "a transaction that does not end: consumers and cleanings wait for it"),
@@ -155,8 +155,8 @@ class Leftover:
 @dataclass(frozen=True, slots=True)
 class DirectoryFacts:
     """A log directory. `judged_ms`: now, or for a stopped broker its last sign of life. `device`: of its file system.
-    `own_cleaner`: the word of its live broker, None where nobody can be asked without loading the agent. `is_cleaning`: some
-    log is being cleaned.
+    `own_cleaner`: the word of its live broker, None where nobody can be asked without loading the agent. `cleaning`: a log
+    that is being cleaned. `has_cleaner_thread`: whether its process has one of Kafka's, None for not known.
     """
 
     path: str
@@ -170,7 +170,8 @@ class DirectoryFacts:
     problems: tuple[findings.Finding, ...] = ()
     failed: Mapping[str, str] | None = None
     own_cleaner: OwnCleaner | None = None
-    is_cleaning: bool = False
+    cleaning: TopicPartition | None = None
+    has_cleaner_thread: bool | None = None
 
     @property
     def size_bytes(self) -> int:

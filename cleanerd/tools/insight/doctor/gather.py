@@ -19,6 +19,7 @@ from cleanerd.errors import DirOffline, NoWayIn, each_log
 from cleanerd.format import names
 from cleanerd.format.names import CLUSTER_METADATA_TOPIC, DirKind, Suffix, TopicPartition
 from cleanerd.policy.cleanable import CompactionConfig, cleanable_range
+from cleanerd.storage.lock import probe
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.scan import Checkpoints, PartitionSnapshot, tail_batches
 from cleanerd.storage.stability import Stability, read_stability
@@ -35,6 +36,8 @@ from .facts import DAY_MS, BrokerFacts, DirectoryFacts, Leftover, Limits, LogFac
 from .sample import Budget, take_sample
 
 _NO_MAX_LAG = 2**63 - 1
+_CLEANER_THREAD = b"kafka-log-clean\n"
+"""What the kernel keeps of `kafka-log-cleaner-thread-0`."""
 _WAITING = ("staged", "future_directory")
 """Those that may take a while: until a broker stops, or a replica is copied."""
 
@@ -103,7 +106,10 @@ class Gathering:
             log_dir = LogDir.at(self._files, path, self._clock, log_dirs)
             checkpoints = log_dir.checkpoints()
             found = replace(
-                found, cleaner_written_ms=checkpoints.cleaner_written_ms, own_cleaner=self._own_cleaner(path)
+                found,
+                cleaner_written_ms=checkpoints.cleaner_written_ms,
+                own_cleaner=self._own_cleaner(path),
+                has_cleaner_thread=_has_cleaner_thread(path),
             )
             logs = list[LogFacts]()
             with self._until_interrupted():
@@ -117,9 +123,7 @@ class Gathering:
                         failed[directory] = str(log.error)
             found = replace(found, logs=tuple(logs))
             files, _ = log_files(path, topics, partitions)  # what cannot be listed is a finding already
-            found = replace(
-                found, leftovers=tuple(self._leftovers(files)), is_cleaning=self._is_cleaning(files)
-            )
+            found = replace(found, leftovers=tuple(self._leftovers(files)), cleaning=self._cleaning(files))
         if whole.error is not None:
             failed[path] = str(whole.error)
         return replace(found, problems=tuple(filter(_is_worth_a_look, problems)))
@@ -195,15 +199,15 @@ class Gathering:
                 return OpenTransaction(stability.open_producer, offset, since_ms)
         return None
 
-    def _is_cleaning(self, files: Sequence[LogFile]) -> bool:
-        """Whether a cleaner has lately written to a new segment: a large log takes it hours."""
+    def _cleaning(self, files: Sequence[LogFile]) -> TopicPartition | None:
+        """The log to whose new segment a cleaner has lately written: a large one takes it hours."""
         for file in files:
             if file.kind is DirKind.CURRENT and file.name.suffix is Suffix.CLEANED:
                 with contextlib.suppress(FileNotFoundError):
                     written_ms = self._files.stat(file.path).mtime_ms
                     if self._now_ms - written_ms < self._limits.leftover_ms:
-                        return True
-        return False
+                        return file.topic_partition
+        return None
 
     def _leftovers(self, files: Sequence[LogFile]) -> Iterator[Leftover]:
         """What has waited for longer than its broker lets it wait; strays at any age."""
@@ -243,6 +247,23 @@ class Gathering:
             if reading.error is not None:
                 failed[log.snapshot.directory] = str(reading.error)
             yield replace(directory, logs=tuple(logs), failed=failed)
+
+
+def _has_cleaner_thread(log_dir: str) -> bool | None:
+    """Whether the process that holds a directory has a thread of Kafka's cleaner, as anybody may see; None for not known."""
+    with contextlib.suppress(DirOffline, OSError):
+        pid = probe(log_dir)
+        if pid:
+            names = [_content(f"/proc/{pid}/task/{task}/comm") for task in os.listdir(f"/proc/{pid}/task")]
+            return _CLEANER_THREAD in names
+    return None
+
+
+def _content(path: str) -> bytes:
+    """Of a file that may be gone, empty."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        return file.read()
+    return b""
 
 
 def _is_worth_a_look(one: Finding) -> bool:
