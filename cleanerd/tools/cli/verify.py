@@ -92,8 +92,9 @@ def _write_table(report: "VerifyReport", findings: Sequence["Finding"]) -> None:
         )
         for code, finding in {finding.code: finding for finding in findings}.items():
             output.write(f"{code}: {finding.kind.meaning}\n  remedy: {finding.kind.remedy}\n")
+    # Scripts look for "1 errors": the counts have one form.
     output.print_message(
         f"{counted(report.partitions, 'partition')}, {counted(report.segments, 'segment')}, "
         f"{counted(report.records, 'record')}, {size(report.bytes_read)} in {duration(report.seconds)}: "
-        + ", ".join(counted(report.count(severity), str(severity)) for severity in Severity)
+        + ", ".join(f"{report.count(severity)} {severity}s" for severity in Severity)
     )

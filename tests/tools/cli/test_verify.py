@@ -53,7 +53,7 @@ def test_table(run: Run, log_dir: Path) -> None:
     assert ran.code == 0
     assert f"{7:020d}.index" in ran.out
     assert "remedy: nothing: the broker deletes" in ran.out
-    assert "0 errors, 1 warning," in ran.err
+    assert "0 errors, 1 warnings, 0 infos" in ran.err
 
 
 def test_directories_come_from_the_configuration(run: Run, log_dir: Path, tmp_path: Path) -> None:
