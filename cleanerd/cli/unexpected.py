@@ -16,6 +16,10 @@ def catch_unexpected(say: Callable[[str], None]) -> None:
     """Pass a line to `say` for every uncaught exception of this process, in any thread."""
 
     def hook(_: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(
+            error, SystemExit
+        ):  # PYTHONINSPECT, which is for programs that somebody writes, sends it here
+            os._exit(error.code if isinstance(error.code, int) else 1)
         if isinstance(error, InternalError):  # whose line is a result, or is in one
             _show_details(error, trace)
         else:

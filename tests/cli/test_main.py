@@ -229,3 +229,8 @@ raise ValueError("at last")
         "cleanerd: internal error: ValueError: in a",
         "cleanerd: internal error: ValueError: at l",
     ]
+
+
+def test_a_host_that_has_python_inspect_what_ended_gets_the_exit_code() -> None:
+    done = python("-i", "-m", "cleanerd.cli.main", "verify", "--log-dir=/nowhere")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)

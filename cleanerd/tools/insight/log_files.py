@@ -30,6 +30,7 @@ _DIRECTORIES = {
     DirKind.STRAY: "stray_directory",
     DirKind.FUTURE: "future_directory",
 }
+_NAME_MAX = 255
 LEFTOVERS = frozenset((*_LEFTOVERS.values(), *_DIRECTORIES.values()))
 """Every code that `LogFile.leftover` gives."""
 
@@ -62,7 +63,7 @@ def log_files(
     found, failed = list[LogFile](), dict[str, str]()
     for directory in sorted(os.listdir(log_dir)):
         parsed = parse_partition_dir(directory)
-        if parsed is None or (topics and parsed[0].topic not in topics):
+        if parsed is None or (topics and not _is_of(directory, parsed[0].topic, topics)):
             continue
         if partitions and parsed[0].partition not in partitions:
             continue
@@ -87,3 +88,8 @@ def log_files(
                 continue
             found.append(LogFile(*parsed, path, name, os.path.join(path, listed), size_bytes))
     return found, failed
+
+
+def _is_of(directory: str, topic: str, topics: Collection[str]) -> bool:
+    """Whether a directory may be of one of these topics: a broker cuts a long name to make room for `-delete`."""
+    return topic in topics or (len(directory) == _NAME_MAX and any(one.startswith(topic) for one in topics))

@@ -116,6 +116,16 @@ def test_what_is_left_over(place: str, code: str, tmp_path: Path) -> None:
     assert one.goes == f"{KINDS[code].meaning}: {KINDS[code].remedy}"
 
 
+def test_the_name_of_a_deleted_directory_is_cut(tmp_path: Path) -> None:
+    """By its broker, to what a file system takes."""
+    topic, end = "long" * 60, f"-12.{0:032x}-delete"
+    path = tmp_path / f"{topic[: 255 - len(end)]}{end}" / f"{3:020d}.log"
+    path.parent.mkdir()
+    path.write_bytes(encode_batch([Record(11, TIME_MS, b"x", b"old")], base_offset=11))
+    for topics, number in (((topic,), 1), ((), 1), (("other",), 0), ((topic[:100],), 0)):
+        assert len(find([str(tmp_path)], [b"x"], topics, [12]).occurrences) == number
+
+
 def test_a_swap_under_way_hides_nothing(tmp_path: Path) -> None:
     """The log cannot be judged, but it is looked through."""
     directory = write(tmp_path)
