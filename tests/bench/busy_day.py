@@ -14,6 +14,10 @@ Both clusters run all the time and take turns in working: a slice of some second
 So whatever else the machine does falls on both alike, and the spread between rounds shows how much that is. The one
 that works has the traffic and the cleaning; brokers of the other are idle, and their cleanerds are stopped.
 
+What cleaning costs is the CPU time of the threads of Kafka's cleaner, or of all processes of cleanerd and of its agent:
+brokers that clean and brokers that do not differ less than two slices of either. What collecting garbage and compiling take
+for Kafka's cleaner is not in it.
+
 Time and sizes are compressed: segments of 1 MiB stand for those of 1 GiB, so that they roll and are cleaned as often in the
 minutes of a mode as in a day. What a cleaning costs whatever the size is (a task of Spark) is not compressed, so that
 cleanerd looks worse here than in a day.
@@ -29,7 +33,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -40,17 +45,24 @@ import psutil
 from confluent_kafka.admin import NewTopic
 
 from tests.bench.day_load import TOPICS, Latencies, Traffic
-from tests.bench.processes import ProcessTree, busy_seconds, members
+from tests.bench.processes import (
+    KINDS,
+    ProcessTree,
+    busy_seconds,
+    members,
+    seconds_by_kind,
+    thread_seconds,
+)
 from tests.harness.broker.cluster import NODES, KafkaCluster
 from tests.harness.daemon.processes import ROOT, DaemonProcess, environment, wait_until
 
 MODES = ("kafka", "swap")
 CLIENTS = ("consume", "produce")
-SLICE_S, DRAIN_S = 35.0, 5.0
+DRAIN_S = 5.0
 SMOOTH_S = 10.0
 """The latencies of a row are those of so many seconds before it."""
-WARM_ROUNDS = 4
-"""Left out of the summary: virtual machines warm up, Spark starts, and kernels are compiled where they have never run."""
+OWN_CLEANER, AGENT = "kafka-log-cleaner-thread-", "cleanerd-agent"
+"""Threads of a broker."""
 TOPIC = {
     "cleanup.policy": "compact",
     "delete.retention.ms": "60000",
@@ -61,6 +73,7 @@ BROKER = {
     "log.cleaner.min.cleanable.ratio": "0.5",
     "log.cleaner.threads": "1",
     "log.cleaner.backoff.ms": "1000",
+    "log.cleaner.dedupe.buffer.size": str(128 << 20),  # the default, which a broker of the tests has not
     "log.segment.delete.delay.ms": "2000",
     "replica.lag.time.max.ms": "10000",
     "replica.fetch.wait.max.ms": "500",
@@ -78,12 +91,21 @@ CORES_S = 15
 MB = 1e6
 
 
+WARM_UP = (
+    "rounds that the summary leaves out: Spark starts, virtual machines and kernels are compiled; default: 4"
+)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench.busy_day", description=__doc__.splitlines()[0]
     )
     parser.add_argument("output", type=Path)
-    parser.add_argument("--rounds", type=int, default=16, help=f"of {SLICE_S:.0f} s a mode; default: 16")
+    parser.add_argument("--rounds", type=int, default=16, help="default: 16")
+    parser.add_argument(
+        "--slice", type=float, default=35.0, metavar="S", help="of a mode in a round; default: 35 s"
+    )
+    parser.add_argument("--warm-up", type=int, default=4, metavar="ROUNDS", help=WARM_UP)
     parser.add_argument("--rate", type=int, default=600, help="records of 1 kB a second; default: 600")
     parser.add_argument("--mode", choices=MODES, action="append", help="default: all")
     parser.add_argument("--segment-mib", type=int, default=1, help="size of segments, MiB; default: 1")
@@ -147,13 +169,13 @@ class Day:
         self._stack.close()
 
     def work(self, number: int) -> None:
-        """One slice: traffic for `SLICE_S`; then what it has left to do, without traffic."""
+        """One slice: traffic for its time; then what it has left to do, without traffic."""
         self._thaw()
-        before, used_before_s = self._cpu_s(), dict(self._used_s)
+        work_before, before, used_before_s = self._work(), self._cpu_s(), dict(self._used_s)
         machine_s, began_s = busy_seconds(), time.monotonic()
         self._producer.send(signal.SIGUSR2)
         count = 0
-        while (now_s := time.monotonic() - began_s) < SLICE_S:
+        while (now_s := time.monotonic() - began_s) < self._options.slice:
             self._sample(before, used_before_s, self._worked_s + now_s)
             count += 1
             threading.Event().wait(max(count - (time.monotonic() - began_s), 0.0))
@@ -162,6 +184,7 @@ class Day:
         others_s = busy_seconds() - machine_s - sum(self._cpu_s().values()) + sum(before.values())
         threading.Event().wait(DRAIN_S)
         self._freeze()
+        work = self._work()
         self._worked_s += ended_s - began_s
         after = self._cpu_s()
         for name, used_s in after.items():
@@ -171,6 +194,7 @@ class Day:
             {
                 "round": number, "began_s": began_s, "ended_s": ended_s,
                 "others_cores": others_s / (ended_s - began_s), **cores,
+                "cleaning": {name: work[name] - work_before[name] for name in work},
             }
         )  # fmt: skip
 
@@ -189,7 +213,10 @@ class Day:
             "mode": self.mode,
             "rounds": self._options.rounds,
             **asdict(self._traffic),
-            "summary": summary(self._rows, self.slices, latencies) | found,
+            "summary": summary(
+                self._rows, self.slices[min(self._options.warm_up, len(self.slices) - 1) :], latencies
+            )
+            | found,
             "slices": self.slices,
             "rows": self._rows,
         }
@@ -200,6 +227,21 @@ class Day:
 
     def _cpu_s(self) -> dict[str, float]:
         return {name: sum(one.cpu_seconds() for one in trees) for name, trees in self._trees.items()}
+
+    def _work(self) -> dict[str, float]:
+        """CPU seconds of cleaning so far, by what took them, and the cleanings, all of the three brokers."""
+        brokers = [broker for broker in self._cluster.brokers.values() if broker.pid is not None]
+        if self.mode == "kafka":
+            said = [line for broker in brokers for line in broker.messages()]
+            seconds = sum(thread_seconds(broker.pid or 0, OWN_CLEANER) for broker in brokers)
+            return {"threads": seconds, "cleanings": sum(" cleaned log " in line for line in said)}
+        found = Counter[str]()
+        for daemon in self._daemons.values():
+            found.update(seconds_by_kind(pid_of(daemon)))
+            found["cleanings"] += sum(one.get("outcome") == "committed" for one in daemon.events())
+        with suppress(LookupError):  # it is not loaded yet
+            found["agent"] = sum(thread_seconds(broker.pid or 0, AGENT) for broker in brokers)
+        return {name: found[name] for name in (*KINDS, "agent", "cleanings")}
 
     def _memory_bytes(self) -> int:
         """Proportional set size of the largest daemon with all that it has begun."""
@@ -245,7 +287,6 @@ def cleanerd(cluster: KafkaCluster, node: int, root: Path) -> Iterator[DaemonPro
         "log.cleaner.backoff.ms": "1000",
         "cleanerd.scan.interval.ms": "2000",  # this and the last one: a fifteenth of their defaults
         "cleanerd.spark.idle.timeout.ms": "3600000",  # the time in which it is stopped does not count
-        "cleanerd.staged.min.free.ratio": "0.01",  # a disk that is fuller for other reasons: nothing would be cleaned
     }
     directory = root / f"cleanerd-{node}"
     directory.mkdir()
@@ -327,9 +368,8 @@ def percentiles(took_ms: "np.ndarray[Any, Any]") -> dict[str, float | None]:
     return dict(zip(("p50_ms", "p99_ms"), values, strict=True))
 
 
-def summary(rows: list[dict[str, Any]], slices: list[dict[str, Any]], latencies: Latencies) -> dict[str, Any]:
-    """What the rows and slices come to, without the time that it takes to get warm."""
-    warm = slices[min(WARM_ROUNDS, len(slices) - 1) :]
+def summary(rows: list[dict[str, Any]], warm: list[dict[str, Any]], latencies: Latencies) -> dict[str, Any]:
+    """What the rows and the slices come to that do not warm anything up."""
     seconds = [one["ended_s"] - one["began_s"] for one in warm]
     names = ("brokers_cores", "cleanerd_cores", "clients_cores", "others_cores")
     took_ms = np.concatenate([latencies.between(one["began_s"], one["ended_s"]) for one in warm])
@@ -345,6 +385,7 @@ def summary(rows: list[dict[str, Any]], slices: list[dict[str, Any]], latencies:
         **percentiles(took_ms),
         "p999_ms": float(np.percentile(took_ms, 99.9)),
         "max_ms": float(took_ms.max()),
+        "cleaning": {name: sum(one["cleaning"][name] for one in warm) for name in warm[0]["cleaning"]},
         "p99_of_rounds_ms": [of_rounds[0], float(np.median(of_rounds)), of_rounds[-1]],
     }
 
@@ -356,6 +397,9 @@ def report(output: Path) -> None:
     text = table(found)
     (output / "summary.md").write_text(text)
     print(text)
+    for one in found:
+        if not one["summary"]["cleaning"]["cleanings"]:
+            print(f"{NAMES[one['mode']]}: no log was cleaned after the warm-up", file=sys.stderr)
     try:
         draw(found, output / "busy_day.png")
     except ImportError:
@@ -368,6 +412,9 @@ def table(found: Sequence[dict[str, Any]]) -> str:
         ("disk used, mean / most, MB", lambda s: f"{s['disk_mean_bytes'] / MB:.0f} / {s['disk_max_bytes'] / MB:.0f}"),
         ("CPU of the brokers, cores", lambda s: f"{s['brokers_cores']:.2f}"),
         ("CPU of cleanerd, cores", lambda s: f"{s['cleanerd_cores']:.2f}" if s["cleanerd_cores"] else "-"),
+        ("CPU of cleaning, s", lambda s: f"{cleaning_s(s):.1f}"),
+        ("of that", lambda s: ", ".join(f"{name} {took:.1f}" for name, took in parts_s(s).items())),
+        ("cleanings / CPU of one, ms", lambda s: " / ".join(f"{one:.0f}" for one in cleanings(s))),
         ("memory of a cleanerd at most, MiB", lambda s: str(s["memory_max_bytes"] >> 20 or "-")),
         ("produce p50, ms", lambda s: f"{s['p50_ms']:.1f}"),
         ("produce p99, ms", lambda s: f"{s['p99_ms']:.1f}"),
@@ -382,7 +429,26 @@ def table(found: Sequence[dict[str, Any]]) -> str:
     lines += [
         f"| {name} | " + " | ".join(tell(one["summary"]) for one in found) + " |" for name, tell in rows
     ]
+    if len(found) == len(MODES):
+        theirs, ours = (cleaning_s(one["summary"]) for one in found)
+        lines += ["", f"Cleaning takes {ours / theirs:.2f} times the CPU of the threads of Kafka's cleaner."]
     return "\n".join(lines) + "\n"
+
+
+def parts_s(summary: Mapping[str, Any]) -> dict[str, float]:
+    """CPU seconds of cleaning by what took them."""
+    return {name: took for name, took in summary["cleaning"].items() if name != "cleanings"}
+
+
+def cleaning_s(summary: Mapping[str, Any]) -> float:
+    """The same together."""
+    return sum(parts_s(summary).values())
+
+
+def cleanings(summary: Mapping[str, Any]) -> tuple[int, float]:
+    """How many there were, and the CPU time of one on average, ms."""
+    count = summary["cleaning"]["cleanings"]
+    return count, 1000 * cleaning_s(summary) / max(count, 1)
 
 
 def draw(found: Sequence[dict[str, Any]], path: Path) -> None:

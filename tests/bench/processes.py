@@ -3,12 +3,16 @@
 import os
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+KINDS = ("daemon", "engine", "JVM", "workers")
+"""Of the processes of a daemon, from itself down: workers are what the JVM or the engine has begun."""
+THREAD_NAME_LENGTH = 15
 _REFRESH_S = 0.5  # to look for new descendants costs milliseconds
 
 
@@ -22,9 +26,7 @@ class ProcessTree:
 
     def cpu_seconds(self) -> float:
         """User and system time so far, in the resolution of the kernel's ticks (10 ms)."""
-        stats = (_read(pid, "stat").rpartition(")")[2].split() for pid in self._members())
-        ticks = sum(sum(map(int, fields[11:15])) for fields in stats)  # utime, stime, cutime, cstime
-        return ticks / TICKS_PER_S
+        return sum(map(_cpu_seconds, self._members()))
 
     def rss_bytes(self) -> int:
         """Resident bytes of all members now; a page that several share is counted in each."""
@@ -46,10 +48,46 @@ def members(pid: int) -> list[psutil.Process]:
         return []
 
 
-def _read(pid: int, name: str) -> str:
+def seconds_by_kind(daemon_pid: int) -> dict[str, float]:
+    """CPU time of a daemon of cleanerd with all that it has begun, by `KINDS`; of what has ended it is its parent's."""
+    found = dict.fromkeys(KINDS, 0.0)
+    for process in members(daemon_pid):
+        with suppress(psutil.NoSuchProcess):
+            if process.pid == daemon_pid:
+                kind = "daemon"
+            elif process.name() == "java":
+                kind = "JVM"
+            else:
+                kind = "engine" if process.ppid() == daemon_pid else "workers"
+            found[kind] += _cpu_seconds(process.pid)
+    return found
+
+
+def thread_seconds(pid: int, name: str) -> float:
+    """CPU time of the threads of a process whose name begins so; of a longer name Linux keeps the beginning.
+
+    Raises LookupError where there is none: that is not the same as one that has done nothing.
+    """
+    tasks = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
+    found = [task for task in tasks if _read(task, "comm").startswith(name[:THREAD_NAME_LENGTH])]
+    if not found:
+        raise LookupError(f"process {pid} has no thread {name}*")
+    return sum(sum(_ticks(f"{pid}/task/{task}")[:2]) for task in found) / TICKS_PER_S
+
+
+def _cpu_seconds(pid: int) -> float:
+    return sum(_ticks(str(pid))) / TICKS_PER_S
+
+
+def _ticks(task: str) -> list[int]:
+    """User and system time, then those of children that it has waited for; none of one that is gone."""
+    return list(map(int, _read(task, "stat").rpartition(")")[2].split()[11:15]))
+
+
+def _read(task: int | str, name: str) -> str:
     """Content of a file in /proc, empty for a process that is gone."""
     try:
-        return Path(f"/proc/{pid}/{name}").read_text()
+        return Path(f"/proc/{task}/{name}").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return ""
 
