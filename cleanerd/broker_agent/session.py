@@ -88,7 +88,7 @@ class Session:
     def is_open(self) -> bool:
         """Whether the broker still listens, as far as one can know without asking."""
         with self._mutex:
-            return self._answers >= 0 and not select.select([self._answers], [], [], 0)[0]
+            return self._answers >= 0 and not _is_ready(self._answers, select.POLLIN, 0.0)
 
     def check_has(self, log_dir: str) -> None:
         """Raise NoWayIn unless the broker has this log directory, under the same path: requests name logs by that."""
@@ -197,11 +197,15 @@ class Session:
         return found
 
     def _wait(self, fd: int, event: int, deadline_s: float) -> None:
-        poll = select.poll()
-        poll.register(fd, event)
         left_ms = max((deadline_s - self._clock.monotonic_s()) * 1000, 0.0)
-        if not poll.poll(left_ms):
+        if not _is_ready(fd, event, left_ms):
             raise NoWayIn(f"{self._who} did not answer in time: it is asked again later")
+
+
+def _is_ready(fd: int, event: int, within_ms: float) -> bool:
+    poll = select.poll()  # `select` knows no descriptors above 1023
+    poll.register(fd, event)
+    return bool(poll.poll(within_ms))
 
 
 @contextlib.contextmanager
