@@ -13,6 +13,5 @@ module             what is in it
 `directories`      targets that read files: partitions, log directories, cluster metadata, our own state
 `requests`         targets that take requests: control API, metrics, the channel of tasks
 `guard`            runs a target in a process of its own, within limits of time and memory
-`coverage`         the same targets guided by coverage, where atheris is installed
 =================  ==================================================================================
 """

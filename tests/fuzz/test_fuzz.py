@@ -1,12 +1,10 @@
 """A short run of `python -m tests.fuzz`, and that it would find what it looks for."""
 
 import ctypes
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
-from importlib.util import find_spec
 
 import pytest
 
@@ -49,14 +47,6 @@ def test_many_thousand_inputs() -> None:
     targets = dict(all_targets())
     for name, count in shares(targets, 10_000).items():
         check(name, targets[name], count)
-
-
-@pytest.mark.skipif(find_spec("atheris") is None, reason="needs cleanerd[fuzz]")
-def test_a_target_can_be_guided_by_coverage() -> None:
-    arguments = [sys.executable, "-m", "tests.fuzz.coverage", "coordinator record", "-runs=2000"]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "Done 2000 runs" in done.stderr
 
 
 def _dies_in_a_thread() -> None:
