@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from cleanerd.cleaning.choose import examine_all
 from cleanerd.cleaning.clean import Cleaner
 from cleanerd.cleaning.commit.checks import Checks
-from cleanerd.cleaning.commit.host import AsRequested
+from cleanerd.cleaning.commit.host import AsRequested, Commit
 from cleanerd.cleaning.knowledge import informed
 from cleanerd.cleaning.outcomes import Staged
 from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
@@ -64,8 +64,8 @@ class ThroughSpare:
                     read_back(staged)
                     with log_dir.lock() as lock:
                         lock.check()
-                        host = AsRequested(log_dir, self.request, ConfiguredNow(self.request, files))
-                        Checks(log_dir, host, [tp]).check_elsewhere(tp, staged)
+                        host = AsRequested(log_dir, request, ConfiguredNow(request, files))
+                        Checks(log_dir, host, [tp]).ready(Commit(tp), staged)
                         commit_from_spare(partition, staged)
                 return result
         finally:

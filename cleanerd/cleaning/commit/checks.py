@@ -45,16 +45,17 @@ class Checks:
     ) -> None:
         self._log_dir, self._host, self._logs, self._is_live = log_dir, host, logs, is_live
 
-    def ready(self, commit: Commit) -> Ready | None:
-        """The groups that can be committed now; None if nothing is staged.
+    def ready(self, commit: Commit, spare: PartitionDir | None = None) -> Ready | None:
+        """The groups that can be committed now; None if nothing is staged. `spare`: where they are, if elsewhere.
 
         Raises SourceChanged, CorruptFile: the result is worth nothing any more; what the host's `check` raises; OSError.
         """
         tp, basis = commit.topic_partition, commit.unchanged
         partition = self._log_dir.partition(tp)
         if basis is None:
-            groups = read_manifests(partition)
-            return self._ready_groups(tp, partition, groups) if groups else None
+            staged = partition if spare is None else spare
+            groups = read_manifests(staged)
+            return self._ready_groups(tp, partition, groups, staged) if groups else None
         self._check_basis(partition, tp, basis)
         if topic_stamp(partition) != basis.topic_stamp:
             raise SourceChanged(
@@ -64,17 +65,9 @@ class Checks:
         self._check_wanted(partition, tp, basis.round_end)
         return Ready(tp, partition, basis, (), [])
 
-    def check_elsewhere(self, tp: TopicPartition, staged: PartitionDir) -> None:
-        """As `ready`, of groups that are staged in another directory; `storage.spare` looks at them and at their sources."""
-        partition, groups = self._log_dir.partition(tp), read_manifests(staged)
-        for basis in set(map(_basis, groups)):
-            self._check_basis(partition, tp, basis)
-            self._check_reach(partition, basis)
-        if not groups[-1].leader_epochs:
-            self._check_unwritten(partition, groups, live_logs(partition), staged)
-        self._check_wanted(partition, tp, groups[-1].round_end)
-
-    def _ready_groups(self, tp: TopicPartition, partition: PartitionDir, groups: list[StagedGroup]) -> Ready:
+    def _ready_groups(
+        self, tp: TopicPartition, partition: PartitionDir, groups: list[StagedGroup], staged: PartitionDir
+    ) -> Ready:
         last, live = groups[-1], live_logs(partition)
         if not last.is_last:  # a cleaning that was interrupted while it staged must not move the checkpoint
             raise SourceChanged(
@@ -89,11 +82,11 @@ class Checks:
         for basis in bases:
             self._check_basis(partition, tp, basis)
         for group in groups:
-            revalidate(partition, group, live)
+            revalidate(partition, group, live, staged)
         for basis in bases:
             self._check_reach(partition, basis)
         if not last.leader_epochs:
-            self._check_unwritten(partition, groups, live, partition)
+            self._check_unwritten(partition, groups, live, staged)
         self._check_wanted(partition, tp, last.round_end)
         if any(group.removes_expired for group in groups):
             self._host.check_expired(tp)
