@@ -28,6 +28,7 @@ has taken is lost, which is the newest value of some keys. The broker says so by
 """
 
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -37,9 +38,11 @@ from dataclasses import asdict, replace
 
 from cleanerd.env.files import open_regular
 from cleanerd.env.page_cache import drop
+from cleanerd.env.space import wait_for_deleted
 from cleanerd.env.trust import open_directory, why_exposed
-from cleanerd.errors import CorruptFile, LogUncleanable, SourceChanged
+from cleanerd.errors import CorruptFile, LogUncleanable, NoSpace, SourceChanged
 from cleanerd.format.names import META_PROPERTIES, RESCUE, SEGMENT_KINDS, FileKind, SegmentFileName, Suffix
+from cleanerd.units import size
 
 from .commit import revalidate
 from .partition_dir import PartitionDir
@@ -116,19 +119,29 @@ def _exchange(partition: PartitionDir, spare: PartitionDir, group: StagedGroup) 
         is_first = source.base_offset == group.base_offset
         for kind in SEGMENT_KINDS[1:] if is_first else (*SEGMENT_KINDS[1:], FileKind.PRODUCER_SNAPSHOT):
             partition.unlink_if_there(SegmentFileName(source.base_offset, kind))
+    wait_for_deleted()  # else there may be no room for the copy
     partition.sync()
     files, like = partition.files, partition.path_of(RESCUE)
-    for kind in group.sizes:
+    left = [kind for kind in group.sizes if not _is_placed(partition, spare, group, kind)]
+    for kind in left:
         target = partition.path_of(group.staged(kind))
         files.copy_in(spare.path_of(group.staged(kind)), target, like)
         files.set_mtime_ns(target, group.log_mtime_ns)
         files.fsync(target)
-    for kind in group.sizes:
+    for kind in left:
         partition.rename(group.staged(kind), group.name(kind, Suffix.LIVE))
     partition.sync()
     partition.unlink(RESCUE)
     partition.sync()
     discard_staged(spare)
+
+
+def _is_placed(partition: PartitionDir, spare: PartitionDir, group: StagedGroup, kind: FileKind) -> bool:
+    """Whether step 5 was done for a file: there may be no room for it twice."""
+    live = group.name(kind, Suffix.LIVE)
+    return partition.exists(live) and partition.files.is_copy(
+        spare.path_of(group.staged(kind)), partition.path_of(live)
+    )
 
 
 def interrupted(partition: PartitionDir) -> bool:
@@ -137,13 +150,22 @@ def interrupted(partition: PartitionDir) -> bool:
 
 
 def resume(partition: PartitionDir) -> None:
-    """Go on with what `interrupted` has found. Raises as `check_resumable`."""
+    """Go on with what `interrupted` has found. Raises as `check_resumable`, and NoSpace."""
     spare, group = check_resumable(partition)
     if group is None:
         partition.unlink(RESCUE)
         partition.sync()
         return
-    _exchange(partition, spare, group)
+    try:
+        _exchange(partition, spare, group)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise NoSpace(
+            f"{partition.path}: a rescue was interrupted, and there is no room any more for what lies in {spare.path}, "
+            f"{size(sum(group.sizes.values()))}: move something away that is not Kafka's, then run rescue again",
+            needs_bytes=sum(group.sizes.values()),
+        ) from error
     with contextlib.suppress(OSError):
         partition.files.rmdir(spare.path)
 

@@ -8,8 +8,10 @@ import itertools
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -18,6 +20,7 @@ from cleanerd.cleaning.retain import retain_log
 from cleanerd.env.clock import FixedNow
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError
+from cleanerd.format.names import RESCUE
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
@@ -37,6 +40,7 @@ Run = Callable[[str, Files], object]
 NOW_MS = 330
 CUT = 60
 """Offset of the deletion of records: inside of a segment."""
+Disk = TypeVar("Disk", Ext4, "WithSpare")
 Records = Mapping[int, tuple[bytes | None, bytes | None]]
 """Key and value by offset."""
 
@@ -44,7 +48,7 @@ Records = Mapping[int, tuple[bytes | None, bytes | None]]
 class Powered(CountedFiles):
     """Real files; instead of the operation after so many the power fails. -1: never."""
 
-    def __init__(self, disk: Ext4, operations: int, *, keeps_names: bool) -> None:
+    def __init__(self, disk: "Ext4 | WithSpare", operations: int, *, keeps_names: bool) -> None:
         self.done = 0
         self._disk, self._last, self._keeps_names = disk, operations, keeps_names
 
@@ -80,14 +84,14 @@ def cut_in(files: Powered, log_dir: Path, run: Run) -> int | None:
 
 
 def cut_everywhere(
-    original: Ext4,
+    original: Disk,
     directory: Path,
     run: Run,
     kind: type[Powered] = Powered,
     first: int = 0,
     *,
     alternates: bool = False,
-) -> Iterator[tuple[int, Ext4]]:
+) -> Iterator[tuple[int, Disk]]:
     """Number of the operation before which the power failed, and the disk as it is then; not mounted.
 
     `alternates`: between a disk that keeps the names of the last moment and one that does not; else each is cut with both.
@@ -147,22 +151,51 @@ def test_commits_and_recoveries_cut_before_every_operation(original: Ext4, tmp_p
     assert cuts >= 175
 
 
+class WithSpare:
+    """Two disks in one machine, whose power fails at once. `is_alike`: whether both have written their journals before."""
+
+    def __init__(self, log: Ext4, spare: Ext4, *, is_alike: bool) -> None:
+        self._log, self._spare, self._is_alike = log, spare, is_alike
+
+    def copied(self, directory: Path) -> "WithSpare":
+        """Another pair that holds the same; this one is not mounted."""
+        log = self._log.copied(directory)
+        return WithSpare(log, self._spare.copied(directory / "spare"), is_alike=self._is_alike)
+
+    @contextmanager
+    def mounted(self) -> Iterator[Path]:
+        """Where the log's is."""
+        with self._log.mounted() as place, self._spare.mounted():
+            yield place
+
+    def cut(self, *, keeps_names: bool) -> None:
+        """Of the log's disk; the other one does the same or not."""
+        self._log.cut(keeps_names=keeps_names)
+        self._spare.cut(keeps_names=keeps_names is self._is_alike)
+
+
 @pytest.mark.fault("the power fails")
-def test_exchanges_through_a_spare_cut_before_every_operation(original: Ext4, tmp_path: Path) -> None:
-    """Both are cut at once; the next rescue ends it, and may be cut as well."""
-    with original.mounted() as place:
+@pytest.mark.parametrize("is_alike", [False, True])
+def test_exchanges_through_a_spare_cut_before_every_operation(
+    original: Ext4, tmp_path: Path, is_alike: bool
+) -> None:
+    """A file system each for log and spare, both cut at once; the next rescue ends it, and may be cut as well."""
+    (tmp_path / "spare").mkdir()
+    pair = WithSpare(original, Ext4.made(tmp_path / "spare", 8 << 20), is_alike=is_alike)
+    with pair.mounted() as place:
         by_hand.stage_on_spare(str(place / LOGS))
         truth = Truth(place / LOGS)
-    cuts = 0
-    for operation, disk in cut_everywhere(original, tmp_path / "copy", by_hand.exchange, alternates=True):
+    cuts, interrupted = 0, 0
+    for operation, disks in cut_everywhere(pair, tmp_path / "copy", by_hand.exchange, alternates=True):
         cuts += 1
-        with disk.mounted() as place:
-            files = Powered(disk, operation % 7, keeps_names=operation % 2 == 0)
+        with disks.mounted() as place:
+            interrupted += (place / LOGS / str(TP) / RESCUE).exists()
+            files = Powered(disks, operation % 7, keeps_names=operation % 2 == 0)
             cuts += cut_in(files, place / LOGS, by_hand.go_on) is None
-        with disk.mounted() as place:
+        with disks.mounted() as place:
             by_hand.go_on(str(place / LOGS), FILES)
             truth.check(place / LOGS)
-    assert cuts > 40
+    assert (cuts > 40, interrupted > 10) == (True, True), (cuts, interrupted)
 
 
 def records(log_dir: Path) -> Records:

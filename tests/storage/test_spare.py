@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cleanerd.errors import LogUncleanable, SourceChanged
+from cleanerd.errors import LogUncleanable, NoSpace, SourceChanged
 from cleanerd.format.names import RESCUE, FileKind, SegmentFileName
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.spare import commit_from_spare, interrupted, on_spare, resume
@@ -24,7 +24,7 @@ from tests.harness.disks.simulated import SimDisk
 LOG, SPARE = "/log/t-0", "/spare/t-0"
 BASES, NEXT = (0, 10), 20
 KINDS = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
-NEW = {kind: b"new " + kind.value.encode() for kind in KINDS}
+NEW = {kind: b"new " + kind.value.encode() * 20 for kind in KINDS}
 
 
 def full_disk() -> SimDisk:
@@ -64,6 +64,10 @@ def new_log(disk: SimDisk) -> bool:
     }
     expected = {str(SegmentFileName(0, kind)): NEW[kind] for kind in KINDS}
     return found == expected | {f"{0:020}.snapshot": b".snapshot of 0"}
+
+
+def bytes_used(disk: SimDisk) -> int:
+    return sum(map(len, disk.listing(LOG).values()))
 
 
 def switched_off(disk: SimDisk) -> Iterator[SimDisk]:
@@ -107,6 +111,15 @@ def test_a_rescue_that_is_killed_while_it_goes_on_is_gone_on_with() -> None:
                 assert_ends_well(again)
 
 
+def test_going_on_takes_no_more_room_than_the_exchange() -> None:
+    """The disk is full: there is room for the new segment once, in the place of its sources."""
+    most = max(map(bytes_used, killed(full_disk(), commit)))
+    for stopped in killed(full_disk(), commit):
+        if interrupted(PartitionDir(stopped, LOG)):
+            again = killed(stopped, lambda disk: resume(PartitionDir(disk, LOG)))
+            assert max(map(bytes_used, again)) <= most, stopped.listing(LOG).keys()
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 def test_an_error_at_any_operation_on_either_file_system_is_what_a_kill_is(number: int) -> None:
     """Before the first source goes, what was written is taken back."""
@@ -125,6 +138,22 @@ def test_an_error_at_any_operation_on_either_file_system_is_what_a_kill_is(numbe
         del disk._record
         assert old_log(disk) or interrupted(PartitionDir(disk, LOG)) or new_log(disk)
         assert_ends_well(disk)
+
+
+def test_where_others_have_taken_the_room_it_is_told_how_much_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = next(disk for disk in killed(full_disk(), commit) if interrupted(PartitionDir(disk, LOG)))
+
+    def fail(_disk: SimDisk, _source: str, target: str, _like: str) -> None:
+        raise OSError(errno.ENOSPC, "injected", target)
+
+    monkeypatch.setattr(SimDisk, "copy_in", fail)
+    with pytest.raises(
+        NoSpace, match=rf"no room any more for what lies in {SPARE}, {sum(map(len, NEW.values()))} B"
+    ):
+        resume(PartitionDir(disk, LOG))
+    assert interrupted(PartitionDir(disk, LOG))
 
 
 def test_where_the_spare_is_lost_only_what_is_whole_is_given_back() -> None:

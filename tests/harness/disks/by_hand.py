@@ -7,6 +7,7 @@ key, unless it is a tombstone, and the markers of transactions.
 import contextlib
 import os
 import random
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -132,20 +133,23 @@ def clean(log_dir: str, files: RealFiles) -> None:
 
 
 def stage_on_spare(log_dir: str) -> None:
-    """Stage the second group where it is to be exchanged from: beside the log, whose power fails with it."""
-    directory, spare = os.path.join(log_dir, str(TP)), spare_of(log_dir)
+    """Stage the second group where it is to be exchanged from, on another file system."""
+    directory, spare = os.path.join(log_dir, str(TP)), PartitionDir(FILES, spare_of(log_dir))
     kept, bases = kept_offsets(directory), live_bases(directory)
     group = bases[:-1][GROUPS[1]]
-    _stage(FILES, directory, group, bases[bases.index(group[-1]) + 1], kept, bases[-1])
-    os.mkdir(spare)
+    staged = _stage(FILES, directory, group, bases[bases.index(group[-1]) + 1], kept, bases[-1])
+    os.mkdir(spare.path)
     for name in os.listdir(directory):
         if name.endswith(Suffix.STAGED.value):
-            os.rename(os.path.join(directory, name), os.path.join(spare, name))
+            shutil.move(os.path.join(directory, name), spare.path)
+    os.unlink(spare.path_of(staged.manifest))
+    like = os.path.join(directory, str(SegmentFileName(group[0], FileKind.LOG)))
+    write_manifest(spare, staged, like=like)  # its files have other inodes there
 
 
 def spare_of(log_dir: str) -> str:
-    """Where that is."""
-    return os.path.join(log_dir, "spare")
+    """Where that is, beside the disk in which the log directory lies."""
+    return os.path.join(os.path.dirname(os.path.dirname(log_dir)), "spare", "ext4", str(TP))
 
 
 def exchange(log_dir: str, files: RealFiles) -> None:

@@ -191,6 +191,9 @@ class SimDisk:
     def copy_in(self, source: str, target: str, like: str) -> None:
         self.write(target, self._file(source).content, like)
 
+    def is_copy(self, source: str, target: str) -> bool:
+        return self._file(source).content == self._file(target).content
+
     def truncate(self, path: str, size_bytes: int) -> None:
         self._record("truncate", path, str(size_bytes))
         file = self._file(path)
