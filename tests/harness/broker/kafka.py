@@ -102,12 +102,18 @@ WARNING = re.compile(r"(WARN|ERROR|FATAL) (kafka\.log|org\.apache\.kafka\.storag
 RECOVERY = re.compile(
     r"recover|rebuil|truncat|corrupt|could not find|sanity|swap|unclean|splitting|overflow", re.IGNORECASE
 )
+NOT_OF_LOGS = (
+    r"controller event queue overloaded"  # of a controller on a slow machine
+    r"|EventPerformanceMonitor"  # the same
+    r"|ControllerApis .* handling request .*CONTROLLER_REGISTRATION"  # by itself, before it is ready
+    # It has told the controller where a replica lies, which is deleted, or has moved, by the time of the answer.
+    r"|AssignmentsManager .* unexpected callback exception"
+)
+"""Errors of a broker and controller that are in order."""
 ORDINARY = re.compile(
     r"partition=__cluster_metadata-0"  # always loaded as after a crash (spec disk A8)
     r"|Producer state recovery took|Reloading from producer snapshot and rebuilding|Skipping recovery (of|for all logs)"
-    r"|controller event queue overloaded"  # an ERROR of a controller on a slow machine
-    r"|EventPerformanceMonitor"  # another
-    r"|ControllerApis .* handling request .*CONTROLLER_REGISTRATION"  # and one that was asked before it was ready
+    rf"|{NOT_OF_LOGS}"
 )
 """Lines of an untroubled start that speak of recovery all the same."""
 
