@@ -101,6 +101,13 @@ def test_a_writer_that_wants_the_lock_gets_its_turn_and_the_commit_goes_on(stage
     assert done == live_bases(staged.directory)[-1]
 
 
+def test_it_is_dropped_when_the_first_dirty_offset_has_moved(staged: Cleaning) -> None:
+    """Somebody else has cleaned, or taken the checkpoint back: it moves only from where the cleaning found it."""
+    entry = render_offset_checkpoint({TP: 4})
+    (Path(staged.log_dir) / names.CLEANER_OFFSET_CHECKPOINT).write_bytes(entry)
+    check_dropped(staged, "the first dirty offset was None, is 4")
+
+
 @pytest.mark.parametrize("epochs", [[(0, 0), (4, 20)], [(4, 0)]], ids=["one more", "another"])
 def test_it_is_dropped_when_an_epoch_below_its_end_is_another(
     staged: Cleaning, epochs: list[tuple[int, int]]

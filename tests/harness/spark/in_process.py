@@ -193,11 +193,6 @@ def committed(log_dir: LogDir, host: CommitHost | None = None, unchanged: Basis 
     return None if done is None else done.end_offset
 
 
-def restart_daemon(files: Files, log_dir: str) -> None:
-    (recovered,) = LogDir.at(files, log_dir, Standstill()).recover([str(TP)])
-    assert recovered.error is None
-
-
 def _raise(error: CleanerdError | None) -> None:
     if error is not None:
         raise error
