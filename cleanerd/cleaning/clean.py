@@ -436,6 +436,7 @@ class Cleaner:
 
 
 def budget_of(request: CleanRequest) -> Budget:
-    """Memory for the keys of one of the jobs that run at a time."""
+    """Memory of one of the jobs that run at a time; for what is written, that of all, which share the cores."""
     config = request.config
-    return Budget(int(config.dedupe_buffer_size_bytes * config.io_buffer_load_factor / request.jobs_at_once))
+    keys_bytes = int(config.dedupe_buffer_size_bytes * config.io_buffer_load_factor / request.jobs_at_once)
+    return Budget(keys_bytes, config.io_buffer_size_bytes, config.chunk_bytes * 5 // 2)

@@ -13,7 +13,6 @@ SPARK_CONF_PREFIX = _SPARK_CONF.name.removesuffix("*")
 MS_PER_UNIT = {"ms": 1, "minutes": 60_000, "hours": 3_600_000}
 
 WITHOUT_EFFECT = {
-    "log.cleaner.io.buffer.size": "cleanerd.chunk.bytes sets the size of a read",
     "segment.ms": "its broker rolls the active segment",
     "segment.jitter.ms": "its broker rolls the active segment",
     "log.roll.ms": "its broker rolls the active segment",

@@ -94,6 +94,9 @@ class CleanerdConfig(Settings):
         "Memory for finding the newest record of every key (more than 1 MiB per thread).", unit="bytes")] = 134_217_728
     io_buffer_load_factor: Annotated[Double, more_than(0), Key("log.cleaner.io.buffer.load.factor",
         "How full the dedupe buffer may get.", unit="ratio")] = 0.9
+    io_buffer_size_bytes: Annotated[Int, at_least(0), Key("log.cleaner.io.buffer.size",
+        "Memory of all cores together for what is read and, until its place in the new segment is known, written; each "
+        "takes 2 MiB and 2.5 times cleanerd.chunk.bytes where its share is less.", unit="bytes")] = 524_288
     backoff_ms: Annotated[Long, at_least(0), Key("log.cleaner.backoff.ms",
         "Pause when there is nothing to clean.")] = 15_000
     retention_check_interval_ms: Annotated[Long, at_least(1), Key("log.retention.check.interval.ms",

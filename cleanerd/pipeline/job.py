@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -29,13 +30,14 @@ from cleanerd.format.names import FileKind, Suffix, segment_path
 from cleanerd.kernels.fingerprint import MAX_BUCKETS
 from cleanerd.kernels.newest import key_set
 from cleanerd.kernels.tables import KeySet
-from cleanerd.policy.winner import KEY_BYTES
+from cleanerd.policy.winner import FINGERPRINT_BYTES, KEY_BYTES
 from cleanerd.spark_runtime.channel import Reporter
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.messages import Phase, Place
 from cleanerd.spark_runtime.place import places
 from cleanerd.spark_runtime.resident_job import TaskStep
 
+from .chunks import PIECE_BYTES
 from .index import Blocks, LogContext, log_context, resolve_all
 from .one_pass import NeedsWholeLog, PassedOnce, one_pass_chunks
 from .small_log import SmallLogTask, is_small
@@ -58,20 +60,36 @@ _BLOCKS_MAX = 1 << 17
 """Of a log, one for each chunk and bucket: each costs this process half a kilobyte. Where there would be more, buckets are
 larger, as far as the budget allows all cores together."""
 
+_HELD_RECORDS_MAX = 1 << 22  # more find few duplicates more
+
 ChunkOf = tuple[int, int]
 """(log number, chunk number)"""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Memory for the keys of one bucket: log.cleaner.dedupe.buffer.size x log.cleaner.io.buffer.load.factor."""
+    """Memory for keys (log.cleaner.dedupe.buffer.size x log.cleaner.io.buffer.load.factor), and for what is written.
+
+    `bytes`: of the keys of one bucket, and of all that tasks hold while they index. `io_bytes`: log.cleaner.io.buffer.size.
+    `part_bytes`: what a task may hold of a part in any case; more than an ordinary chunk keeps.
+    """
 
     bytes: int
+    io_bytes: int = 0
+    part_bytes: int = 80 << 20
 
     @property
     def records(self) -> int:
         """Number of records with distinct keys that fit, with their fingerprints and the set for these."""
         return max(int(self.bytes / KEY_BYTES), 1)
+
+    def held_records(self, cores: int) -> int:
+        """Records whose fingerprints a task holds before it ships those that are left; a chunk is held whole."""
+        return min(self.bytes // cores // FINGERPRINT_BYTES, _HELD_RECORDS_MAX)
+
+    def held_bytes(self, cores: int) -> int:
+        """Bytes of a part that its task holds."""
+        return max(self.io_bytes // cores - PIECE_BYTES, self.part_bytes)
 
 
 class Pipeline:
@@ -147,11 +165,12 @@ class Pipeline:
 
     def _rewrite(self, logs: Sequence[IndexedLog], *, write: bool) -> tuple[list[RewrittenLog], list[int]]:
         """Rewrite; returns the logs, and the numbers of those that have to be read as a whole first (`one_pass`)."""
+        held_bytes = self._budget.held_bytes(self._executor.cores)
         tasks = [
             task
             for number, log in enumerate(logs)
             if log.error is None
-            for task in _rewrite_tasks(log, number, write)
+            for task in _rewrite_tasks(log, number, held_bytes, write)
         ]
         contexts = [log_context(log, log.discardable_markers) for log in logs]
         keys = {number: log.dirty_keys for number, log in enumerate(logs) if log.dirty_keys is not None}
@@ -219,7 +238,7 @@ class Pipeline:
         blocks: dict[ChunkOf, Blocks] = {}
         # The dirty section first: nothing in the clean one supersedes, so its keys alone decide there.
         dirty = _index_tasks(indexed, dirty=True)
-        for task, (summary, found) in self._run(dirty, contexts, index_together, take=loaded):
+        for task, (summary, found) in self._run(dirty, contexts, self._index_together(), take=loaded):
             summaries[task.log, task.chunk], blocks[task.log, task.chunk] = summary, found
         clean = _index_tasks(indexed, dirty=False)
         with ThreadPoolExecutor(self._executor.cores, "cleanerd-resolve") as threads:
@@ -272,7 +291,9 @@ class Pipeline:
             for log, key in zip(logs, keys, strict=True)
         ]
         contexts, tasks = [log_context(log, ()) for log in indexed], _index_tasks(indexed, dirty=None)
-        step = TaskStep(tasks, index_together, lambda: nullcontext((contexts, self._reporter)), self._begun)
+        step = TaskStep(
+            tasks, self._index_together(), lambda: nullcontext((contexts, self._reporter)), self._begun
+        )
         found, resolved = self._executor.exchange(step, resolve_bucket)
         summaries = {(task.log, task.chunk): one for task, one in zip(tasks, found, strict=True)}
         of_log: dict[int, list[ResolvedBucket]] = defaultdict(list)
@@ -281,6 +302,9 @@ class Pipeline:
             of_log[one.log].append(one)
         bits = [by_chunk(of_log[number], len(log.work.chunks)) for number, log in enumerate(indexed)]
         return _join_all(indexed, summaries, bits)
+
+    def _index_together(self) -> Callable[..., Any]:
+        return partial(index_together, self._budget.held_records(self._executor.cores))
 
     def _per_bucket(self, log: LogWork) -> int:
         with_few_blocks = log.records_max * len(log.chunks) // _BLOCKS_MAX
@@ -319,7 +343,7 @@ def _index_tasks(logs: Sequence[IndexedLog], *, dirty: bool | None) -> list[Inde
     return tasks
 
 
-def _rewrite_tasks(log: IndexedLog, number: int, write: bool) -> Iterator[RewriteTask]:
+def _rewrite_tasks(log: IndexedLog, number: int, held_bytes: int, write: bool) -> Iterator[RewriteTask]:
     work = log.work
     groups: dict[int, list[int]] = defaultdict(list)
     now = set(log.groups_now)
@@ -335,7 +359,7 @@ def _rewrite_tasks(log: IndexedLog, number: int, write: bool) -> Iterator[Rewrit
             path = segment_path(work.directory, first, FileKind.PART, Suffix.STAGED)
             yield RewriteTask(
                 number, chunk, work.chunks[chunk], log.verdicts[chunk], path if write else None,
-                work.least_free_bytes, Place(number, group, at) if together and len(chunks) > 1 else None,
+                work.least_free_bytes, held_bytes, Place(number, group, at) if together and len(chunks) > 1 else None,
             )  # fmt: skip
 
 

@@ -13,10 +13,6 @@ from cleanerd.format.names import of_attempt
 from cleanerd.kernels.tables import Bytes
 from cleanerd.spark_runtime.place import PlaceClient
 
-HELD_BYTES = 80 << 20
-"""Bytes of a part that are held in memory until it is complete: more than an ordinary chunk keeps. So a part is written in
-one go, once its position is known: processes that write to one file slice by slice slow each other down."""
-
 
 def path_of_attempt(path: str) -> str:
     """The path of a part for one attempt of its task; if attempts shared a file, neither could vouch for its content."""
@@ -42,15 +38,26 @@ class PartFile:
     """
 
     def __init__(
-        self, path: str, like: str, least_free_bytes: int, start: int = 0, asked: PlaceClient | None = None
+        self,
+        path: str,
+        like: str,
+        least_free_bytes: int,
+        start: int = 0,
+        asked: PlaceClient | None = None,
+        held_bytes: int = 0,
     ) -> None:
-        """`like`: the file whose owner and mode the new one gets. `asked`: where it begins, if others write there, too."""
+        """`like`: the file whose owner and mode the new one gets. `asked`: where it begins, if others write there, too.
+
+        Then up to `held_bytes` are held in memory, for a part to be complete once its position is known, and written in one
+        go: processes that write to one file slice by slice slow each other down.
+        """
         self.path = path
         self.start = start
         """Where the part begins, when `finish` has returned."""
         self.size_bytes = 0
         self._least_free_bytes = least_free_bytes
         self._asked = asked
+        self._held_bytes = held_bytes
         self._held: list[Bytes] = []
         self._like = like
         self._fd: int | None = None
@@ -86,7 +93,7 @@ class PartFile:
             self._write(self._fd, [data])
             return
         self._held.append(data)
-        if self.size_bytes > HELD_BYTES:
+        if self.size_bytes > self._held_bytes:
             assert self._asked is not None
             self._begin(self._asked.start())
 

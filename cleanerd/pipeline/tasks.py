@@ -32,8 +32,6 @@ _T = TypeVar("_T")
 _WORTH_COMBINING = 0.25
 """If a larger share of a bucket is left, writing and reading it again costs less than finding duplicates."""
 
-_COMBINED_RECORDS = 1 << 22  # 64 MiB of fingerprints that one task holds before it ships the remaining ones
-
 
 Indexed = tuple[ChunkSummary | CleanerdError, Blocks]
 """An indexed chunk: its summary and its blocks. One with an error has none."""
@@ -111,9 +109,11 @@ def each(step: Callable[..., _T]) -> Callable[[Iterable[Any], Sequence[Any], Put
     return lambda tasks, shared, _: (step(task, *shared) for task in tasks)
 
 
-def index_together(tasks: Iterable[IndexTask], shared: Common, put: Put) -> Iterator[IndexAnswer]:
-    """The chunks of one process, in order; duplicates between them are resolved here."""
-    for chunks in _held(tasks, *shared):
+def index_together(
+    held_records: int, tasks: Iterable[IndexTask], shared: Common, put: Put
+) -> Iterator[IndexAnswer]:
+    """The chunks of one process, in order; duplicates are resolved here between those with so many records together."""
+    for chunks in _held(held_records, tasks, *shared):
         _combine([(task.log, found) for task, found in chunks])
         for task, (summary, blocks) in chunks:
             yield summary, {task.first_bucket + b: _ship(task, b, block, put) for b, block in blocks.items()}
@@ -131,7 +131,7 @@ def loaded(answer: IndexAnswer) -> tuple[ChunkSummary | CleanerdError, Blocks]:
 
 
 def _held(
-    tasks: Iterable[IndexTask], contexts: list[LogContext], reporter: Reporter
+    held_records: int, tasks: Iterable[IndexTask], contexts: list[LogContext], reporter: Reporter
 ) -> Iterator[list[tuple[IndexTask, Indexed]]]:
     """Tasks and answers, as many chunks at a time as are held together."""
     held: list[tuple[IndexTask, Indexed]] = []
@@ -140,7 +140,7 @@ def _held(
         found = task.run(contexts, reporter)
         held.append((task, found))
         competing += sum(block.records for block in found[1].values())
-        if competing >= _COMBINED_RECORDS:
+        if competing >= held_records:
             yield held
             held, competing = [], 0
     yield held
@@ -219,6 +219,7 @@ class RewriteTask:
     verdicts: Verdicts | None
     part_path: str | None
     least_free_bytes: int
+    held_bytes: int
     place: Place | None = None
 
     @property
@@ -238,7 +239,10 @@ class RewriteTask:
         out = own = None
         if self.part_path is not None:
             own = path_of_attempt(self.part_path) if self.place is None else None
-            out = PartFile(own or self.part_path, self.work.source.path, self.least_free_bytes, asked=asked)
+            out = PartFile(
+                own or self.part_path, self.work.source.path, self.least_free_bytes,
+                asked=asked, held_bytes=self.held_bytes,
+            )  # fmt: skip
 
         def rewrite() -> Part | PassedOnce | NeedsWholeLog:
             context = contexts[self.log]

@@ -194,7 +194,7 @@ def test_a_value_of_the_cluster_that_nothing_depends_on_is_nobodys_trouble() -> 
 def test_what_has_no_effect_is_one_warning_where_it_is_given_to_cleanerd(tmp_path: Path) -> None:
     """Whatever its value. The broker's own file is not for cleanerd alone."""
     path = tmp_path / "server.properties"
-    path.write_text("log.roll.ms=0\nlog.cleaner.io.buffer.size=none\n")
+    path.write_text("log.roll.ms=0\nlog.preallocate=none\n")
     (tmp_path / "topics.d").mkdir()
     (tmp_path / "topics.d" / "t.properties").write_text("cleanup.policy=compact\nmin.insync.replicas=2\n")
     assert resolve(read_sources(str(path))).warnings == (

@@ -181,7 +181,7 @@ def _lives(pid: int) -> bool:
 def test_limits_and_threads_change_while_it_works(tmp_path: Path, log_dir: Path) -> None:
     """C147, C148, C150: a reload of all seven keys holds at once, and no work is lost.
 
-    Kafka cleans nothing with an I/O buffer of a byte; here it is a key without effect.
+    Kafka cleans nothing with an I/O buffer of a byte; here a task has what it needs in any case.
     """
     with in_the_middle(tmp_path, log_dir, log_cleaner_threads=1, log_cleaner_io_buffer_size=1) as daemon:
         daemon.configure(

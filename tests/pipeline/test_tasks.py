@@ -54,9 +54,8 @@ def logs(tmp_path: Path) -> tuple[list[IndexTask], list[Any]]:
     return work, contexts
 
 
-def run(work: list[IndexTask], contexts: list[Any]) -> list[Indexed]:
-    common = contexts, SILENT
-    return [loaded(answer) for answer in index_together(work, common, lambda data: data)]
+def run(work: list[IndexTask], contexts: list[Any], held: int) -> list[Indexed]:
+    return [loaded(answer) for answer in index_together(held, work, (contexts, SILENT), lambda data: data)]
 
 
 def bits(work: list[IndexTask], found: list[Indexed], log: int) -> list[list[bool]]:
@@ -73,15 +72,12 @@ def shipped(found: list[Indexed]) -> int:
 
 
 @pytest.mark.parametrize("held", [1, 30, 1 << 22])
-def test_answers_are_those_of_each_chunk_alone(
-    held: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answers_are_those_of_each_chunk_alone(held: int, tmp_path: Path) -> None:
     """However many records are held before they are combined: in order, each log by itself."""
     work, contexts = logs(tmp_path)
     assert len(work) > 8
     alone = [task.run(contexts, SILENT) for task in work]
-    monkeypatch.setattr(tasks, "_COMBINED_RECORDS", held)
-    together = run(work, contexts)
+    together = run(work, contexts, held)
     for log in range(2):
         assert bits(work, together, log) == bits(work, alone, log)
     assert [one.first_offset for one, _ in together] == [one.first_offset for one, _ in alone]
@@ -142,7 +138,7 @@ def attempt(path: RealPath, reporter: Reporter, *, is_small: bool) -> object:
         indexed, rewritten = SmallLogTask(IndexedLog(path.work, (1, 2), BUCKETS)).run(reporter)
         return indexed.error if rewritten is None else rewritten.parts[0][0]
     where = segment_path(str(path.directory), 0, FileKind.PART, Suffix.STAGED)
-    task = RewriteTask(0, 0, path.work.chunks[0], path.indexed.verdicts[0], where, 0)
+    task = RewriteTask(0, 0, path.work.chunks[0], path.indexed.verdicts[0], where, 0, 0)
     return task.run([path.context()], reporter, None, {})
 
 

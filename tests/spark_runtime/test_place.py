@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from cleanerd.errors import Aborted, NoSpace
-from cleanerd.pipeline import part_file
 from cleanerd.pipeline.part_file import PartFile
 from cleanerd.spark_runtime.channel import Reporter
 from cleanerd.spark_runtime.messages import Place
@@ -25,10 +24,12 @@ PATIENCE_S = 20
 class Group:
     """The parts of a group, each written by a thread of its own as a task writes it."""
 
-    def __init__(self, directory: Path, reporter: Reporter, *, log: int = 0) -> None:
+    def __init__(
+        self, directory: Path, reporter: Reporter, *, log: int = 0, held_bytes: int = 1 << 20
+    ) -> None:
         self.path, self.like = directory / f"{log}.part", directory / "source"
         self.like.write_bytes(b"source")
-        self._reporter, self._log = reporter, log
+        self._reporter, self._log, self._held_bytes = reporter, log, held_bytes
         self.errors: dict[int, BaseException] = {}
         self.starts: dict[int, int] = {}
         self._threads: list[threading.Thread] = []
@@ -39,7 +40,9 @@ class Group:
         def write() -> None:
             asked = PlaceClient(Place(self._log, 3, number), self._reporter)
             try:
-                with PartFile(str(self.path), str(self.like), 0, asked=asked) as part:
+                with PartFile(
+                    str(self.path), str(self.like), 0, asked=asked, held_bytes=self._held_bytes
+                ) as part:
                     for data in slices:
                         part.write(np.frombuffer(data, np.uint8))
                     then()
@@ -69,13 +72,12 @@ def contents(seed: int) -> list[list[bytes]]:
 @pytest.mark.parametrize("held_bytes", [0, 5_000, 1 << 30], ids=["nothing held", "a little held", "all held"])
 @pytest.mark.parametrize("seed", range(5))
 def test_whatever_the_order_the_file_holds_one_part_behind_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, held_bytes: int
+    tmp_path: Path, seed: int, held_bytes: int
 ) -> None:
     """Two groups side by side. What is held of a part has an end; behind it the part waits, with no size to tell yet."""
-    monkeypatch.setattr(part_file, "HELD_BYTES", held_bytes)
     parts = contents(seed)
     with places() as reporter:
-        groups = [Group(tmp_path, reporter, log=log) for log in range(2)]
+        groups = [Group(tmp_path, reporter, log=log, held_bytes=held_bytes) for log in range(2)]
         order = [(group, number) for group in groups for number in range(PARTS)]
         random.Random(seed).shuffle(order)
         for group, number in order:
