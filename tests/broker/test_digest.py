@@ -129,11 +129,12 @@ def test_what_mirror_maker_has_copied(tmp_path: Path) -> None:
             reports = []
             for log_dir in one, other:
                 words = [f"--topic={topic}" for topic in configs]
-                ran = run_cleanerd("digest", f"--log-dir={log_dir}", "--no-offsets", *words, "-o", "json")
+                command = ["digest", f"--log-dir={log_dir}", "--no-offsets", *words, "-o", "json"]
+                ran = captured(main, command)
                 assert ran.returncode == 0, ran.stderr
                 reports.append(tmp_path / f"{log_dir.name}.json")
                 reports[-1].write_text(ran.stdout)
-            ran = run_cleanerd("digest", "--compare", *map(str, reports), "-o", "json")
+            ran = captured(main, ["digest", "--compare", *map(str, reports), "-o", "json"])
             return {row["topic"]: row["result"] for row in json.loads(ran.stdout)["compared"]}
 
         assert compared() == dict.fromkeys(configs, "equal")

@@ -62,9 +62,18 @@ def _keys(arguments: Namespace) -> set[bytes]:
     if arguments.keys_file is not None:
         try:
             with open(arguments.keys_file, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
-                texts += [line.removesuffix("\n") for line in file]
+                lines = [line.removesuffix("\n") for line in file]
         except OSError as error:
             raise BadUsage(f"--keys-file: cannot read {arguments.keys_file!r}: {error.strerror}") from error
+        for number, line in enumerate(lines, 1):
+            if line.endswith("\r") or line.startswith(
+                "\ufeff"
+            ):  # such keys are nowhere, which would be believed
+                what = "keys ended by line feeds alone, without a byte order mark (others in hex)"
+                raise BadUsage(
+                    f"--keys-file: {arguments.keys_file!r}, line {number}: expected {what}, found {line!r:.80}"
+                )
+        texts += filter(None, lines)
     if not texts:
         raise BadUsage("no key: give --key or --keys-file")
     keys = set()

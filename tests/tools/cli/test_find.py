@@ -49,7 +49,7 @@ def test_keys_in_every_form(encoding: str, key: str, log_dir: Path, tmp_path: Pa
     words = ("find", f"--log-dir={log_dir}", "--topic=idempotent", f"--encoding={encoding}", "-o", "jsonl")
     one = run(*words, "--key", key)
     keys = tmp_path / "keys"
-    keys.write_text(f"{key}\n")
+    keys.write_text(f"{key}\n\n")
     assert (one.code, len(one.out.splitlines())) == (0, 2)
     assert run(*words, "--keys-file", str(keys)).out == one.out
 
@@ -63,6 +63,18 @@ def test_keys_that_make_no_sense(log_dir: Path, run: Run) -> None:
     ran = run("find", f"--log-dir={log_dir}", f"--keys-file={log_dir}")
     assert (ran.code, ran.out) == (2, "")
     assert f"--keys-file: cannot read '{log_dir}': Is a directory" in ran.err
+
+
+def test_a_file_of_another_system_does_not_make_a_key_pass_for_gone(
+    log_dir: Path, tmp_path: Path, run: Run
+) -> None:
+    """Nobody writes keys that end in CR, and exit 4 would be believed."""
+    keys = tmp_path / "keys"
+    for content, line in ((b"key-1\nkey-2\r\n", 2), (b"\xef\xbb\xbfkey-1\n", 1)):
+        keys.write_bytes(content)
+        ran = run("find", f"--log-dir={log_dir}", f"--keys-file={keys}")
+        assert (ran.code, ran.out) == (2, "")
+        assert f"'{keys}', line {line}: expected keys ended by line feeds alone" in ran.err
 
 
 def test_what_cannot_be_read_may_hold_it(log_dir: Path, run: Run) -> None:
