@@ -74,7 +74,7 @@ class LogUnderWay:
         keys, size_bytes, now = self.indexed.dirty_keys, 0, list[int]()
         keys_bytes = 0 if keys is None else keys.table.nbytes
         rate = min(
-            config.io_max_bytes_per_second,
+            config.io_max_bytes_per_second / 2,  # what is read is written, too
             config.io_max_read_bytes_per_second,
             config.io_max_write_bytes_per_second,
         )

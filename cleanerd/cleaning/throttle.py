@@ -79,6 +79,15 @@ class Throttle:
             rates = {limit: account.rate for limit, account in self._accounts.items()}
         return {limit: math.inf if rate == DOUBLE_MAX else rate for limit, rate in rates.items()}
 
+    def limited(self, config: CleanerdConfig) -> CleanerdConfig:
+        """A configuration with the limits that hold now: how much work is begun at a time follows them."""
+        rates = {limit: min(rate, DOUBLE_MAX) for limit, rate in self.limits().items()}
+        return config.but(
+            io_max_bytes_per_second=min(rates[RateLimit.TOTAL], rates[RateLimit.REQUEST_QUEUE]),
+            io_max_read_bytes_per_second=rates[RateLimit.READ],
+            io_max_write_bytes_per_second=rates[RateLimit.WRITE],
+        )
+
     def charge(
         self, read_bytes: int, written_bytes: int, should_stop: Callable[[], bool], *, is_urgent: bool = False
     ) -> None:

@@ -304,7 +304,9 @@ def test_a_round_is_refused_without_the_one_before_it(by_hand: Cleaning) -> None
 
 
 def test_how_much_is_a_round(by_hand: Cleaning) -> None:
-    """A GiB a core; ten seconds of limited I/O; at least a group. All where the result waits for a broker's stop."""
+    """A GiB a core; ten seconds of limited I/O, of which a limit on reads plus writes counts both; at least a group. All
+    where the result waits for a broker's stop.
+    """
     plan, indexed, config = by_hand.plan, by_hand.indexed, defaults().broker
     assert plan is not None
     assert indexed is not None
@@ -312,7 +314,7 @@ def test_how_much_is_a_round(by_hand: Cleaning) -> None:
     sizes = {n: sum(segment.size_bytes for segment in plan.groups[n].sources) for n in groups}
     assert list(log.rounds(1, config)) == [groups]
     for key in ("io_max_bytes_per_second", "io_max_read_bytes_per_second", "io_max_write_bytes_per_second"):
-        limited = config.but(**{key: 120.0})
+        limited = config.but(**{key: 240.0 if key == "io_max_bytes_per_second" else 120.0})
         found = list(log.rounds(1, limited))
         assert [group for now in found for group in now] == groups
         assert len(found) < len(groups)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from cleanerd.cleaning.throttle import BURST_S, RateLimit, Throttle
 from cleanerd.env.clock import SystemClock
+from tests.harness.spark.in_process import defaults
 
 MB = 1_000_000
 KIB, MIB = 1 << 10, 1 << 20
@@ -312,6 +313,18 @@ def test_reads_and_writes_have_limits_of_their_own() -> None:
     throttle.set_limits(total=3 * MB)
     caller("both", 2 * MB, 1 * MB)
     assert throttle.waited_s()[RateLimit.TOTAL] == pytest.approx(1, abs=0.002)
+
+
+def test_work_is_cut_by_the_limits_that_hold() -> None:
+    """Also by those that `cleanerctl throttle` has set, and by the brokers' queues; not by those of the configuration."""
+    throttle, config = Throttle(SystemClock()), defaults().broker.but(io_max_bytes_per_second=5 * MB)
+    assert throttle.limited(config) == defaults().broker
+    throttle.set_limits(total=4 * MB, write=2 * MB)
+    assert throttle.limited(config) == config.but(
+        io_max_bytes_per_second=4 * MB, io_max_write_bytes_per_second=2 * MB
+    )
+    throttle.set_request_queue(MB)
+    assert throttle.limited(config).io_max_bytes_per_second == MB
 
 
 def test_the_limit_by_the_request_queue_and_the_others_leave_each_other_alone() -> None:

@@ -246,7 +246,7 @@ class Cleanings:
                 log_dir=log_dir,
                 partitions=partitions,
                 checkpoints=self._checkpoints(log_dir, partitions),
-                config=configuration.broker,
+                config=self.throttle.limited(configuration.broker),
                 topic_configs={tp.topic: configuration.topic(tp.topic) for tp in partitions},
                 tombstones=self._why_tombstones_stay(logs),
                 force=job.force,
