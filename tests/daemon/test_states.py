@@ -1,4 +1,4 @@
-"""States of logs under many threads: conformance cases, time limits, holds, the end.
+"""States of logs under many threads: time limits, holds, the end.
 
 The table of spec behaviour 2A is in `tests/policy/test_lifecycle.py`; that it is kept to by any sequence of calls, waits,
 vanished logs and holds among them, is in `test_states_model.py`.
@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from cleanerd.daemon.work.states import PartitionStates, StillRunning
+from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.clock import SystemClock
 from cleanerd.errors import Aborted
-from cleanerd.policy.lifecycle import ABORTED, IN_PROGRESS, NONE, IllegalTransition, paused
+from cleanerd.policy.lifecycle import IN_PROGRESS, NONE, IllegalTransition, paused
 from tests.harness.daemon.clients import (
     LOG,
     OTHER,
@@ -39,9 +39,6 @@ def test_2_3_and_2_6_an_error_leaves_no_log_stuck(states: PartitionStates) -> No
     assert states._states == {}
 
 
-# Conformance cases
-
-
 def test_c014_logs_in_progress_are_passed_over(states: PartitionStates) -> None:
     """Whoever asks next gets another log."""
     assert states.try_start_all([LOG])
@@ -49,98 +46,7 @@ def test_c014_logs_in_progress_are_passed_over(states: PartitionStates) -> None:
     assert states.try_start_all([LOG, OTHER, OTHER]) == [OTHER]
 
 
-def test_c038_logs_under_retention_are_not_compacted(states: PartitionStates) -> None:
-    """testLogsUnderCleanupIneligibleForCompaction."""
-    assert states.pause_non_compacted([LOG]) == [LOG]
-    assert states.try_start_all([LOG]) == []  # the policy flips to compact
-    states.resume_all([LOG])
-    assert states.try_start_all([LOG]) == [LOG]
-    assert states.pause_non_compacted([LOG]) == []  # the policy flips back
-    states.done_deleting([LOG])
-    assert states.pause_non_compacted([LOG]) == [LOG]
-
-
-def test_c039_retention_and_truncation(states: PartitionStates) -> None:
-    """testConcurrentLogCleanupAndLogTruncation."""
-    assert states.pause_non_compacted([LOG]) == [LOG]
-    states.abort_and_pause(LOG)
-    states.resume(LOG)
-    states.resume_all([LOG])
-    assert states.state(LOG) == NONE
-
-
-def test_c040_retention_and_topic_deletion(states: PartitionStates) -> None:
-    """testConcurrentLogCleanupAndTopicDeletion."""
-    assert states.pause_non_compacted([LOG]) == [LOG]
-    states.abort(LOG)
-    states.resume_all([LOG])
-    assert states.state(LOG) == NONE
-
-
-def test_c041_done_cleaning(states: PartitionStates) -> None:
-    """testDoneCleaning: the answer says whether the caller's cleaning counts."""
-    with pytest.raises(IllegalTransition):
-        states.done_cleaning(LOG)
-    in_state(states, paused(1))
-    with pytest.raises(IllegalTransition):
-        states.done_cleaning(LOG)
-    states.resume(LOG)
-    in_state(states, IN_PROGRESS)
-    assert states.done_cleaning(LOG) is True
-    assert states.state(LOG) == NONE
-    in_state(states, ABORTED)
-    assert states.done_cleaning(LOG) is False
-    assert states.state(LOG) == paused(1)
-
-
-def test_c042_done_deleting(states: PartitionStates) -> None:
-    """testDoneDeleting."""
-    with pytest.raises(IllegalTransition):
-        states.done_deleting([LOG])
-    in_state(states, paused(1))
-    with pytest.raises(IllegalTransition):
-        states.done_deleting([LOG])
-    states.resume(LOG)
-    in_state(states, IN_PROGRESS).done_deleting([LOG])
-    assert states.state(LOG) == NONE
-    in_state(states, ABORTED).done_deleting([LOG])
-    assert states.state(LOG) == paused(1)
-
-
-def test_d12_a_second_aborter_does_not_stack(states: PartitionStates) -> None:
-    """Error for the second, and the first gets its pause."""
-    assert states.try_start_all([LOG])
-    first = waiting(states)
-    with pytest.raises(IllegalTransition, match=r"orders-3: abort_and_pause .* aborted"):
-        states.abort_and_pause(LOG)
-    with pytest.raises(IllegalTransition):
-        states.abort(LOG)
-    states.done_cleaning(LOG)
-    assert first.result() is None
-    assert states.state(LOG) == paused(1)
-
-
-def test_d13_resume_of_a_log_in_progress(states: PartitionStates) -> None:
-    """Error."""
-    with pytest.raises(IllegalTransition, match=r"orders-3: resume .* in-progress"):
-        in_state(states, IN_PROGRESS).resume(LOG)
-
-
 # Time limits: what remains when a client gives up
-
-
-@pytest.mark.fault("a client that is slow, or vanishes")
-def test_a_client_that_comes_back_takes_the_abort_over(states: PartitionStates) -> None:
-    """Nobody else waits, so nothing stacks; the pause is its own."""
-    assert states.try_start_all([LOG])
-    with pytest.raises(StillRunning):
-        states.abort_and_pause(LOG, 0)
-    client = waiting(states)
-    with pytest.raises(IllegalTransition):
-        states.abort_and_pause(LOG, 0)  # D12 again
-    states.done_deleting([LOG])
-    assert client.result() is None
-    assert states.state(LOG) == paused(1)
 
 
 def test_a_client_that_is_interrupted_leaves_no_pause() -> None:

@@ -5,7 +5,7 @@ import threading
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.holds import Hold
@@ -76,13 +76,14 @@ class Model(RuleBasedStateMachine):
             ask(log, 0)
             self.pauses[log] += pauses
 
-    @rule(log=logs)
-    def resume(self, log: LogId) -> None:
+    @rule(log=logs, one_of_many=st.booleans())
+    def resume(self, log: LogId, one_of_many: bool) -> None:
+        call = (lambda: self.real.resume_all([log])) if one_of_many else (lambda: self.real.resume(log))
         if log in self.busy or not self.pauses[log]:
-            with pytest.raises(IllegalTransition):
-                self.real.resume(log)
+            with pytest.raises(IllegalTransition, match=f"{log}: resume"):
+                call()
         else:
-            self.real.resume(log)
+            call()
             self.pauses[log] -= 1
 
     @rule(log=logs, deleting=st.booleans())
@@ -158,12 +159,15 @@ class Model(RuleBasedStateMachine):
             self.release(hold_id)
         for log, pauses in list(self.pauses.items()):
             for _ in range(pauses):
-                self.resume(log)
+                self.resume(log, one_of_many=False)
             assert self.real.try_start_all([log])
 
 
-TestModel = Model.TestCase
-TestModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+def test_any_sequence_of_calls_leaves_what_the_model_expects() -> None:
+    """C038 to C042, D12, D13: who may start, who waits, what a second aborter and a resume of a log in progress are told."""
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        Model, settings=settings(max_examples=60, stateful_step_count=40, deadline=None)
+    )
 
 
 def test_many_threads() -> None:
