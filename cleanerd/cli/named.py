@@ -2,7 +2,7 @@
 
 import os
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from shlex import quote
 
 from cleanerd.cli import output
@@ -10,6 +10,8 @@ from cleanerd.cli.configuration import no_log_dirs
 from cleanerd.cli.parser import did_you_mean
 from cleanerd.errors import BadUsage
 from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
+
+_FAILED_SHOWN = 50
 
 
 def is_nothing_there(
@@ -40,6 +42,14 @@ def is_nothing_there(
     if topics or partitions:
         return not is_named and is_all_listed
     return bool(arguments.log_dir) and not logs and len(list(no_log_dirs(log_dirs))) == len(log_dirs)
+
+
+def print_failed(failed: Mapping[str, str]) -> None:
+    """Print why paths could not be looked at; of very many the first, for documents have all."""
+    for path, reason in list(failed.items())[:_FAILED_SHOWN]:
+        output.print_message(reason if path in reason else f"{path}: {reason}")
+    if len(failed) > _FAILED_SHOWN:
+        output.print_message(f"and {len(failed) - _FAILED_SHOWN:,} more; `-o json` has all")
 
 
 def where(arguments: Namespace) -> str:

@@ -15,7 +15,7 @@ from os.path import isdir, join
 from cleanerd.cli import output
 from cleanerd.cli.arguments import bytes_per_s
 from cleanerd.cli.configuration import log_dirs, no_log_dirs
-from cleanerd.cli.named import check_reports_alone, is_nothing_there
+from cleanerd.cli.named import check_reports_alone, is_nothing_there, print_failed
 from cleanerd.cli.tables import write_table
 from cleanerd.errors import BadUsage
 from cleanerd.format.names import CLUSTER_METADATA_TOPIC
@@ -56,8 +56,7 @@ def run(arguments: Namespace) -> int:
     found = digest_logs(paths, question)
     for path, why in [one.unlisted for one in listed if one.unlisted is not None]:
         found.failed[path] = why
-    for path, reason in found.failed.items():
-        output.print_message(reason if path in reason else f"{path}: {reason}")
+    print_failed(found.failed)
     compared = [one for one in compare(sides_of(found, question)) if len(one.sides) > 1]
     if output.is_table(arguments.output):
         _write_digests(found.logs, is_one_directory=len(directories) == 1)
@@ -149,8 +148,7 @@ def _listed(rate: float, side: Side, buckets: Sequence[int]) -> Side | None:
         return None
     question = Question(side.terms, row["at"], row["from"], frozenset(buckets), rate)
     found = digest_logs([directory], question)
-    for path, reason in found.failed.items():
-        output.print_message(f"{path}: {reason}")
+    print_failed(found.failed)
     return replace(side, row=log_row(found.logs[0])) if found.logs else None
 
 

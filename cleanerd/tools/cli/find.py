@@ -16,7 +16,7 @@ from shlex import join
 from cleanerd.cli import output
 from cleanerd.cli.arguments import bytes_per_s
 from cleanerd.cli.configuration import log_dirs, no_log_dirs
-from cleanerd.cli.named import is_nothing_there, where
+from cleanerd.cli.named import is_nothing_there, print_failed, where
 from cleanerd.cli.progress import bytes_on
 from cleanerd.cli.tables import write_table
 from cleanerd.errors import BadUsage
@@ -43,8 +43,7 @@ def run(arguments: Namespace) -> int:
         found = find(directories, keys, arguments.topic, arguments.partition, read, rate)
     known = {one.file.topic_partition for one in found.occurrences}
     is_nothing = is_nothing_there(arguments, directories, known)
-    for path, reason in found.failed.items():
-        output.print_message(reason if path in reason else f"{path}: {reason}")
+    print_failed(found.failed)
     _report(arguments, found)
     missing = sorted(keys - {one.key for one in found.occurrences})
     if missing and not is_nothing:

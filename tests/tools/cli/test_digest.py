@@ -4,9 +4,11 @@ import json
 import os
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from cleanerd.tools.insight import live
 from tests.harness.command_line import Run
 
 
@@ -112,6 +114,21 @@ def test_a_directory_that_cannot_be_read_is_no_success(tmp_path: Path, run: Run)
     ran = run("digest", f"--config={config}", "-o", "json")
     assert (ran.code, f"{tmp_path}/nowhere: expected a readable directory" in ran.err) == (1, True)
     assert json.loads(ran.out)["failed"][0]["directory"] == f"{tmp_path}/nowhere"
+
+
+@pytest.mark.parametrize("command", [("digest",), ("find", "--key=k")])
+def test_many_logs_whose_high_watermarks_no_broker_will_write_down_wait_for_nothing(
+    command: tuple[str, ...], log_dir: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seconds for each would be hours; and the first of them say enough on a screen."""
+    monkeypatch.setattr(live, "_wait", Mock(side_effect=AssertionError))
+    shutil.copy(log_dir / "meta.properties", tmp_path)
+    for number in range(60):
+        shutil.copytree(log_dir / "plain-0", tmp_path / f"plain-{number}")
+    ran = run(*command, f"--log-dir={tmp_path}", "-o", "json")
+    assert (ran.code, len(json.loads(ran.out)["failed"])) == (1, 60)
+    assert ran.err.count("no broker runs here") == 50
+    assert "and 10 more; `-o json` has all" in ran.err
 
 
 @pytest.mark.parametrize("command", [("digest",), ("verify",), ("inspect",), ("find", "--key=k")])
