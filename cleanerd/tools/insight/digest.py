@@ -282,7 +282,7 @@ def _joined(
         if not isinstance(answer, PartSeen):
             return str(answer)
         seen.append((order, answer))
-    gap = _gap_in([one for _, one in seen])
+    gap = _gap_in([one for _, one in seen], max(log.cleaned_to, log.start))
     if gap is not None:
         why = "it comes from a replica that was cleaned, up to where is not known"
         return f"lacks offsets from {gap} on, which no cleaning here took: {why}; ask --at {log.stable_end}, its end"
@@ -344,15 +344,15 @@ class _Markers:
                     raise no_marker(producer, offset)
 
 
-def _gap_in(seen: Iterable[PartSeen]) -> int | None:
-    """The first gap in the offsets that the parts were looked through for, None without one."""
-    previous: int | None = None
+def _gap_in(seen: Iterable[PartSeen], dense_from: int) -> int | None:
+    """The first gap from `dense_from` on in the offsets that the parts were looked through for, None without one."""
+    expected = dense_from
     for part in seen:
         if part.ends is not None:
             first, last, gap = part.ends
-            if previous is not None and first != previous + 1:
+            if first > expected:
                 return first
             if gap >= 0:
                 return gap
-            previous = last
+            expected = last + 1
     return None

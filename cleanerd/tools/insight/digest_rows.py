@@ -66,9 +66,9 @@ class ListedKey(NamedTuple):
 class PartSeen:
     """A task's report about its part, beside the rows that it ships.
 
-    `ends`: (first offset, last offset) of its batches from `dense_from` on, and the first gap in them, -1 for none; None
-    without any. `markers`: the first one of each producer. `hidden`: producers with aborted records behind which it has no
-    marker. `no_key`: number and sum of the records without a key.
+    `ends`: (first offset, last offset) of its batches from that with `dense_from` on, and the first gap in them, -1 for
+    none; None without any. `markers`: the first one of each producer. `hidden`: producers with aborted records behind which
+    it has no marker. `no_key`: number and sum of the records without a key.
     """
 
     ends: tuple[int, int, int] | None
@@ -189,7 +189,7 @@ class _Rows:
         self._pairs.append((fingerprints, hashes))
         self._places.append((producers, offsets))
         self._rows += len(chosen)
-        self._look_for_gaps(found.batches)
+        self._look_for_gaps(found)
 
     def _name(self, found: Sound, rows: npt.NDArray[np.int64], records: Table) -> None:
         ends, data = gather(found.piece.raw, found.part.expanded, found.piece.batches, key_fields(records))
@@ -198,13 +198,21 @@ class _Rows:
             key = data[bounds[i] : bounds[i + 1]].tobytes()
             self._named.append((self._rows + row, key, int(records["timestamp"][i])))
 
-    def _look_for_gaps(self, batches: Table) -> None:
-        batches = batches[batches["base_offset"] >= self._task.dense_from]
-        if not len(batches):
+    def _look_for_gaps(self, found: Sound) -> None:
+        dense_from, batches, records = self._task.dense_from, found.batches, found.part.records
+        if not len(batches) or batches["last_offset"][-1] < dense_from:
             return
-        first, last = batches["base_offset"], batches["last_offset"]
+        first, last, count = batches["base_offset"], batches["last_offset"], batches["count"]
+        if (first < 0).any():  # legacy wrappers do not say where they begin, nor how many they hold
+            of, lowest = records["batch"] - found.part.begin, last.copy()
+            np.minimum.at(lowest, of, records["offset"])
+            count = np.where(first < 0, np.bincount(of, minlength=len(first)), count)
+            first = np.where(first < 0, lowest, first)
+        near = last >= dense_from
+        first, last, count = first[near], last[near], count[near]
         start, previous, gap = self._ends or (int(first[0]), int(first[0]) - 1, -1)
-        is_whole = (batches["count"] == last - first + 1) & (np.append(previous, last[:-1]) + 1 == first)
+        is_whole = (count == last - first + 1) | (first < dense_from)
+        is_whole &= np.append(previous, last[:-1]) + 1 == first
         if gap < 0 and not is_whole.all():
             gap = int(first[np.argmin(is_whole)])
         self._ends = start, int(last[-1]), gap

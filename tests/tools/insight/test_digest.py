@@ -8,7 +8,9 @@ import pytest
 
 from cleanerd.format.batch import Record, encode_batch, iterate_batches
 from cleanerd.format.checkpoint import render_offset_checkpoint
+from cleanerd.format.codecs import Codec
 from cleanerd.format.control import ControlType, encode_end_txn_marker
+from cleanerd.format.legacy import encode_wrapper
 from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.format.txn_index import AbortedTxn, render_txn_index
 from cleanerd.spark_runtime.lazy_spark import LazySpark
@@ -305,15 +307,37 @@ def test_no_cleaning_looks_behind_the_open_transaction_that_its_broker_has_writt
 
 
 def test_what_another_replica_cleaned_is_compared_at_its_end_only(tmp_path: Path) -> None:
-    """It was fetched with gaps; up to where its leader was cleaned shows nowhere."""
+    """It was fetched with gaps, the first at its beginning; up to where its leader was cleaned shows nowhere."""
     directory = damaged(tmp_path, {0: None, 8: None})
+    put_checkpoint(directory, "log-start-offset-checkpoint", 1)
     assert "lacks offsets from 9 on, which no cleaning here took" in why_none(directory, Question(at=12))
     assert "ask --at 16" in why_none(directory, Question(at=12))
     assert of(directory).at == 16
-    put_checkpoint(
-        directory, "cleaner-offset-checkpoint", 9
-    )  # its own cleaning took them; offset 14 is above
+    put_checkpoint(directory, "log-start-offset-checkpoint", 0)
+    assert "lacks offsets from 1 on" in why_none(directory, Question(at=12))
+    put_checkpoint(directory, "cleaner-offset-checkpoint", 8)
+    assert "lacks offsets from 9 on" in why_none(directory, Question(at=12))
+    put_checkpoint(directory, "cleaner-offset-checkpoint", 9)  # its own cleaning took them; 14 is above
     assert "lacks offsets from 15 on" in why_none(directory, Question(at=12))
+
+
+@pytest.mark.parametrize("gone", [None, 0, 6])
+def test_a_legacy_wrapper_does_not_say_where_it_begins(gone: int | None, tmp_path: Path) -> None:
+    """So its records are looked at: one that lacks none is no gap, one that lacks some is, between batches of any kind."""
+    records = [Record(at, TIME_MS, str(at).encode(), b"1", ()) for at in range(12)]
+    wrappers = [
+        encode_wrapper([one for one in records[low:high] if one.offset != gone], magic=1, codec=Codec.GZIP)
+        for low, high in ((0, 3), (5, 8), (8, 11))
+    ]
+    between = [data(3, "3", "1"), data(4, "4", "1")]
+    whole = b"".join([wrappers[0], *between, *wrappers[1:], data(11, "11", "1")])
+    directory = write(tmp_path / "t-0", whole, [])
+    if gone is None:
+        assert of(directory, Question(at=6)).keys == 6
+    else:
+        assert "lacks offsets from" in why_none(directory, Question(at=8))
+    put_checkpoint(directory, "cleaner-offset-checkpoint", 7)
+    assert of(directory, Question(at=8)).keys == 8 - (gone is not None)
 
 
 def test_an_open_transaction_ends_what_is_decided(tmp_path: Path) -> None:
