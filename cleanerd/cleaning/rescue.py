@@ -71,8 +71,8 @@ from cleanerd.storage.leftovers import (
     offset_indexes_bytes,
 )
 from cleanerd.storage.log_dir import CleanedByAnother, LogDir, Owner
-from cleanerd.storage.partition_dir import log_size
-from cleanerd.storage.spare import check_resumable, interrupted, resume
+from cleanerd.storage.partition_dir import PartitionDir, log_size
+from cleanerd.storage.spare import check_resumable, interrupted, read_back, resume
 from cleanerd.storage.staged import is_waiting, staged_bytes
 from cleanerd.units import size
 
@@ -114,7 +114,7 @@ class Rescue:
         for tp in partitions(log_dir, self._request):
             if interrupted(log_dir.partition(tp)):
                 with each_log(log_dir.partition(tp).path) as log:
-                    check_resumable(log_dir.partition(tp))
+                    _check_resumable(log_dir.partition(tp))
                 found.is_interrupted |= log.error is not None
                 outcome: Outcome = "planned" if log.error is None else "failed"
                 reason = "a rescue was interrupted" if log.error is None else str(log.error)
@@ -403,6 +403,7 @@ class Rescue:
             with log_dir.lock() as lock:
                 lock.check()
                 with each_log(partition.path) as log:
+                    _check_resumable(partition)
                     resume(partition)
             outcome: Outcome = "done" if log.error is None else "failed"
             yield Step("resumed", str(tp), 0, 0, outcome, None if log.error is None else str(log.error))
@@ -421,6 +422,13 @@ class Rescue:
         request = replace(self._request, log_dirs=(path,), logs=frozenset(logs), dry_run=dry_run)
         results = clean_once([request], self._progress, self._clock, session=self._session, files=self._files)
         return [one for one in results if one.topic_partition != NO_LOG] if request.logs else []
+
+
+def _check_resumable(partition: PartitionDir) -> None:
+    """As `storage.spare` has it, and raise CorruptFile where the spare does not give back what it was given."""
+    spare, group = check_resumable(partition)
+    if group is not None:
+        read_back(spare)
 
 
 def _error_of(result: LogResult) -> str | None:

@@ -21,10 +21,11 @@ step  what is done                                           what a kill or a po
 ====  =====================================================  ==========================================================
 
 ENOSPC or EIO at 1 on either file system leaves the old log: what was written is taken back. From 2 on both leave what a kill
-leaves there, and so does a spare that is full, gone or cannot be read. `resume` goes on from 2, whatever has been done. If
-the spare does not have the group any more, it takes 1 back, provided that all sources are there; else it refuses, and names
-the offsets that only a copy of the spare has. A spare in memory (tmpfs) does not survive a power failure: then what step 2
-has taken is lost, which is the newest value of some keys. The broker says so by not starting.
+leaves there, and so does a spare that is full, gone or cannot be read. `resume` takes 1 back where all sources are there;
+else it goes on from 2, whatever has been done. If the spare does not have the group any more, it refuses, and names the
+offsets that only a copy of the spare has. Either file system may be a copy by then, with other inodes. A spare in memory
+(tmpfs) does not survive a power failure: then what step 2 has taken is lost, which is the newest value of some keys. The
+broker says so by not starting.
 """
 
 import contextlib
@@ -45,7 +46,7 @@ from cleanerd.format.names import META_PROPERTIES, RESCUE, SEGMENT_KINDS, FileKi
 from cleanerd.units import size
 
 from .commit import revalidate
-from .partition_dir import PartitionDir
+from .partition_dir import PartitionDir, bases_of
 from .recover import sound_end
 from .staged import SourceSegment, StagedGroup, discard_staged, read_manifests, staged_flaw
 
@@ -101,18 +102,38 @@ def read_back(spare: PartitionDir) -> None:
 
 
 def _sources_left(partition: PartitionDir, sources: Sequence[SourceSegment]) -> list[SourceSegment]:
-    """The sources whose `.log` is still the one that was read."""
+    """The sources whose `.log` is still the one that was read, or a copy of it."""
     found = []
     for source in sources:
         log = SegmentFileName(source.base_offset, FileKind.LOG)
-        if partition.exists(log) and SourceSegment.of(source.base_offset, partition.stat(log)) == source:
+        if partition.exists(log) and replace(partition.stat(log), inode=source.inode) == source.identity:
             found.append(source)
     return found
 
 
+def _check_no_other(
+    partition: PartitionDir, spare: PartitionDir, group: StagedGroup, left: Sequence[SourceSegment]
+) -> None:
+    """Raise LogUncleanable for a segment in the place of the group that is neither a source nor the new one, which would
+    overlap it.
+    """
+    sources = {source.base_offset for source in left}
+    for base in bases_of(partition.list_names()):
+        if not group.base_offset <= base < group.next_base_offset or base in sources:
+            continue
+        if base != group.base_offset or not _is_placed(partition, spare, group, FileKind.LOG):
+            log = partition.path_of(SegmentFileName(base, FileKind.LOG))
+            raise LogUncleanable(
+                f"{log}: is not the segment that a rescue has read before it was interrupted: was the directory copied "
+                "without the modification times (`cp -a` keeps them)?"
+            )
+
+
 def _exchange(partition: PartitionDir, spare: PartitionDir, group: StagedGroup) -> None:
     """Steps 2 to 7, from wherever an earlier attempt stopped."""
-    for source in _sources_left(partition, group.sources):
+    sources = _sources_left(partition, group.sources)
+    _check_no_other(partition, spare, group, sources)
+    for source in sources:
         partition.unlink(SegmentFileName(source.base_offset, FileKind.LOG))
         partition.sync()
     for source in group.sources:
@@ -155,6 +176,7 @@ def resume(partition: PartitionDir) -> None:
     if group is None:
         partition.unlink(RESCUE)
         partition.sync()
+        _forget(spare)
         return
     try:
         _exchange(partition, spare, group)
@@ -166,8 +188,14 @@ def resume(partition: PartitionDir) -> None:
             f"{size(sum(group.sizes.values()))}: move something away that is not Kafka's, then run rescue again",
             needs_bytes=sum(group.sizes.values()),
         ) from error
+    _forget(spare)
+
+
+def _forget(spare: PartitionDir) -> None:
+    """What lies on a spare that nobody needs any more; it may be gone."""
     with contextlib.suppress(OSError):
-        partition.files.rmdir(spare.path)
+        discard_staged(spare)
+        spare.files.rmdir(spare.path)
 
 
 def check_resumable(partition: PartitionDir) -> tuple[PartitionDir, StagedGroup | None]:
@@ -182,17 +210,17 @@ def check_resumable(partition: PartitionDir) -> tuple[PartitionDir, StagedGroup 
         sources = [SourceSegment(**source) for source in fields["sources"]]
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptFile(journal, 0, "the journal of a rescue", repr(error)) from error
+    if _sources_left(partition, sources) == sources:
+        return spare, None
     for declared in _declared(spare):
         group = replace(declared, log_inode=None)  # it may lie on a copy of that spare by now
         if list(group.sources) == sources and staged_flaw(spare, group) is None:
             return spare, group
-    if _sources_left(partition, sources) != sources:
-        raise LogUncleanable(
-            f"{partition.path}: a rescue was interrupted, and {spare.path} does not have its group, from offset "
-            f"{sources[0].base_offset} on: mount the spare again and run rescue again. If it is lost, so are the newest "
-            f"values that it had: without {journal} the broker starts with what is left"
-        )
-    return spare, None
+    raise LogUncleanable(
+        f"{partition.path}: a rescue was interrupted, and {spare.path} does not have its group, from offset "
+        f"{sources[0].base_offset} on: mount the spare again and run rescue again. If it is lost, so are the newest "
+        f"values that it had: without {journal} the broker starts with what is left"
+    )
 
 
 def _declared(spare: PartitionDir) -> Iterator[StagedGroup]:

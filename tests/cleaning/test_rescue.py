@@ -311,6 +311,14 @@ def test_what_was_interrupted_is_no_success_however_much_is_free(
         code, plan, _ = run(spark, log_dir)
         assert (code, plan["steps"][0]["outcome"], plan["is_enough"]) == (1, "failed", False)
         (tmp_path / "not mounted").rename(spare)
+        (staged,) = spare.glob("*/*.log.cleanerd")
+        content, times = staged.read_bytes(), staged.stat()
+        staged.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        os.utime(staged, ns=(times.st_atime_ns, times.st_mtime_ns))
+        code, done, _ = run(spark, log_dir, "--yes", "--until=1%")  # no broker gets what has rotted there
+        assert (code, done["is_interrupted"], "CRC" in done["steps"][0]["reason"]) == (1, True, True)
+        staged.write_bytes(content)
+        os.utime(staged, ns=(times.st_atime_ns, times.st_mtime_ns))
         monkeypatch.setattr(
             RealFiles, "copy_in", fail_once
         )  # as where there is no room yet: tried again at the end
