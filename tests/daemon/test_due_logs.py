@@ -172,14 +172,6 @@ def test_d01_overdue_logs_go_first_and_the_earliest_deadline_before_all(fixture:
     assert fixture.due_names() == ["later-0", "late-0", "intime-0", "dirty-0"]
 
 
-@pytest.mark.parametrize("first_batch_ms", [0, -1])
-def test_d05_first_batches_without_a_time_are_never_overdue(fixture: Fixture, first_batch_ms: int) -> None:
-    overdue_log(fixture, "odd-0", first_batch_ms, clean=900, dirty=100)
-    write_cleaner_checkpoint(fixture.root, {"odd-0": 10})
-    fixture.scan()
-    assert (fixture.due_names(), fixture.next_due_in_ms()) == ([], None)
-
-
 @pytest.mark.parametrize(
     ("policy", "is_due"),
     [(("delete",), False), (("compact", "delete"), True), (("compact",), True), ((), False)],

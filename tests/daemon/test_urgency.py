@@ -55,7 +55,12 @@ def disks(draw: st.DrawFn) -> tuple[ListedLog, LogFacts, dict[int, int | None]]:
     times = st.integers(NOW_MS - 100, NOW_MS + 100)
     segments = [
         SegmentFacts(
-            base, draw(st.integers(0, 100)), 8, 12, draw(times), draw(st.none() | st.just(0) | times)
+            base,
+            draw(st.integers(0, 100)),
+            8,
+            12,
+            draw(times),
+            draw(st.none() | st.sampled_from([-1, 0]) | times),
         )
         for base in bases
     ]

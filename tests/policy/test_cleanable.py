@@ -1,6 +1,6 @@
-"""Which part of a log may be cleaned, and which log first: cases and D01-D05 as arithmetic, and invariants.
+"""Which part of a log may be cleaned, and how much of it is dirty: cases and D02-D05 as arithmetic, and invariants.
 
-C012 to C029 on directories are in tests/daemon/test_due_logs.py. Unlike Kafka's (1.23), an overdue log goes first.
+C012 to C029 on directories, and which log goes first, are in tests/daemon/test_due_logs.py and test_urgency.py.
 """
 
 from dataclasses import replace
@@ -20,7 +20,6 @@ from cleanerd.policy.cleanable import (
     is_filthy,
     non_active_from,
     range_query,
-    urgency,
 )
 
 HOUR_MS = 3_600_000
@@ -213,16 +212,6 @@ def test_c030_sizes_of_the_sections(log: LogFacts, clean_bytes: int, cleanable_b
 
 def overdue(delay_ms: int, *, dirty: int, clean: int) -> CleanableRange:
     return CleanableRange(0, 10, RangeLimit.ACTIVE_SEGMENT, False, clean, dirty, delay_ms)
-
-
-def test_d01_overdue_logs_go_first() -> None:
-    """Wanted deviation from 1.23: the earliest deadline first, only then the ratio."""
-    late, later, dirty = (
-        overdue(1, dirty=1, clean=9),
-        overdue(5, dirty=1, clean=99),
-        overdue(0, dirty=6, clean=4),
-    )
-    assert sorted([late, dirty, later], key=urgency, reverse=True) == [later, late, dirty]
 
 
 @pytest.mark.parametrize(
