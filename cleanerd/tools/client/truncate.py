@@ -87,30 +87,18 @@ def truncate_log(
     partition = PartitionDir.of(files, log_dir, topic_partition)
     active = partition.path_of(SegmentFileName(cut.active_base, FileKind.LOG))
     begin_truncation(partition, token, like=active)
-    lower_checkpoints(files, log_dir, topic_partition, cut.active_base, cut.offset)
-    remove_segments_above(partition, cut.active_base)
+    lower_checkpoint(files, log_dir, names.CLEANER_OFFSET_CHECKPOINT, topic_partition, cut.active_base)
+    for name in (names.LOG_START_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT, names.REPLICATION_CHECKPOINT):
+        lower_checkpoint(files, log_dir, name, topic_partition, cut.offset)
+    partition.unlink(*_above(partition, cut.active_base, {FileKind.PRODUCER_SNAPSHOT}))
+    partition.sync()
+    for log in reversed(_above(partition, cut.active_base, {FileKind.LOG})):
+        partition.unlink(log)
+        partition.sync()  # (A)
     if files.stat(active).size_bytes > cut.active_bytes:
         files.truncate(active, cut.active_bytes)
         files.fsync(active)
     finish_truncation(partition, cut.active_base, cut.offset)
-
-
-def lower_checkpoints(
-    files: Files, log_dir: str, topic_partition: TopicPartition, active_base: int, end_offset: int
-) -> None:
-    """Step 2. Raises CorruptFile, OSError."""
-    lower_checkpoint(files, log_dir, names.CLEANER_OFFSET_CHECKPOINT, topic_partition, active_base)
-    for name in (names.LOG_START_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT, names.REPLICATION_CHECKPOINT):
-        lower_checkpoint(files, log_dir, name, topic_partition, end_offset)
-
-
-def remove_segments_above(partition: PartitionDir, base_offset: int) -> None:
-    """Steps 3 and 4."""
-    partition.unlink(*_above(partition, base_offset, {FileKind.PRODUCER_SNAPSHOT}))
-    partition.sync()
-    for log in reversed(_above(partition, base_offset, {FileKind.LOG})):
-        partition.unlink(log)
-        partition.sync()  # (A)
 
 
 def finish_truncation(partition: PartitionDir, active_base: int, end_offset: int) -> None:

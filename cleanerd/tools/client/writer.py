@@ -15,8 +15,6 @@ The directory gets no `meta.properties`: it belongs to no broker.
 import os
 import threading
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -37,7 +35,6 @@ from cleanerd.format.offset_index import INDEX_INTERVAL_BYTES
 from cleanerd.format.producer_snapshot import ProducerEntry, render_producer_snapshot
 from cleanerd.policy.grouping import MAX_RELATIVE_OFFSET
 from cleanerd.storage.checkpoints import forget_partition
-from cleanerd.storage.delete import retire_segments, unlink_all
 from cleanerd.storage.generation import begin_log, end_truncation
 from cleanerd.storage.lock import LogDirLock
 from cleanerd.storage.partition_dir import PartitionDir
@@ -54,9 +51,7 @@ from cleanerd.tools.client.active_segment import (
 from cleanerd.tools.client.truncate import (
     Truncation,
     finish_truncation,
-    lower_checkpoints,
     prepare_truncation,
-    remove_segments_above,
     truncate_log,
 )
 
@@ -196,32 +191,13 @@ class LogWriter:
         """
         if offset >= self.log_end_offset:
             return
-        with self._truncating():
+        with self._lock():
+            assert self._is_usable, "the writer is closed, or failed before"
+            prepare_truncation(self._files, self._log_dir, self._topic_partition)
             self._cut(offset)
-
-    def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Take everything from the log, which then is empty and starts at `offset`; also the producers are
-        forgotten.
-
-        Raises: as `truncate`.
-        """
-        with self._truncating():
-            first = live_bases(self.directory)[0]
-            self._cut(max(first, min(offset, self.log_end_offset)))
-            lower_checkpoints(self._files, self._log_dir, self._topic_partition, offset, offset)
-            self._producers = ProducerState()
-            self.log_end_offset = offset
-            if self._segment.base_offset == offset:
-                self._write_snapshot()
-            else:
-                self._start_segment()
-            self._partition.sync()  # the new segment, before the others go
-            remove_segments_above(self._partition, offset)
-            older = [base for base in live_bases(self.directory) if base < offset]
-            if older:
-                retired = retire_segments(self._partition, older)
-                unlink_all(self._files, retired)
-            finish_truncation(self._partition, offset, 0)
+            self._partition.sync()
+            end_truncation(self._partition)
+            self._is_usable = True
 
     def close(self) -> None:
         """Finish the indexes and write the producer state at the log end (spec disk B7)."""
@@ -233,17 +209,6 @@ class LogWriter:
 
     def _lock(self) -> LogDirLock:
         return LogDirLock(self._log_dir, wait_s=self._options.lock_wait_s, wait=threading.Event().wait)
-
-    @contextmanager
-    def _truncating(self) -> Iterator[None]:
-        """The steps of `truncate` that come before and after the block."""
-        with self._lock():
-            assert self._is_usable, "the writer is closed, or failed before"
-            prepare_truncation(self._files, self._log_dir, self._topic_partition)
-            yield
-            self._partition.sync()
-            end_truncation(self._partition)
-            self._is_usable = True
 
     def _cut(self, offset: int) -> None:
         """Steps 1 to 7 of `truncate`."""

@@ -149,9 +149,8 @@ def test_lock_of_another_keeps_the_log_as_it_is(tmp_path: Path) -> None:
     fill(tmp_path)
     with open_writer(tmp_path, lock_wait_s=0) as writer:
         before = contents(tmp_path)
-        for change in (writer.truncate, writer.truncate_fully_and_start_at):
-            with LogDirLock(str(tmp_path)), pytest.raises(LockHeld):
-                change(1)
+        with LogDirLock(str(tmp_path)), pytest.raises(LockHeld):
+            writer.truncate(1)
         assert contents(tmp_path) == before
         Producer(writer).put(b"k", b"v")
 
@@ -216,61 +215,6 @@ def test_writer_that_failed_takes_nothing_more(tmp_path: Path) -> None:
         read_generation(PartitionDir(FILES, writer.directory))
 
 
-# -- everything ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("start", [0, 3, 99, 100, 101, 105, 109, 110, 500])
-def test_truncate_fully_and_start_at(tmp_path: Path, start: int) -> None:
-    """Below the first segment, inside, at the end, above it: an empty log with no past."""
-    with open_writer(tmp_path, start_offset=100, segment_bytes=200) as writer:
-        for n in range(10):
-            Producer(writer, producer_id=7, next_sequence=n).put(b"k", b"v" * 50)
-        (tmp_path / "t-0" / names.LEADER_EPOCH_CHECKPOINT).write_text("0\n1\n0 100\n")
-        for name in (names.CLEANER_OFFSET_CHECKPOINT, names.LOG_START_CHECKPOINT):
-            (tmp_path / name).write_text("0\n1\nt 0 104\n")
-        writer.truncate_fully_and_start_at(start)
-        assert (writer.log_end_offset, writer.active_base_offset, writer.producers) == (start, start, ())
-        assert list(contents(tmp_path)) == [
-            *(f"{start:020d}{suffix}" for suffix in (".index", ".log", ".snapshot", ".timeindex")),
-            names.LEADER_EPOCH_CHECKPOINT,
-        ]
-        found = read_checkpoints(FILES, str(tmp_path))
-        assert found.cleaner[TP] <= start
-        assert found.log_start[TP] <= start
-        assert Producer(writer).put(b"k", b"v") == start
-    with open_writer(tmp_path) as writer:
-        assert writer.log_end_offset == start + 1
-    check_indexes(tmp_path)
-
-
-@pytest.mark.parametrize("start", [0, 105, 500])
-def test_truncated_fully_and_killed_anywhere(tmp_path: Path, start: int) -> None:
-    """What is left is part of the old log or the new one, and nothing counts as cleaned or deleted that is not."""
-    with open_writer(tmp_path / "log", start_offset=100, segment_bytes=500) as writer:
-        for n in range(10):
-            Producer(writer).put(b"k", b"%d" % n * 50)
-    for name in (names.CLEANER_OFFSET_CHECKPOINT, names.LOG_START_CHECKPOINT):
-        (tmp_path / "log" / name).write_text("0\n1\nt 0 108\n")
-
-    def truncate(log_dir: Path, files: KilledFiles) -> None:
-        writer = open_writer(log_dir, segment_bytes=500)
-        writer._files = files
-        writer.truncate_fully_and_start_at(start)
-        writer.close()
-
-    for log_dir in killed_at_every_operation(tmp_path / "log", tmp_path / "killed", truncate):
-        with open_writer(log_dir, segment_bytes=500) as writer:
-            left = offsets(writer.directory)
-            end, base = writer.log_end_offset, writer.active_base_offset
-            assert not left or left == list(range(left[0], left[-1] + 1))
-            assert end == max(base, *(last + 1 for last in left[-1:]), 0)
-            assert read_checkpoints(FILES, str(log_dir)).cleaner[TP] <= base or left[-1] == 109
-            writer.truncate_fully_and_start_at(start)
-            assert live_bases(writer.directory) == [start]
-            assert Producer(writer).put(b"k", b"v") == start
-        check_indexes(log_dir)
-
-
 # -- the cleaner ---------------------------------------------------------------------------------------------
 
 
@@ -286,14 +230,14 @@ def test_retention_planned_before_a_truncation_takes_nothing(tmp_path: Path) -> 
             before = scan_partition(partition, TP, stale, is_kafka=False)
             assert before is not None
             revalidate_snapshot(FILES, before, 1)
-            writer.truncate_fully_and_start_at(0)
+            writer.truncate(0)
             for n in range(10):
                 Producer(writer).put(b"k", b"%d" % n)
             with pytest.raises(SourceChanged, match="was truncated or created again"):
                 revalidate_snapshot(FILES, before, 1)
         (tmp_path / names.LOG_START_CHECKPOINT).write_text("0\n1\nt 0 6\n")
         stale = read_checkpoints(FILES, str(tmp_path))
-        writer.truncate_fully_and_start_at(0)
+        writer.truncate(0)
         for n in range(10):
             Producer(writer).put(b"k", b"%d" % n)
         after = scan_partition(partition, TP, stale, is_kafka=False)
