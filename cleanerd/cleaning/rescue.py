@@ -42,7 +42,14 @@ from cleanerd.cleaning.rescued import Outcome, Rescued, Step
 from cleanerd.cleaning.result import NO_LOG, CleanRequest, LogResult, Progress
 from cleanerd.cleaning.retain import retain_log
 from cleanerd.cleaning.through_spare import ThroughSpare, why_no_spare
-from cleanerd.cleaning.would_help import more_bytes, never_done, why_alone
+from cleanerd.cleaning.would_help import (
+    LEAST_BYTES,
+    LEAST_INODES,
+    never_done,
+    next_help,
+    why_alone,
+    why_not_writable,
+)
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.env.space import (
@@ -74,13 +81,11 @@ from cleanerd.storage.log_dir import CleanedByAnother, LogDir, Owner
 from cleanerd.storage.partition_dir import PartitionDir, log_size
 from cleanerd.storage.spare import check_resumable, interrupted, read_back, resume
 from cleanerd.storage.staged import is_waiting, staged_bytes
-from cleanerd.units import size
 
-_LEAST_BYTES, _LEAST_INODES = 512 << 10, 32
-"""With less than that nothing at all can be written: (c). XFS makes no file with less than 200 KiB."""
 _INDEXES = "offset indexes, which are made again"
-_DELETED_WAIT_S, _POLL_S = 75.0, 1.0
-"""How long a live broker may take to delete what a swap has replaced (file.delete.delay.ms is a minute)."""
+_DELETED_WAIT_S, _FREED_WAIT_S, _POLL_S = 75.0, 5.0, 0.2
+"""How long a live broker may take to delete what a swap has replaced (file.delete.delay.ms is a minute), and XFS to free
+what has been deleted, which it does in the background."""
 
 
 class Rescue:
@@ -135,6 +140,11 @@ class Rescue:
         self._name_help(log_dir, found)
         return found
 
+    def _name_help(self, log_dir: LogDir, found: Rescued) -> None:
+        """What would help next, before what `_look` has found; there is always something."""
+        asks = self._request.config.commit_live == "auto"
+        found.would_help[:0] = next_help(log_dir, found, self._spare, asks_broker=asks)
+
     def _fit(self, log_dir: LogDir, ours: Sequence[TopicPartition], found: Rescued) -> None:
         """Which of the foreseen steps there is room for when their turn comes, what makes some, and what is free then."""
         free_bytes, no_spare = found.free_bytes, why_no_spare(log_dir, self._spare)
@@ -142,14 +152,15 @@ class Rescue:
         foreseen, found.steps = found.steps, []
         for step in foreseen:
             if step.outcome == "planned" and step.needs_bytes > free_bytes:
-                is_little = step.needs_bytes <= _LEAST_BYTES
+                is_little = step.needs_bytes <= LEAST_BYTES
                 if step.needs_bytes <= free_bytes + indexes_bytes and (is_little or not may):
-                    made_bytes = min(max(step.needs_bytes, _LEAST_BYTES) - free_bytes, indexes_bytes)
+                    made_bytes = min(max(step.needs_bytes, LEAST_BYTES) - free_bytes, indexes_bytes)
                     found.add_indexes(Step("indexes", _INDEXES, 0, made_bytes, "planned"))
                     found.steps.append(step)
                     free_bytes, indexes_bytes = free_bytes + made_bytes, indexes_bytes - made_bytes
                 elif may:
-                    found.steps.append(replace(step, name="spare"))
+                    fits = step.needs_bytes <= space_of(self._spare or "").free_bytes
+                    found.steps.append(replace(step, name="spare", outcome="planned" if fits else "no_room"))
                 else:
                     found.steps.append(replace(step, outcome="no_room", reason=no_spare))
             else:
@@ -157,24 +168,11 @@ class Rescue:
             free_bytes += step.frees_bytes if found.steps[-1].outcome == "planned" else 0
         found.free_bytes_after = free_bytes
 
-    def _name_help(self, log_dir: LogDir, found: Rescued) -> None:
-        """What would help next, before what `_look` has found; there is always something."""
-        needs = [step.needs_bytes for step in found.steps if step.outcome == "no_room"]
-        no_spare, first = why_no_spare(log_dir, self._spare), []
-        is_small = any(step.name == "spare" and step.outcome == "no_room" for step in found.steps)
-        if needs and no_spare is not None:
-            first.append(f"a spare that can be used: {no_spare}")
-        elif needs and (self._spare is None or is_small):
-            least = f"with {size(min(needs))} free" if min(needs) else "with some room"
-            first.append(f"--spare DIR, a directory on another file system {least}")
-        is_full = found.free_bytes_after < _LEAST_BYTES or names_left(log_dir.path) < _LEAST_INODES
-        if is_full and not found.is_enough:
-            first.append(more_bytes(log_dir.path, _LEAST_BYTES))
-        found.would_help[:0] = first
-
     def carry_out(self, path: str) -> Rescued:
         """Free as much as is wanted in a log directory. Raises CleanedByAnother, CleanerdError, OSError."""
         with _alone(path):
+            if (reason := why_not_writable(path)) is not None:
+                raise DirOffline(reason)
             with _unless_full(), self._log_dir(path).cleaned_by_us():
                 pass  # no other cleanerd works there
             resumed = list(self._resumed(path))
@@ -185,8 +183,9 @@ class Rescue:
             self._compact(log_dir, ours, found)
             found.steps = [*(list(self._resumed(path)) or resumed), *found.steps]  # there may be room now
             wait_for_deleted()
-            if any(step.outcome == "done" and step.frees_bytes for step in found.steps):
-                self._has_more(log_dir, found.free_bytes)
+            freed_bytes = sum(step.frees_bytes for step in found.steps if step.outcome == "done")
+            if freed_bytes:
+                self._has_more(log_dir, min(found.until_bytes, found.free_bytes + freed_bytes) - 1)
             found.free_bytes_after, found.lacks_names = space_of(path).free_bytes, lacks_names(path)
             found.is_interrupted = any(
                 interrupted(log_dir.partition(tp)) for tp in partitions(log_dir, self._request)
@@ -202,11 +201,11 @@ class Rescue:
             found.steps += self._delete_leftovers(log_dir)
             if not self._is_enough(found):
                 has_file = self._files.exists(os.path.join(log_dir.path, CLEANERD_LOCK))
-                self._make_writable(log_dir, ours, found, 0 if has_file else _LEAST_BYTES)
+                self._make_writable(log_dir, ours, found, 0 if has_file else LEAST_BYTES)
                 with _unless_full():
                     found.steps += self._retained(log_dir, ours, dry_run=False)
             if not self._is_enough(found):
-                self._make_writable(log_dir, ours, found, _LEAST_BYTES)
+                self._make_writable(log_dir, ours, found, LEAST_BYTES)
 
     def _is_enough(self, found: Rescued) -> bool:
         wait_for_deleted()
@@ -283,7 +282,7 @@ class Rescue:
 
         def suffices() -> bool:
             return (
-                names_left(log_dir.path) >= _LEAST_INODES and space_of(log_dir.path).free_bytes >= least_bytes
+                names_left(log_dir.path) >= LEAST_INODES and space_of(log_dir.path).free_bytes >= least_bytes
             )
 
         gone, before = 0, space_of(log_dir.path).free_bytes
@@ -409,11 +408,12 @@ class Rescue:
             yield Step("resumed", str(tp), 0, 0, outcome, None if log.error is None else str(log.error))
 
     def _has_more(self, log_dir: LogDir, before_bytes: int) -> bool:
-        """Whether what was done has freed anything. A live broker takes its time to delete what it has swapped out."""
+        """Whether more is free than before, once what was done has freed its space."""
         wait_for_deleted()
-        ends_s = self._clock.monotonic_s() + _DELETED_WAIT_S
+        is_live = log_dir.owner is Owner.LIVE_BROKER
+        ends_s = self._clock.monotonic_s() + (_DELETED_WAIT_S if is_live else _FREED_WAIT_S)
         while space_of(log_dir.path).free_bytes <= before_bytes:
-            if log_dir.owner is not Owner.LIVE_BROKER or self._clock.monotonic_s() > ends_s:
+            if self._clock.monotonic_s() > ends_s:
                 return False
             threading.Event().wait(_POLL_S)
         return True

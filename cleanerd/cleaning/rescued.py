@@ -48,6 +48,11 @@ class Rescued:
         self.until_bytes = max(self.until_bytes, self.start_bytes)
 
     @property
+    def missing_bytes(self) -> int:
+        """What a start of the broker takes beyond what is free then."""
+        return max(self.start_bytes - self.free_bytes_after, 0)
+
+    @property
     def is_enough(self) -> bool:
         """Whether the broker can start."""
-        return self.free_bytes_after >= self.start_bytes and not (self.is_interrupted or self.lacks_names)
+        return not (self.missing_bytes or self.is_interrupted or self.lacks_names)

@@ -77,7 +77,9 @@ def _session(requests: list[CleanRequest], given: LazySpark | None) -> Iterator[
 
 def _report(found: list[Rescued], arguments: Namespace) -> None:
     if not output.is_table(arguments.output):
-        rows = [asdict(one) | {"is_enough": one.is_enough} for one in found]
+        rows = [
+            asdict(one) | {"missing_bytes": one.missing_bytes, "is_enough": one.is_enough} for one in found
+        ]
         output.write_document(arguments.output, log_dirs=rows)
         return
     for one in found:
@@ -97,11 +99,18 @@ def _report(found: list[Rescued], arguments: Namespace) -> None:
                 "REASON": [step.reason or "" for step in steps],
             })  # fmt: skip
         is_now = "are" if arguments.yes else "would be"
-        verdict = "enough" if one.free_bytes_after >= one.start_bytes else "not enough"
+        verdict, missing = (
+            ("not enough", f": {size(one.missing_bytes)} are missing")
+            if one.missing_bytes
+            else ("enough", "")
+        )
         output.write(
             f"{one.log_dir}: {size(one.free_bytes)} were free, {size(one.free_bytes_after)} {is_now} free: {verdict} for a "
-            f"start of the broker, which takes {size(one.start_bytes)}\n"
+            f"start of the broker, which takes {size(one.start_bytes)}{missing}\n"
         )
+        if arguments.until is not None and not is_done and not one.missing_bytes:
+            lacks = size(one.until_bytes - one.free_bytes_after)
+            output.write(f"but {lacks} are missing to the {size(one.until_bytes)} of --until\n")
         if one.lacks_names:
             output.write("but too few files can be made there (inodes, `df -i`) for a start of the broker\n")
         if one.is_interrupted:

@@ -93,9 +93,9 @@ def leave_settings(environment: MutableMapping[str, str]) -> None:
         warnings.simplefilter("ignore")
 
 
-def user_name() -> str | None:
-    """The name of this process's user; None if the user id has none, as in containers."""
+def user_name(user: int | None = None) -> str | None:
+    """The name of this process's user, or of another id; None if it has none, as in containers."""
     try:
-        return pwd.getpwuid(os.geteuid()).pw_name
+        return pwd.getpwuid(os.geteuid() if user is None else user).pw_name
     except KeyError:
         return None

@@ -231,8 +231,14 @@ def _declared(spare: PartitionDir) -> Iterator[StagedGroup]:
 
 def check_spare(spare: str, log_dir: str) -> None:
     """Raise OSError, or LogUncleanable for a spare that is none."""
-    if not stat.S_ISDIR(os.stat(spare).st_mode):
+    try:
+        is_directory = stat.S_ISDIR(os.stat(spare).st_mode)
+    except OSError as error:
+        raise LogUncleanable(f"--spare {spare!r}: expected a directory, found: {error.strerror}") from error
+    if not is_directory:
         raise LogUncleanable(f"--spare {spare}: expected a directory, found something else")
+    if not os.access(spare, os.W_OK | os.X_OK, effective_ids=True):
+        raise LogUncleanable(f"--spare {spare}: expected a directory that this user may write to")
     if os.stat(spare).st_dev == os.stat(log_dir).st_dev:
         raise LogUncleanable(
             f"--spare {spare}: expected a directory on another file system, found one on that of {log_dir}"
