@@ -82,10 +82,12 @@ class Found:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FindTask:
-    """Look through one file, at `bytes_per_s`. `is_growing`: a process may be appending to it."""
+    """Look through one file, at `bytes_per_s`. `wanted`: fingerprints of the keys, in order, which travel more easily than
+    thousands of keys. `is_growing`: a process may be appending to it.
+    """
 
     file: LogFile
-    keys: frozenset[bytes]
+    wanted: Hashes
     aborted: AbortedTxns
     is_growing: bool
     bytes_per_s: float = math.inf
@@ -113,7 +115,8 @@ def find(
     read: ReadProgress | None = None,
     bytes_per_s: float = math.inf,
 ) -> Found:
-    """Look for keys. Changes nothing. What a cleaning exchanges meanwhile is listed again."""
+    """Look for keys, one or more. Changes nothing. What a cleaning exchanges meanwhile is listed again."""
+    assert keys, "nothing is no key"
     for _ in range(_LISTED_AGAIN_MAX):
         found, gone = _find(log_dirs, frozenset(keys), topics, partitions, read, bytes_per_s)
         if not gone:
@@ -131,6 +134,7 @@ def _find(
     bytes_per_s: float,
 ) -> tuple[Found, list[str]]:
     found = Found()
+    wanted = _fingerprints(keys)
     tasks: list[FindTask] = []
     facts: dict[str, Facts] = {}
     for log_dir in log_dirs:
@@ -150,13 +154,13 @@ def _find(
             of_log = facts.get(os.path.join(log_dir, str(one.topic_partition)))
             aborted, active_base = (nothing, -1) if of_log is None else (of_log.aborted, of_log.active_base)
             is_growing = is_live and one.leftover is None and one.name.base_offset >= active_base >= 0
-            tasks.append(FindTask(one, keys, aborted, is_growing))
+            tasks.append(FindTask(one, wanted, aborted, is_growing))
     share = bytes_per_s / readers(tasks)
     tasks = [replace(task, bytes_per_s=share) for task in tasks]
     seen = answers(look_through, tasks, _killed, read=read)
     occurrences: dict[str, list[Occurrence]] = defaultdict(list)
     for task, answer in seen.items():
-        occurrences[task.file.directory] += answer.occurrences
+        occurrences[task.file.directory] += [one for one in answer.occurrences if one.key in keys]
         if answer.problem is not None:
             found.failed[task.file.path] = answer.problem
     for directory, some in sorted(occurrences.items()):
@@ -183,16 +187,15 @@ def _killed(task: FindTask) -> FileSeen:
 
 
 def look_through(task: FindTask) -> FileSeen:
-    """The occurrences in one file. Never raises for what is wrong with it."""
+    """The occurrences of keys with these fingerprints in one file. Never raises for what is wrong with it."""
     seen = FileSeen()
-    wanted = _fingerprints(task.keys)
     try:
         with open_regular(task.file.path, follow_links=True) as fd:
             bounds = Bounds(task.file.name.base_offset, MAX_OFFSET, MAX_OFFSET, 0, file_size(fd))
             read = PacedReads(SystemClock(), task.bytes_per_s).read_at
             for found in walk_log(fd, task.file.path, bounds, read):
                 if isinstance(found, Sound):
-                    seen.occurrences += _occurrences(task, found, wanted)
+                    seen.occurrences += _occurrences(task, found)
                 elif not (found.at_end and (task.is_growing or found.code == "zeros")):
                     where = f"bytes {found.start} to {found.end} are no sound batch"
                     seen.problem = f"{where}: expected {found.expected}, found {found.found}"
@@ -204,19 +207,22 @@ def look_through(task: FindTask) -> FileSeen:
 
 
 def _fingerprints(keys: Iterable[bytes]) -> Hashes:
-    """The low words of their fingerprints, as `fingerprint_records` has them."""
+    """The low words of their fingerprints, as `fingerprint_records` has them, in order."""
     zero = np.uint64(0)
     arrays = ((np.frombuffer(key or b"\0", np.uint8).copy(), len(key)) for key in keys)
-    return np.array([siphash128(data, 0, length, zero, zero)[0] for data, length in arrays], np.uint64)
+    return np.sort(
+        np.array([siphash128(data, 0, length, zero, zero)[0] for data, length in arrays], np.uint64)
+    )
 
 
-def _occurrences(task: FindTask, found: Sound, wanted: Hashes) -> list[Occurrence]:
+def _occurrences(task: FindTask, found: Sound) -> list[Occurrence]:
     batches, records = found.piece.batches, found.part.records
     nothing = np.zeros(len(batches), np.bool_)
     fingerprints, _, _ = fingerprint_records(
         found.piece.raw, found.part.expanded, batches, records, nothing, 0, _KEY, 1
     )
-    near = np.isin(fingerprints[:, 0], wanted)
+    places = np.minimum(np.searchsorted(task.wanted, fingerprints[:, 0]), len(task.wanted) - 1)
+    near = task.wanted[places] == fingerprints[:, 0]
     if not near.any():
         return []
     competes = (records["key_length"] >= 0) & (batches["attributes"] & CONTROL == 0)[records["batch"]]
@@ -225,17 +231,15 @@ def _occurrences(task: FindTask, found: Sound, wanted: Hashes) -> list[Occurrenc
     ends, data = gather(found.piece.raw, found.part.expanded, batches, key_fields(records))
     some = []
     for row, record in enumerate(records):
-        key = data[ends[row] : ends[row + 1]].tobytes()
-        if key in task.keys:
-            batch = batches[record["batch"]]
-            has_horizon = batch["magic"] == 2 and batch["attributes"] & DELETE_HORIZON
-            some.append(
-                Occurrence(
-                    task.file, key, int(record["offset"]), int(record["timestamp"]), bool(record["value_is_null"]),
-                    bool(batch["magic"] == 2 and batch["attributes"] & TRANSACTIONAL), bool(aborted[record["batch"]]),
-                    int(batch["base_timestamp"]) if has_horizon else -1,
-                )
-            )  # fmt: skip
+        batch = batches[record["batch"]]
+        has_horizon = batch["magic"] == 2 and batch["attributes"] & DELETE_HORIZON
+        some.append(
+            Occurrence(
+                task.file, data[ends[row] : ends[row + 1]].tobytes(), int(record["offset"]), int(record["timestamp"]),
+                bool(record["value_is_null"]), bool(batch["magic"] == 2 and batch["attributes"] & TRANSACTIONAL),
+                bool(aborted[record["batch"]]), int(batch["base_timestamp"]) if has_horizon else -1,
+            )
+        )  # fmt: skip
     return some
 
 
