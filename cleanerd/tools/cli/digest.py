@@ -18,7 +18,7 @@ from cleanerd.cli.configuration import log_dirs, no_log_dirs
 from cleanerd.cli.named import check_reports_alone, is_nothing_there, print_failed
 from cleanerd.cli.tables import write_table
 from cleanerd.errors import BadUsage
-from cleanerd.format.names import CLUSTER_METADATA_TOPIC
+from cleanerd.format.names import CLUSTER_METADATA_TOPIC, DirKind, TopicPartition, parse_partition_dir
 from cleanerd.tools.insight.digest import LogDigest, Question, digest_logs
 from cleanerd.tools.insight.digest_report import (
     BUCKETS_MAX,
@@ -41,7 +41,7 @@ def run(arguments: Namespace) -> int:
     """Digest or compare, report; returns the exit code."""
     if arguments.compare:
         return _compare(arguments)
-    question = _question(arguments)
+    question, named = _question(arguments), _named(arguments)
     directories = log_dirs(arguments)
     for reason in no_log_dirs(directories):
         output.print_message(reason)
@@ -50,9 +50,12 @@ def run(arguments: Namespace) -> int:
         path
         for one in listed
         for tp, path in one.chosen(arguments.topic, arguments.partition)
-        if tp.topic != CLUSTER_METADATA_TOPIC
+        if tp.topic != CLUSTER_METADATA_TOPIC and (not named or tp in named)
     ]
     is_nothing = is_nothing_there(arguments, directories)
+    for tp in sorted(named - {tp for one in listed for tp, _ in one.partitions}):
+        output.print_message(f"no log {tp} was found")
+        is_nothing = True
     found = digest_logs(paths, question)
     for path, why in [one.unlisted for one in listed if one.unlisted is not None]:
         found.failed[path] = why
@@ -105,6 +108,16 @@ def _question(arguments: Namespace) -> Question:
     return Question(terms, arguments.at, arguments.start, frozenset(wanted), rate)
 
 
+def _named(arguments: Namespace) -> set[TopicPartition]:
+    found = {text: parse_partition_dir(text) for text in arguments.logs}
+    wrong = [text for text, parsed in found.items() if parsed is None or parsed[1] is not DirKind.CURRENT]
+    if wrong:
+        raise BadUsage(f"expected a log, as orders-0, found {wrong[0]!r}")
+    if found and (arguments.topic or arguments.partition):
+        raise BadUsage("expected TOPIC-P, or --topic and --partition, found both")
+    return {parsed[0] for parsed in found.values() if parsed is not None}
+
+
 def _numbers(text: str, buckets: int) -> list[int]:
     words = text.split(",")
     if not all(word.isascii() and word.isdecimal() and int(word) < buckets for word in words):
@@ -117,12 +130,13 @@ def _numbers(text: str, buckets: int) -> list[int]:
 def _compare(arguments: Namespace) -> int:
     check_reports_alone(arguments, "--compare", "config", "log_dir", "at", "start", "no_offsets")
     sides, lacks = read_reports(arguments.compare)
-    topics, partitions = arguments.topic, arguments.partition
+    topics, partitions, named = arguments.topic, arguments.partition, _named(arguments)
     chosen = [
         side
         for side in sides
         if (not topics or side.row["topic"] in topics)
         and (not partitions or side.row["partition"] in partitions)
+        and (not named or TopicPartition(side.row["topic"], side.row["partition"]) in named)
     ]
     for reason in lacks:
         output.print_message(reason)

@@ -102,10 +102,11 @@ COMMANDS = (
         "show one number for the state of a log, which no right cleaning changes; exit 3 if two differ",
         (
             "cleanerd digest --config /etc/kafka/server.properties --topic orders -o json > a.json",
-            "cleanerd digest --log-dir /replica-1/kafka-logs --log-dir /replica-2/kafka-logs",
+            "cleanerd digest orders-0 --log-dir /replica-1/kafka-logs --log-dir /replica-2/kafka-logs",
             "cleanerd digest --compare a.json b.json --keys",
         ),
         arguments=(
+            argument("logs", metavar="TOPIC-P", nargs="*", help="only these logs"),
             *LOG_DIRS,
             *SELECTION,
             option(

@@ -61,6 +61,20 @@ def test_compare_names_the_keys_of_logs_on_this_machine(log_dir: Path, tmp_path:
     assert "is decided up to offset 16, not to 17" in ran.err
 
 
+def test_logs_by_their_names(log_dir: Path, tmp_path: Path, run: Run) -> None:
+    """Those of one topic and partition each; what is not there is no success."""
+    ran = run("digest", "zstd-0", "plain-0", f"--log-dir={log_dir}", "-o", "json")
+    assert (ran.code, [row["topic"] for row in json.loads(ran.out)["logs"]]) == (0, ["plain", "zstd"])
+    (report := tmp_path / "a.json").write_text(ran.out)
+    ran = run("digest", "zstd-0", "--compare", str(report), str(report), "-o", "json")
+    assert [row["topic"] for row in json.loads(ran.out)["compared"]] == ["zstd"]
+    ran = run("digest", "zstd-0", "zstd-1", f"--log-dir={log_dir}")
+    assert (ran.code, "no log zstd-1 was found" in ran.err, "zstd-0" in ran.out) == (1, True, True)
+    for words in (("zstd",), ("zstd-0", "--topic=plain")):
+        ran = run("digest", *words, f"--log-dir={log_dir}")
+        assert (ran.code, ran.out) == (2, "")
+
+
 def test_logs_that_are_not_there(log_dir: Path, tmp_path: Path, run: Run) -> None:
     ran = run("digest", f"--log-dir={log_dir}", "--topic=zstf")
     assert (ran.code, "did you mean zstd" in ran.err) == (1, True)
