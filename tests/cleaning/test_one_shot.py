@@ -73,6 +73,24 @@ def test_logs_share_jobs_within_the_limits(
     assert found == jobs
 
 
+def test_logs_of_owned_and_of_free_directories_share_a_job(
+    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who owns a directory decides about the results of its own logs alone."""
+    plans, plan = list[tuple[int, tuple[object, ...]]](), Cleaner.plan
+    monkeypatch.setattr(
+        Cleaner,
+        "plan",
+        lambda self, logs, *owned: plans.append((len(logs), owned)) or plan(self, logs, *owned),
+    )
+    owned, free = write_logs(tmp_path / "owned", "a"), write_logs(tmp_path / "free", "b")
+    with lock_of_another(owned / names.LOCK):
+        ran = clean(spark, owned, free)
+    found = {topic: result["outcome"] for (_, topic), result in ran.results.items()}
+    assert found == {"a": "staged", "b": "committed"}
+    assert plans == [(2, ({str(owned)},))]
+
+
 class Steps:
     """Who was planned, written and ended, whose tasks ran, in order; `(topic, is_owned)` of each plan."""
 
