@@ -172,7 +172,8 @@ def _digests(sides: Sequence[Side]) -> Iterator[Finding]:
             if one.result == "differs":
                 text = f"{nodes} differ at offset {first.row['at']}, in {counted(len(one.buckets), 'bucket')} of keys"
                 remedy = (
-                    f"`{command} --keys` names the keys; then have the replica that is wrong fetched again"
+                    f"`{command} --keys` names the keys; if the two differ at a later offset, too, have the replica that is "
+                    "wrong fetched again"
                 )
                 yield finding("digests_differ", place, text, remedy)
             else:
