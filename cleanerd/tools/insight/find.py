@@ -264,7 +264,7 @@ def _with_state(one: Occurrence, committed: Sequence[int], facts: Facts | None) 
         return replace(
             one, state="below log start", goes="with its segment, once all of it lies below the log start"
         )
-    if one.is_aborted:
+    if one.is_aborted and one.offset < facts.last_stable:
         return _goes_cleaned(one, "aborted", is_closed=one.offset < facts.active_base)
     if one.offset >= facts.high_watermark:
         return replace(
@@ -273,7 +273,9 @@ def _with_state(one: Occurrence, committed: Sequence[int], facts: Facts | None) 
     if one.offset >= facts.last_stable:
         state = "open transaction" if one.is_transactional else "uncommitted"
         return replace(
-            one, state=state, goes=f"not before the transaction that is open at {facts.last_stable} ends"
+            one,
+            state="aborted" if one.is_aborted else state,
+            goes=f"not before the transaction that is open at {facts.last_stable} ends",
         )
     newer = [offset for offset in committed if offset > one.offset]
     if newer:

@@ -10,7 +10,7 @@ import pytest
 
 from cleanerd.format.batch import encode_batch
 from cleanerd.format.checkpoint import render_offset_checkpoint
-from cleanerd.format.control import ControlType
+from cleanerd.format.control import ControlType, encode_end_txn_marker
 from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.format.record import Record
 from cleanerd.format.txn_index import AbortedTxn, render_txn_index
@@ -74,6 +74,21 @@ def test_what_each_record_is(tmp_path: Path) -> None:
         (b"b", 8): "tombstone",
         (b"c", 5): "tombstone",
     }
+
+
+def test_what_was_aborted_behind_an_open_transaction_waits_for_its_end(tmp_path: Path) -> None:
+    """No cleaning goes beyond the last stable offset (rule 1.8), so no command makes it go."""
+    directory, other = write(tmp_path), {"producer_id": 2, "producer_epoch": 0}
+    record = Record(11, TIME_MS, b"a", b"7", ())
+    opened = encode_batch([record], base_offset=11, base_sequence=0, transactional=True, **other)
+    end = encode_end_txn_marker(ControlType.ABORT, offset=12, timestamp_ms=0, coordinator_epoch=0, **other)
+    with segment(directory, 6).open("ab") as file:
+        file.write(opened + end)
+    segment(directory, 6, FileKind.TXN_INDEX).write_bytes(render_txn_index([AbortedTxn(2, 11, 12, 9)]))
+    segment(directory, 13).write_bytes(data(13, "b", "3"))
+    (*_, found) = find([str(tmp_path)], [b"a"]).occurrences
+    assert (found.offset, found.state, found.clean_options) == (11, "aborted", None)
+    assert found.goes == "not before the transaction that is open at 9 ends"
 
 
 def test_what_makes_it_go_now(tmp_path: Path) -> None:
