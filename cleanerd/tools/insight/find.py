@@ -63,13 +63,22 @@ class Occurrence:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Facts:
-    """Offsets of a log. `aborted`: its transaction indexes."""
+    """Offsets of a log. `closed_to`: up to where a cleaning may go, which takes whole segments below the last stable offset
+    (rule 1.9); `aborted`: its transaction indexes.
+    """
 
     log_start: int
     last_stable: int
     high_watermark: int
+    closed_to: int
     active_base: int
     aborted: AbortedTxns
+
+    def why_held(self) -> str:
+        """From when on what lies at the last stable offset is committed."""
+        if self.last_stable < self.high_watermark:
+            return f"not before the transaction that is open at {self.last_stable} ends"
+        return f"not before the high watermark ({self.high_watermark}) is above"
 
 
 @dataclass(slots=True)
@@ -144,15 +153,19 @@ def _find(
             found.failed[log_dir] = str(ours(error, log_dir))
             continue
         found.failed |= unlisted
-        for directory in {one.directory: None for one in listed if one.leftover is None}:
+        bases: dict[str, list[int]] = defaultdict(list)
+        for one in listed:
+            if one.leftover is None:
+                bases[one.directory].append(one.name.base_offset)
+        for directory, of_log in bases.items():
             with each_log(directory) as log:
-                facts[directory] = _facts(directory)
+                facts[directory] = _facts(directory, of_log)
             if log.error is not None:
                 found.failed[directory] = str(log.error)
         nothing, is_live = AbortedTxns.of(()), _is_live(log_dir)
         for one in listed:
-            of_log = facts.get(os.path.join(log_dir, str(one.topic_partition)))
-            aborted, active_base = (nothing, -1) if of_log is None else (of_log.aborted, of_log.active_base)
+            known = facts.get(os.path.join(log_dir, str(one.topic_partition)))
+            aborted, active_base = (nothing, -1) if known is None else (known.aborted, known.active_base)
             is_growing = is_live and one.leftover is None and one.name.base_offset >= active_base >= 0
             tasks.append(FindTask(one, wanted, aborted, is_growing))
     share = bytes_per_s / readers(tasks)
@@ -175,11 +188,11 @@ def _is_live(log_dir: str) -> bool:
     return False
 
 
-def _facts(directory: str) -> Facts:
+def _facts(directory: str, bases: Collection[int]) -> Facts:
     stable = open_settled(directory, isolation="read_committed")
-    whole = open_settled(directory)
-    active = whole.ranges[-1].base_offset if whole.ranges else whole.end_offset
-    return Facts(stable.start_offset, stable.readable_end, whole.readable_end, active, stable.aborted)
+    last_stable, high_watermark = stable.readable_end, open_settled(directory).readable_end
+    closed_to = max((base for base in bases if base <= last_stable), default=0)
+    return Facts(stable.start_offset, last_stable, high_watermark, closed_to, max(bases), stable.aborted)
 
 
 def _killed(task: FindTask) -> FileSeen:
@@ -265,21 +278,17 @@ def _with_state(one: Occurrence, committed: Sequence[int], facts: Facts | None) 
             one, state="below log start", goes="with its segment, once all of it lies below the log start"
         )
     if one.is_aborted and one.offset < facts.last_stable:
-        return _goes_cleaned(one, "aborted", is_closed=one.offset < facts.active_base)
+        return _goes_cleaned(one, "aborted", one.offset, facts)
     if one.offset >= facts.high_watermark:
         return replace(
             one, state="uncommitted", goes=f"not before the high watermark ({facts.high_watermark}) is above"
         )
     if one.offset >= facts.last_stable:
         state = "open transaction" if one.is_transactional else "uncommitted"
-        return replace(
-            one,
-            state="aborted" if one.is_aborted else state,
-            goes=f"not before the transaction that is open at {facts.last_stable} ends",
-        )
+        return replace(one, state="aborted" if one.is_aborted else state, goes=facts.why_held())
     newer = [offset for offset in committed if offset > one.offset]
     if newer:
-        return _goes_cleaned(one, "superseded", is_closed=newer[0] < facts.active_base)
+        return _goes_cleaned(one, "superseded", newer[0], facts)
     if not one.is_null:
         return replace(one, state="newest", goes="when a newer record of its key is written, and cleaned")
     if one.horizon_ms < 0:
@@ -289,7 +298,11 @@ def _with_state(one: Occurrence, committed: Sequence[int], facts: Facts | None) 
     return replace(one, state="tombstone", goes=f"with a cleaning after {utc(one.horizon_ms)}")
 
 
-def _goes_cleaned(one: Occurrence, state: str, *, is_closed: bool) -> Occurrence:
+def _goes_cleaned(one: Occurrence, state: str, met_at: int, facts: Facts) -> Occurrence:
+    """What a cleaning takes once it may go as far as `met_at`."""
+    if facts.closed_to <= met_at and facts.closed_to < facts.active_base:
+        return replace(one, state=state, goes=facts.why_held())
+    is_closed = met_at < facts.closed_to
     goes = "with the next cleaning" if is_closed else "with a cleaning after the active segment is rolled"
     tp = one.file.topic_partition
     roll = () if is_closed else ("--roll",)

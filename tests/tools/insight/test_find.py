@@ -91,6 +91,32 @@ def test_what_was_aborted_behind_an_open_transaction_waits_for_its_end(tmp_path:
     assert found.goes == "not before the transaction that is open at 9 ends"
 
 
+@pytest.mark.parametrize(
+    ("watermark", "goes"),
+    [
+        (13, "not before the transaction that is open at 9 ends"),
+        (8, "not before the high watermark (8) is above"),
+    ],
+)
+def test_a_cleaning_takes_whole_segments_below_the_last_stable_offset(
+    watermark: int, goes: str, tmp_path: Path
+) -> None:
+    """Rule 1.9: what is superseded only from the segment in which that lies waits, and no roll makes it go."""
+    segment(write(tmp_path), 11).write_bytes(data(11, "d", "1") + data(12, "d", "2"))
+    (tmp_path / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=1\n")
+    (tmp_path / "replication-offset-checkpoint").write_bytes(
+        render_offset_checkpoint({TopicPartition("t", 0): watermark})
+    )
+    found = {one.offset: one for one in find([str(tmp_path)], [b"a", b"b"]).occurrences}
+    assert (found[0].goes, found[0].clean_options) == ("with the next cleaning", CLEAN)
+    for offset in 1, 4:
+        assert (found[offset].state, found[offset].goes, found[offset].clean_options) == (
+            "superseded",
+            goes,
+            None,
+        )
+
+
 def test_what_makes_it_go_now(tmp_path: Path) -> None:
     """A record that is superseded from the active segment, or lies in it, waits for a roll."""
     write(tmp_path)
