@@ -71,9 +71,9 @@ from cleanerd.errors import (
 from cleanerd.format.names import CLEANERD_LOCK, TopicPartition, parse_partition_dir
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.leftovers import (
-    bytes_of,
     delete_leftovers,
     delete_offset_indexes,
+    freed_bytes,
     leftover_files,
     offset_indexes_bytes,
 )
@@ -243,7 +243,7 @@ class Rescue:
         freed, staged = 0, 0
         for name in self._names(log_dir):
             with contextlib.suppress(CleanerdError, OSError):
-                freed += bytes_of(log_dir, leftover_files(log_dir, name))
+                freed += freed_bytes(leftover_files(log_dir, name))
         for tp in partitions(log_dir, self._request):
             staged += staged_bytes(log_dir.partition(tp))
         if freed + staged:
@@ -261,18 +261,21 @@ class Rescue:
         """Directory by directory, so that a broker that starts meanwhile gets `.lock`."""
         current = [str(tp) for tp in partitions(log_dir, self._request)]
         list(log_dir.recover(current))  # ends what a commit of ours has left, before its names are judged
-        freed = 0
+        freed, is_any = 0, False
         for name in self._names(log_dir):
             with each_log(log_dir.path) as deletion:
-                if leftover_files(log_dir, name):
+                paths = leftover_files(log_dir, name)
+                if paths:
                     with log_dir.lock() as lock:
                         lock.check()
-                        freed += delete_leftovers(log_dir, name)
+                        comes_back = freed_bytes(paths)
+                        delete_leftovers(log_dir, name)
+                    freed, is_any = freed + comes_back, True
             if isinstance(deletion.error, LockHeld):
                 break
             if deletion.error is not None:
                 yield Step("leftovers", name, 0, 0, "failed", str(deletion.error))
-        if freed:
+        if is_any:
             yield Step("leftovers", "what a start of the broker would have deleted", 0, freed, "done")
 
     def _make_writable(

@@ -11,7 +11,7 @@ Called with `.lock` held. Nothing depends on these files, so whatever subset of 
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from cleanerd.env.space import wait_for_deleted
 from cleanerd.errors import CorruptFile
@@ -22,7 +22,7 @@ from .partition_dir import PartitionDir, check_no_link
 from .recover import sound_end
 from .staged import live_logs
 
-_BLOCK_BYTES = 4096
+_STAT_BLOCK_BYTES = 512
 
 
 def leftover_files(log_dir: LogDir, name: str) -> list[str]:
@@ -45,11 +45,10 @@ def leftover_files(log_dir: LogDir, name: str) -> list[str]:
     return [partition.path_of(one) for one in found if one.suffix in (Suffix.DELETED, Suffix.CLEANED)]
 
 
-def delete_leftovers(log_dir: LogDir, name: str) -> int:
-    """Rule 1 for one directory; returns the bytes that this frees. Raises as `leftover_files`."""
+def delete_leftovers(log_dir: LogDir, name: str) -> None:
+    """Rule 1 for one directory. Raises as `leftover_files`."""
     files, parsed = log_dir.files, parse_partition_dir(name)
     paths = leftover_files(log_dir, name)
-    freed_bytes = bytes_of(log_dir, paths)
     for path in paths:
         files.unlink(path)
     if parsed is not None and parsed[1] is DirKind.DELETE:
@@ -57,12 +56,14 @@ def delete_leftovers(log_dir: LogDir, name: str) -> int:
         files.fsync_dir(log_dir.path)
     elif paths:
         files.fsync_dir(os.path.join(log_dir.path, name))
-    return freed_bytes
 
 
-def bytes_of(log_dir: LogDir, paths: list[str]) -> int:
-    """Bytes of files. Raises OSError."""
-    return sum(log_dir.files.stat(path).size_bytes for path in paths)
+def freed_bytes(paths: Iterable[str]) -> int:
+    """What a disk gets back with these files: no holes, as indexes of active segments have, and nothing of what has another
+    name, as in a backup. Raises OSError.
+    """
+    found = [os.lstat(path) for path in paths]
+    return sum(one.st_blocks * _STAT_BLOCK_BYTES for one in found if one.st_nlink == 1)
 
 
 def delete_offset_indexes(partition: PartitionDir) -> Iterator[bool]:
@@ -85,8 +86,7 @@ def delete_offset_indexes(partition: PartitionDir) -> Iterator[bool]:
 
 def offset_indexes_bytes(partition: PartitionDir) -> int:
     """What rule 2 may free of one log, in bytes. Raises OSError, SourceChanged."""
-    sizes = [partition.stat(index).size_bytes for index in _offset_indexes(partition)]
-    return sum(-(-size // _BLOCK_BYTES) * _BLOCK_BYTES for size in sizes)
+    return freed_bytes(map(partition.path_of, _offset_indexes(partition)))
 
 
 def _offset_indexes(partition: PartitionDir) -> Iterator[SegmentFileName]:

@@ -352,6 +352,9 @@ def test_a_spare_that_is_full_or_vanishes_leaves_the_log_as_it_is(
         (step,) = (one for one in done["steps"] if one["name"] == "spare")
         assert (code, step["frees_bytes"], newest(log_dir / "t-0")) == (1, 0, before)
         if accident == "full":
+            code, plan, _ = run(spark, log_dir, f"--spare={spare}", "--until=1%")
+            foreseen = [one["outcome"] for one in plan["steps"] if one["name"] == "spare"]
+            assert (code, foreseen, plan["is_enough"]) == (1, ["no_room"], False), plan
             assert (step["outcome"], f"the file system of {spare}" in step["reason"]) == ("no_room", True), (
                 step
             )

@@ -1,5 +1,6 @@
 """What goes from the directory of a stopped broker that has no room for anything (`storage.leftovers`)."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.format import names
-from cleanerd.storage.leftovers import delete_leftovers, delete_offset_indexes
+from cleanerd.storage.leftovers import delete_leftovers, delete_offset_indexes, freed_bytes, leftover_files
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from tests.harness.disks.crashes import killed, switched_off
@@ -35,10 +36,16 @@ def test_what_a_broker_would_delete_goes_and_nothing_else(tmp_path: Path) -> Non
     stray = tmp_path / f"t-2.{'0' * 32}-stray"
     stray.mkdir()
     (stray / f"{0:020}.log.deleted").write_bytes(b"x")
-    listed = [path.name for path in tmp_path.iterdir()]
+    with (tmp_path / GONE / f"{0:020}.index").open("wb") as hole:
+        hole.truncate(10 << 20)
+    os.link(tmp_path / "t-0" / f"{0:020}.log.deleted", tmp_path / "backup")
+    log_dir, listed = beside(tmp_path), [path.name for path in tmp_path.iterdir()]
     kept = {path.name for path in (tmp_path / "t-0").iterdir() if path.suffix not in (".deleted", ".cleaned")}
-    freed = {name: delete_leftovers(beside(tmp_path), name) for name in listed}
-    assert {name: size for name, size in freed.items() if size} == {"t-0": 200, GONE: 1000}
+    found = {name: leftover_files(log_dir, name) for name in listed}
+    blocks = {name: freed_bytes(paths) // 4096 for name, paths in found.items() if paths}
+    for name in listed:
+        delete_leftovers(log_dir, name)
+    assert blocks == {"t-0": 1, GONE: 1}, "neither what lies in a backup, too, nor holes come back"
     assert {path.name for path in (tmp_path / "t-0").iterdir()} == kept
     assert not (tmp_path / GONE).exists()
     assert list(stray.iterdir())
