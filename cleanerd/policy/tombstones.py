@@ -68,3 +68,13 @@ def why_tombstones_stay(
         since = f"all replicas are in sync since {utc(found.since_ms)}"
         return Stay(f"{since}, which is less than delete.retention.ms ({delete_retention_ms}) ago", until_ms)
     return None
+
+
+def wait_for_ratio_ms(dirty_ratio: float, min_cleanable_dirty_ratio: float, delete_retention_ms: int) -> int:
+    """For how long a log is not cleaned for a delete horizon alone that has passed.
+
+    One that is more than half-way to its ratio will soon be cleaned for that, and what has expired goes with it. So it waits
+    for delete.retention.ms, in which it got there; else a second cleaning would follow each of its cleanings.
+    """
+    is_soon = min_cleanable_dirty_ratio / 2 < dirty_ratio and min_cleanable_dirty_ratio < 1
+    return delete_retention_ms if is_soon else 0

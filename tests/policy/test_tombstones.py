@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cleanerd.policy.tombstones import KNOWN_FOR_MS, ReplicaFacts, why_tombstones_stay
+from cleanerd.policy.tombstones import KNOWN_FOR_MS, ReplicaFacts, wait_for_ratio_ms, why_tombstones_stay
 
 DAY_MS = 86_400_000
 NOW_MS = 1_700_000_000_000
@@ -108,3 +108,20 @@ def test_an_earlier_now_makes_nothing_that_is_known_younger() -> None:
     late_ms = NOW_MS + KNOWN_FOR_MS + 1
     assert why_tombstones_stay(facts(), NODE, DAY_MS, NOW_MS, late_ms) is not None
     assert why_tombstones_stay(facts((2,)), NODE, DAY_MS, NOW_MS, late_ms) is None
+
+
+@pytest.mark.parametrize(
+    ("dirty_ratio", "min_ratio", "waits"),
+    [
+        (0.0, 0.5, False),  # a quiet log loses its tombstones when their time has come
+        (0.25, 0.5, False),
+        (0.26, 0.5, True),
+        (0.5, 0.5, True),
+        (0.9, 1.0, False),  # no ratio is above that
+        (0.0, 0.0, False),
+    ],
+)
+def test_a_log_that_is_soon_cleaned_by_its_ratio_is_not_cleaned_for_a_horizon(
+    dirty_ratio: float, min_ratio: float, waits: bool
+) -> None:
+    assert wait_for_ratio_ms(dirty_ratio, min_ratio, DAY_MS) == (DAY_MS if waits else 0)

@@ -18,6 +18,7 @@ from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.clock import Clock
 from cleanerd.format.names import FileKind, segment_path
 from cleanerd.policy.deadlines import Work, grace_ms
+from cleanerd.policy.tombstones import wait_for_ratio_ms
 from cleanerd.storage.scan import first_batch_timestamp_ms
 
 IsFree = Callable[[LogId], bool]
@@ -70,7 +71,7 @@ class DueLogs:
                 visits.due_since_s = None
                 instants = [] if found is None else [found.next_change_ms(now_ms), visits.examined_until_ms]
                 if found is not None and found.clean_range.clean_bytes:
-                    instants.append(visits.horizon_ms)
+                    instants.append(_visit_ms(visits, found))
             else:
                 if visits.due_since_s is None:
                     visits.due_since_s = now_s
@@ -120,12 +121,14 @@ class DueLogs:
         """Why tombstones and markers stay in a log whose time has come; None: they are gone, or would be."""
         self._visits(log).tombstones_stay = stay
 
-    def horizons_at_ms(self, log: LogId) -> int | None:
-        """When a log will be looked at for expired delete horizons if nobody cleans it before; None if it need not be."""
-        found, horizon_ms = self.estimate(log), self._visits(log).horizon_ms
-        if found is None or not found.clean_range.clean_bytes:
+    def horizons_at_ms(self, log: LogId) -> tuple[int, int] | None:
+        """When the next delete horizon of a log may have passed, and when it will be looked at for that if nobody cleans it
+        before; None if it need not be.
+        """
+        found, visits = self.estimate(log), self._visits(log)
+        if found is None or not found.clean_range.clean_bytes or visits.horizon_ms >= FOREVER_MS:
             return None
-        return horizon_ms if horizon_ms < FOREVER_MS else None
+        return visits.horizon_ms, _visit_ms(visits, found)
 
     def due_for_s(self, log: LogId) -> float:
         """For how long a log has been found due without a break, in seconds; 0 for one that is not due."""
@@ -194,7 +197,7 @@ class DueLogs:
         if found is None or found.known.contents.in_transition:
             return None, None
         reason, offered = found.reason(now_ms), found.range
-        if reason is None and now_ms >= entry.visits.horizon_ms and found.clean_range.clean_bytes:
+        if reason is None and now_ms >= _visit_ms(entry.visits, found) and found.clean_range.clean_bytes:
             reason, offered = DueReason.HORIZON, found.clean_range
         if reason is None:
             return None, None
@@ -230,7 +233,7 @@ class DueLogs:
         visits, end = entry.visits, found.range.first_dirty_offset
         section = frozenset(one for one in found.known.contents.closed if one.facts.base_offset < end)
         if visits.clean_section is None:
-            visits.horizon_ms = now_ms
+            visits.horizon_ms = now_ms - found.config.delete_retention_ms  # it waits for no ratio
         elif not section <= visits.clean_section:
             visits.horizon_ms = _sum_ms(now_ms, found.config.delete_retention_ms)
         visits.clean_section = section
@@ -247,6 +250,14 @@ class DueLogs:
         read = entry.visits.first_batches_ms
         entry.visits.first_batches_ms = {segment: first_ms(segment) for segment in known.contents.closed}
         return {segment.facts.base_offset: at for segment, at in entry.visits.first_batches_ms.items()}
+
+
+def _visit_ms(visits: Visits, found: DirtyEstimate) -> int:
+    """When a log is looked at for expired delete horizons (`policy.tombstones`)."""
+    ratio = 0.0 if found.range.is_empty else found.range.dirty_ratio
+    config = found.config
+    wait_ms = wait_for_ratio_ms(ratio, config.min_cleanable_dirty_ratio, config.delete_retention_ms)
+    return _sum_ms(visits.horizon_ms, wait_ms)
 
 
 def _sum_ms(time_ms: int, delay_ms: int) -> int:

@@ -210,10 +210,12 @@ class Explainer:
 
     def _or_horizons(self, log: LogId) -> str:
         """The end of a sentence: when expired tombstones are reason enough for a cleaning; empty if there are none."""
-        at_ms = self.conditions.due_logs.horizons_at_ms(log)
-        if at_ms is None:
+        found = self.conditions.due_logs.horizons_at_ms(log)
+        if found is None:
             return ""
-        when = "now" if at_ms <= self.conditions.clock.now_ms() else f"from {utc(at_ms)} on"
+        passes_ms, at_ms = found
+        waits = " (until then it waits for its dirty ratio)" if passes_ms < at_ms else ""
+        when = "now" if at_ms <= self.conditions.clock.now_ms() else f"from {utc(at_ms)} on{waits}"
         return f", or {when} if a tombstone has passed its delete horizon"
 
     def _held_back(self, log: LogId) -> Cause | None:
