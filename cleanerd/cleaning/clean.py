@@ -15,7 +15,7 @@ from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.plan import CleaningPlan, merge_neighbours, plan_cleaning
 from cleanerd.cleaning.result import CleanRequest, LogResult, Progress, Statistics
 from cleanerd.cleaning.room import FILES_OF_GROUP, Reservations, Room, no_space
-from cleanerd.cleaning.rounds import LogUnderWay, Rests
+from cleanerd.cleaning.rounds import LogUnderWay, Rests, round_bytes
 from cleanerd.cleaning.stage import stage_log
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.env.clock import Clock
@@ -289,7 +289,12 @@ class Cleaner:
         """Steps 4 to 7 at once, of small logs where there is plenty of room: none has been looked into yet. Returns those
         that have still to be rewritten, or to be read.
         """
-        small = [log for log in logs if log.before is None and pipeline.is_small(log.plan.work)]
+        most_bytes = round_bytes(self._session.executor().cores, self._request.config)
+        small = [
+            log for log in logs
+            if log.before is None and pipeline.is_small(log.plan.work)
+            and (log.plan.work.groups == 1 or log.plan.work.size_bytes <= most_bytes)
+        ]  # fmt: skip
         full = self._full([(log, Room.of_any(log.plan)) for log in small])
         fitting = [log for log in small if log.candidate.log_dir not in full]
         cleaned = pipeline.clean_small(*self._works(fitting))

@@ -124,6 +124,7 @@ def plan_cleaning(
         in_place=in_place,
         topic_codec=TopicCodec.of(config),
         renewed_groups=frozenset(number for number, _ in damaged),
+        mergeable_groups=frozenset(number for number, group in enumerate(groups) if _merge_runs(group)),
     )
     within_ms = commit_within_ms(config.delete_retention_ms, waits=waits)
     return CleaningPlan(candidate, tuple(groups), work, within_ms, waits, tuple(flaw for _, flaw in damaged))
@@ -245,6 +246,10 @@ def _cold_ranges(segment: SegmentOnDisk) -> Ranges:
         return cold_ranges(fd, segment.size_bytes)
 
 
+def _merge_runs(group: Group) -> list[range]:
+    return merge_runs([segment.size_bytes for segment in group.sources])
+
+
 def merge_neighbours(plan: CleaningPlan, indexed: IndexedLog) -> CleaningPlan:
     """Step 5, second half: cut groups in which nothing changes where small neighbours are worth merging.
 
@@ -258,7 +263,7 @@ def merge_neighbours(plan: CleaningPlan, indexed: IndexedLog) -> CleaningPlan:
             changed.add(len(groups))
             groups.append(group)
             continue
-        runs = set(merge_runs([segment.size_bytes for segment in group.sources]))
+        runs = set(_merge_runs(group))
         count = len(group.sources)
         cuts = sorted({0, count, *(run.start for run in runs), *(run.stop for run in runs)})
         for begin, stop in pairwise(cuts):  # the runs and the segments between them
@@ -279,7 +284,10 @@ def merge_neighbours(plan: CleaningPlan, indexed: IndexedLog) -> CleaningPlan:
     assert all(one.next_base_offset == other.sources[0].base_offset for one, other in pairwise(groups))
     number_of = {s.base_offset: number for number, group in enumerate(groups) for s in group.sources}
     chunks = tuple(replace(chunk, group=number_of[chunk.source.min_offset]) for chunk in plan.work.chunks)
-    # What `renewed_groups` names is in `changed`.
-    work = replace(plan.work, chunks=chunks, groups=len(groups), renewed_groups=frozenset())
+    # What `renewed_groups` names is in `changed`, and what `mergeable_groups` does.
+    nothing = frozenset[int]()
+    work = replace(
+        plan.work, chunks=chunks, groups=len(groups), renewed_groups=nothing, mergeable_groups=nothing
+    )
     indexed.work, indexed.changed_groups = work, frozenset(changed)
     return replace(plan, groups=tuple(groups), work=work)

@@ -73,12 +73,7 @@ class LogUnderWay:
         assert self.indexed is not None
         keys, size_bytes, now = self.indexed.dirty_keys, 0, list[int]()
         keys_bytes = 0 if keys is None else keys.table.nbytes
-        rate = min(
-            config.io_max_bytes_per_second / 2,  # what is read is written, too
-            config.io_max_read_bytes_per_second,
-            config.io_max_write_bytes_per_second,
-        )
-        most_bytes = max(min(_BYTES_PER_CORE * cores, _ROUND_S * rate), _BYTES_PER_KEY_BYTE * keys_bytes)
+        most_bytes = max(round_bytes(cores, config), _BYTES_PER_KEY_BYTE * keys_bytes)
         for number in sorted(self.indexed.changed_groups):
             group_bytes = sum(segment.size_bytes for segment in self.plan.groups[number].sources)
             if now and size_bytes + group_bytes > most_bytes and not self.plan.waits:
@@ -136,6 +131,16 @@ class LogUnderWay:
         found, room = self.result(outcome), Room.counted(self.plan, self.rewritten)
         peak_bytes = max(map(room.peak_of, self.rounds(cores, config))) if self.indexed.changed_groups else 0
         return replace(found, statistics=replace(found.statistics, peak_extra_bytes=peak_bytes))
+
+
+def round_bytes(cores: int, config: CleanerdConfig) -> float:
+    """Bytes of a round, unless the keys that its tasks share are many: what is smaller has one."""
+    rate = min(
+        config.io_max_bytes_per_second / 2,  # what is read is written, too
+        config.io_max_read_bytes_per_second,
+        config.io_max_write_bytes_per_second,
+    )
+    return min(_BYTES_PER_CORE * cores, _ROUND_S * rate)
 
 
 Rests = dict[str, LogUnderWay]

@@ -2,7 +2,7 @@
 
 Four physical plans for one logical plan:
 
-small log      Up to 16 MiB in one group: one task does all of it (`small_log`).
+small log      Up to 16 MiB: one task does all of it (`small_log`).
 map-side       The dirty records of the job fit the dedupe budget, and there are clean ones. Fingerprints of the dirty ones
                come to this process, which resolves them; the sets of keys are shared, and clean chunks look their keys up:
                nothing there supersedes (`policy.winner`).

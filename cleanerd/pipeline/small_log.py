@@ -1,8 +1,11 @@
-"""Steps 4 to 7 for a small log: all of it in one task, which resolves and goes on (architecture 4).
+"""Steps 4 to 7 for a small log: all of its groups in one task, which resolves and goes on (architecture 4).
 
 Where Spark repeats it on another machine, or at the same time, each writes a file of its own.
 """
 
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,16 +19,16 @@ from .index import index_chunk, log_context, resolve_all
 from .part_file import PartFile, gone_if_it_fails, path_of_attempt
 from .rewrite import rewrite_chunk
 from .tasks import in_task
-from .values import IndexedLog, LogWork, Part, RewrittenLog
+from .values import ChunkWork, IndexedLog, LogWork, Part, RewrittenLog, Verdicts
 from .whole_log import join_chunks
 
 SMALL_LOG_BYTES = 16 << 20
 
 
 def is_small(work: LogWork, budget_bytes: int) -> bool:
-    """Whether one task may take the log: little to read, one group to write, and its keys within the budget."""
+    """Whether one task may take the log: little to read, and its keys within the budget."""
     is_little = 0 < work.size_bytes <= SMALL_LOG_BYTES
-    fits = work.groups == 1 and work.records_max * KEY_BYTES <= budget_bytes
+    fits = work.records_max * KEY_BYTES <= budget_bytes
     return is_little and fits and not work.recodes  # such a log may grow, and no room is reserved for that
 
 
@@ -43,8 +46,8 @@ class SmallLogTask:
     def run(self, reporter: Reporter) -> tuple[IndexedLog, RewrittenLog | None]:
         """Index and rewrite. None after an error, or if the driver has to decide something first.
 
-        That is a log in which nothing changes, whose segments may be merged, and one with batches of old formats: they
-        grow, and no room has been reserved for that.
+        That is a log in which nothing changes, or not a group whose segments may be merged, and one with batches of old
+        formats: they grow, and no room has been reserved for that.
         """
         indexed = self.indexed
         found = in_task(partial(self._clean, reporter), indexed.work.directory)
@@ -58,19 +61,26 @@ class SmallLogTask:
         with reporter.advance(number, Phase.INDEX) as advance:
             _index(indexed, advance)
         is_legacy = any(summary.legacy_batches for summary in indexed.summaries)
-        if indexed.error is not None or not indexed.changed_groups or is_legacy:
+        work, changed = indexed.work, indexed.changed_groups
+        if indexed.error is not None or not changed or is_legacy or work.mergeable_groups - changed:
             return None
-        work = indexed.work
-        first = work.chunks[0].source.min_offset
-        path = path_of_attempt(segment_path(work.directory, first, FileKind.PART, Suffix.STAGED))
-        with (
-            gone_if_it_fails(path),  # the last reports, too
-            reporter.advance(number, Phase.REWRITE) as advance,
-            reporter.advance(number, Phase.VERIFY) as verified,
-        ):
-            parts = _rewrite(indexed, path, advance, verified)
+        groups = defaultdict[int, list[tuple[ChunkWork, Verdicts]]](list)
+        for chunk, verdicts in zip(work.chunks, indexed.verdicts, strict=True):
+            if chunk.group in changed:
+                assert verdicts is not None
+                groups[chunk.group].append((chunk, verdicts))
+        paths = {group: _path(work, chunks[0][0]) for group, chunks in groups.items()}
+        with ExitStack() as stack:
+            for path in paths.values():
+                stack.enter_context(gone_if_it_fails(path))  # the last reports, too
+            advance = stack.enter_context(reporter.advance(number, Phase.REWRITE))
+            verified = stack.enter_context(reporter.advance(number, Phase.VERIFY))
+            parts = {
+                group: _rewrite(indexed, chunks, paths[group], advance, verified)
+                for group, chunks in groups.items()
+            }
         indexed.verdicts = []  # have been used
-        return RewrittenLog(indexed, None, {work.chunks[0].group: parts})
+        return RewrittenLog(indexed, None, parts)
 
 
 def _index(indexed: IndexedLog, advance: Advance) -> None:
@@ -84,13 +94,24 @@ def _index(indexed: IndexedLog, advance: Advance) -> None:
     join_chunks(indexed, [summary for summary, _ in found], bits)
 
 
-def _rewrite(indexed: IndexedLog, path: str, advance: Advance, verified: Advance) -> list[Part]:
-    """Write the parts of all chunks, one behind the other, to `path`. Raises the error of a chunk."""
+def _path(work: LogWork, first: ChunkWork) -> str:
+    """Of the new segment of a group, of this attempt."""
+    path = segment_path(work.directory, first.source.min_offset, FileKind.PART, Suffix.STAGED)
+    return path_of_attempt(path)
+
+
+def _rewrite(
+    indexed: IndexedLog,
+    chunks: Sequence[tuple[ChunkWork, Verdicts]],
+    path: str,
+    advance: Advance,
+    verified: Advance,
+) -> list[Part]:
+    """Write the parts of the chunks of a group, one behind the other, to `path`. Raises the error of a chunk."""
     work, context = indexed.work, log_context(indexed, indexed.discardable_markers)
     parts: list[Part] = []
     position = 0
-    for chunk, verdicts in zip(work.chunks, indexed.verdicts, strict=True):
-        assert verdicts is not None
+    for chunk, verdicts in chunks:
         out = PartFile(path, chunk.source.path, work.least_free_bytes, position)
         with raising_ours(chunk.source.path):
             part = rewrite_chunk(chunk, context, verdicts, out, advance, verified)

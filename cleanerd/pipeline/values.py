@@ -99,6 +99,9 @@ class LogWork:
     log_start_offset: int = 0  # no transaction that ends below it is among the aborted ones (rule 4.22)
     in_place: bool = False  # tasks write the parts of a group into one file; else each is a file of its own
     renewed_groups: frozenset[int] = frozenset()  # written again in any case: their indexes are damaged
+    mergeable_groups: frozenset[int] = (
+        frozenset()
+    )  # small neighbours become one if nothing else changes there
     number: int = 0  # among the logs of its job: its name in what tasks report
     topic_codec: TopicCodec | None = None
 

@@ -66,6 +66,24 @@ def test_segments_of_unique_keys_become_one_batch_for_batch(tmp_path: Path, spar
     assert_settled(directory)
 
 
+def test_segments_become_one_beside_a_group_that_loses_records(tmp_path: Path, spark: LazySpark) -> None:
+    """Also where one task cleans all groups of a log, which leaves to the driver what it may merge."""
+    directory = append(tmp_path, [5] * 8)
+    small_bytes = sum(segment(directory, number).stat().st_size for number in range(8))
+    with LogWriter(str(tmp_path), TP.topic, TP.partition, segment_bytes=1 << 20) as writer:
+        producer = Producer(writer)
+        for number in range(BIG):
+            producer.put(b"one key", b"value %d" % number, 1000)
+        writer.roll()
+    newest = list(read_records(str(directory)))[-1]
+    options = [f"--topic-set=t:segment.bytes={small_bytes + 100}"]
+    result = clean(spark, tmp_path, options=options).results[tmp_path.name, "t"]
+    assert (result["outcome"], result["removed"]) == ("committed", {"superseded": BIG - 1})
+    assert live_bases(str(directory)) == [0, 40, 40 + BIG]
+    assert list(read_records(str(directory)))[-1] == newest
+    assert_settled(directory)
+
+
 def test_a_log_that_grows_is_written_again_only_as_far_as_it_pays(tmp_path: Path, spark: LazySpark) -> None:
     """A large segment keeps its file while small ones come and are merged behind it, not in every cleaning."""
     append(tmp_path, [BIG])

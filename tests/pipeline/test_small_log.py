@@ -79,11 +79,19 @@ def random_segments(
     return bases
 
 
+def each_a_group(work: LogWork) -> LogWork:
+    """The same with a group for each segment, as where two of them are more than segment.bytes."""
+    groups = {path: group for group, path in enumerate(dict.fromkeys(one.source.path for one in work.chunks))}
+    chunks = tuple(replace(one, group=groups[one.source.path]) for one in work.chunks)
+    return replace(work, chunks=chunks, groups=len(groups), mergeable_groups=frozenset())
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_one_task_does_what_two_steps_do(spark: LazySpark, tmp_path: Path, seed: int) -> None:
-    """With a clean section in every other one; its parts lie one behind the other in one file."""
+    """With a clean section in every other one, with several groups in some; the parts of one lie in one file."""
     second = random_segments(tmp_path / "t-0", seed)[1]
     work = replace(plan(tmp_path, "t", second if seed % 2 else 0, chunk_bytes=900), in_place=True)
+    work = each_a_group(work) if seed % 3 else work
     assert len(work.chunks) > 2
 
     (indexed,), (expected,) = run(spark, [work], AMPLE)
@@ -130,6 +138,23 @@ def test_a_log_in_which_nothing_changes_goes_back_to_the_driver(spark: LazySpark
     assert sorted(p.name for p in (tmp_path / "same-0").glob("*cleanerd")) == []
 
 
+def test_a_group_in_which_nothing_changes_stays_unless_it_may_be_merged(
+    spark: LazySpark, tmp_path: Path
+) -> None:
+    write_log(tmp_path / "same-0", 2_000, replace(SMALL, keys=1 << 40, segment_bytes=40_000))
+    work = replace(each_a_group(plan(tmp_path, "same")), renewed_groups=frozenset({1}))
+    assert work.groups > 2
+    ((_, rewritten),) = clean_small(spark, [work])
+    assert rewritten is not None
+    assert list(rewritten.parts) == [1]
+    (copied,) = part_bytes(rewritten).values()
+    source = next(chunk.source for chunk in work.chunks if chunk.group == 1)
+    assert copied == Path(source.path).read_bytes()
+    for group, is_left in ((0, True), (1, False)):
+        ((_, rewritten),) = clean_small(spark, [replace(work, mergeable_groups=frozenset({group}))])
+        assert (rewritten is None) is is_left
+
+
 def test_it_stops_when_it_is_told_to(spark: LazySpark, tmp_path: Path) -> None:
     """In the middle, between index and rewrite, as well as at its start."""
     write_log(tmp_path / "stop-0", 20_000, SMALL)
@@ -155,13 +180,12 @@ def test_old_formats_go_back_to_the_driver(spark: LazySpark, tmp_path: Path) -> 
 
 
 def test_what_is_small(spark: LazySpark, tmp_path: Path) -> None:
-    """Bytes, groups, and the budget for keys, of which each task that runs has its share."""
+    """Bytes, and the budget for keys, of which each task that runs has its share."""
     write_log(tmp_path / "a-0", 20_000, SMALL)
     work = replace(plan(tmp_path, "a"), in_place=True)
     needed = work.records_max * KEY_BYTES
     assert is_small(work, int(needed) + 1)
     assert not is_small(work, int(needed) - 1)
-    assert not is_small(replace(work, groups=2), AMPLE.bytes)
     assert not is_small(replace(work, chunks=()), AMPLE.bytes)
     chunk = work.chunks[0]
     large = replace(chunk, source=replace(chunk.source, end=chunk.source.start + SMALL_LOG_BYTES + 1))
