@@ -65,15 +65,14 @@ OWN_CLEANER, AGENT = "kafka-log-cleaner-thread-", "cleanerd-agent"
 """Threads of a broker."""
 TOPIC = {
     "cleanup.policy": "compact",
-    "delete.retention.ms": "60000",
     "file.delete.delay.ms": "2000",
     "min.insync.replicas": "2",
 }
 BROKER = {
     "log.cleaner.min.cleanable.ratio": "0.5",
     "log.cleaner.threads": "1",
-    "log.cleaner.backoff.ms": "1000",
-    "log.cleaner.dedupe.buffer.size": str(128 << 20),  # the default, which a broker of the tests has not
+    "log.cleaner.backoff.ms": "15000",  # this and the next one: the defaults, which a broker of the tests has not
+    "log.cleaner.dedupe.buffer.size": str(128 << 20),
     "log.segment.delete.delay.ms": "2000",
     "replica.lag.time.max.ms": "10000",
     "replica.fetch.wait.max.ms": "500",
@@ -84,6 +83,8 @@ BROKER = {
 }
 JVM = ("-Xmx320m", "-XX:TieredStopAtLevel=4", "-XX:-UseSerialGC", "-XX:+UseG1GC")
 """As a broker runs, but for the size of its heap: the tests' own options are for a quick start."""
+RETENTION_S = 60
+"""delete.retention.ms, of the time in which the brokers of a mode work: clocks go on while others have their turn."""
 NICE = 10
 NAMES = {"kafka": "Kafka's cleaner", "swap": "cleanerd, swaps"}
 COLOURS = {"kafka": "#8c8c8c", "swap": "#d98200"}
@@ -270,7 +271,9 @@ class Day:
 
 
 def create_topics(cluster: KafkaCluster, options: argparse.Namespace, *, is_muted: bool) -> None:
+    turns = len(options.mode or MODES) * (options.slice + DRAIN_S) / options.slice
     config = TOPIC | {"segment.bytes": str(options.segment_mib << 20)}
+    config["delete.retention.ms"] = str(round(1000 * RETENTION_S * turns))
     config |= {"min.cleanable.dirty.ratio": "1.0"} if is_muted else {}
     topics = [NewTopic(topic, options.partitions, len(NODES), config=config) for topic in TOPICS]
     admin = cluster.admin()  # the futures end with it
@@ -284,8 +287,9 @@ def cleanerd(cluster: KafkaCluster, node: int, root: Path) -> Iterator[DaemonPro
         "cleanerd.min.cleanable.dirty.ratio": "0.5",
         "cleanerd.commit.live": "auto",
         "log.cleaner.threads": "1",
-        "log.cleaner.backoff.ms": "1000",
-        "cleanerd.scan.interval.ms": "2000",  # this and the last one: a fifteenth of their defaults
+        "log.cleaner.backoff.ms": "15000",  # this and the next two: the defaults, which a daemon of the tests has not
+        "cleanerd.scan.interval.ms": "30000",
+        "cleanerd.retry.backoff.ms": "10000",
         "cleanerd.spark.idle.timeout.ms": "3600000",  # the time in which it is stopped does not count
     }
     directory = root / f"cleanerd-{node}"
