@@ -71,8 +71,11 @@ TOPIC = {
 BROKER = {
     "log.cleaner.min.cleanable.ratio": "0.5",
     "log.cleaner.threads": "1",
-    "log.cleaner.backoff.ms": "15000",  # this and the next one: the defaults, which a broker of the tests has not
+    "log.cleaner.backoff.ms": "15000",  # this and the next four: the defaults, which a broker of the tests has not
     "log.cleaner.dedupe.buffer.size": str(128 << 20),
+    "log.flush.offset.checkpoint.interval.ms": "60000",
+    "log.flush.start.offset.checkpoint.interval.ms": "60000",
+    "replica.high.watermark.checkpoint.interval.ms": "5000",
     "log.segment.delete.delay.ms": "2000",
     "replica.lag.time.max.ms": "10000",
     "replica.fetch.wait.max.ms": "500",
