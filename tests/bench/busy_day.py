@@ -95,11 +95,6 @@ CORES_S = 15
 MB = 1e6
 
 
-WARM_UP = (
-    "rounds that the summary leaves out: Spark starts, virtual machines and kernels are compiled; default: 4"
-)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench.busy_day", description=__doc__.splitlines()[0]
@@ -109,7 +104,9 @@ def main() -> None:
     parser.add_argument(
         "--slice", type=float, default=35.0, metavar="S", help="of a mode in a round; default: 35 s"
     )
-    parser.add_argument("--warm-up", type=int, default=4, metavar="ROUNDS", help=WARM_UP)
+    parser.add_argument(
+        "--warm-up", type=int, default=4, metavar="ROUNDS", help="without a place in the summary; default: 4"
+    )
     parser.add_argument("--rate", type=int, default=600, help="records of 1 kB a second; default: 600")
     parser.add_argument("--mode", choices=MODES, action="append", help="default: all")
     parser.add_argument("--segment-mib", type=int, default=1, help="size of segments, MiB; default: 1")
