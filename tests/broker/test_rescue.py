@@ -134,7 +134,7 @@ def test_a_dead_broker_on_a_full_disk_starts_by_itself_after_a_rescue(
     properties: Mapping[str, str],
     version: str,
 ) -> None:
-    """Dead before its first checkpoint, or after; 0 bytes, and on the tmpfs 0 names."""
+    """Dead before its first checkpoint, or after; 0 bytes, and on the tmpfs 0 names; the active segment is torn."""
     monkeypatch.setenv(SWITCH, version)
     with volume(tmp_path, kind) as place:
         log_dir = place / "logs"
@@ -144,6 +144,13 @@ def test_a_dead_broker_on_a_full_disk_starts_by_itself_after_a_rescue(
         segment_bytes = 50_000 if kind == "xfs" else 1_000_000
         journal = written(broker, (number % 500 for number in range(RECORDS)), segment_bytes)
         broker.kill()
+        active = max((log_dir / f"{TOPIC}-0").glob("*.log"))
+        with active.open(
+            "r+b"
+        ) as file:  # half a batch, where the disk was full: the broker cuts it off at its start
+            half = file.read(200)
+            file.seek(0, os.SEEK_END)
+            file.write(half)
         fill(place)
         with suppress(OSError):
             for number in range(500):
@@ -207,6 +214,7 @@ def test_a_live_broker_swaps_although_there_is_hardly_any_room(
         assert_starts_with_all(broker, journal)
 
 
+@pytest.mark.usefixtures("release")
 def test_one_of_three_replicas_is_rescued_and_is_like_the_others(tmp_path: Path, spark: LazySpark) -> None:
     """Its disk is full and it is dead; the others go on. It starts by itself, catches up, leads, and has what they have."""
     build_agent()

@@ -160,17 +160,20 @@ def test_as_many_indexes_go_as_give_a_group_its_room(spark: LazySpark, tmp_path:
         assert newest(log_dir / "t-0") == before
 
 
-@pytest.mark.parametrize("has_room", [False, True])
-def test_a_disk_without_a_name_is_freed(spark: LazySpark, tmp_path: Path, has_room: bool) -> None:
+@pytest.mark.parametrize(("kind", "has_room"), [("tmpfs", False), ("tmpfs", True), ("ext4", True)])
+def test_a_disk_without_a_name_is_freed(spark: LazySpark, tmp_path: Path, kind: str, has_room: bool) -> None:
     """0 inodes: not even a lock file can be made, however many bytes are free."""
-    with full(tmp_path / "full", "-t", "tmpfs", "-o", "size=64m,nr_inodes=64", "none") as log_dir:
+    options = ["-t", "tmpfs", "-o", "size=64m,nr_inodes=64", "none"]
+    if kind == "ext4":
+        options = ["-o", "loop", str(image_of(tmp_path / "image", 64 << 20, "mkfs.ext4", "-m0", "-N160"))]
+    with full(tmp_path / "full", *options) as log_dir:
         before, number = newest(log_dir / "t-0"), 0
+        os.truncate(log_dir / "filler", 0) if has_room else None
         with suppress(OSError):
             while True:
                 (log_dir / f"name{number}").touch()
                 number += 1
         assert os.statvfs(log_dir).f_favail == 0
-        os.truncate(log_dir / "filler", 0) if has_room else None
         code, done, told = run(spark, log_dir, "--yes")
         assert (code, done["is_enough"]) == (0, True), (done, told)
         assert os.statvfs(log_dir).f_favail >= 3

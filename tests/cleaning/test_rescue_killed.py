@@ -1,18 +1,26 @@
-"""`cleanerd rescue` as a process of its own on a full disk, killed before one of its steps and run again, until it ends."""
+"""`cleanerd rescue` on a full disk, killed before one of its steps, or met by an error of the spare, and run again."""
 
+import errno
+import itertools
 import os
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cleanerd.cli import rescue
 from cleanerd.format.names import RESCUE
-from tests.cleaning.test_rescue import SEGMENT_BYTES, full
+from cleanerd.spark_runtime.lazy_spark import LazySpark
+from tests.cleaning.test_rescue import SEGMENT_BYTES, full, run
 from tests.harness.daemon.processes import environment
+from tests.harness.disks.counted import CHANGES
+from tests.harness.disks.hooked import HookedFiles
 from tests.harness.disks.repairs import broker_starts
 from tests.harness.logs.troubled import newest
 
@@ -125,3 +133,32 @@ def test_of_two_rescues_one_is_busy_and_the_other_one_ends(tmp_path: Path) -> No
         first.send_signal(signal.SIGCONT)
         code, told = ended(first)
         assert (code, newest(log_dir / "t-0")) == (0, before), told
+
+
+def test_an_error_at_any_operation_on_the_spare_loses_nothing(
+    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ENOSPC and EIO in turn, at every third one, from the first file that is staged there to the last that is removed."""
+    spare = tmp_path / "spare"
+    spare.mkdir()
+    options = ["--yes", "--until=4%", f"--spare={spare}"]
+    for failing in itertools.count(0, 3):
+        seen = itertools.count()
+
+        def fail(call: str, path: str, _seen: Any = seen, _failing: int = failing) -> None:
+            if call in CHANGES and path.startswith(str(spare)) and next(_seen) == _failing:
+                raise OSError((errno.ENOSPC, errno.EIO)[_failing % 2], "injected", path)
+
+        with full(tmp_path / "full", every=3) as log_dir:
+            before = newest(log_dir / "t-0")
+            with monkeypatch.context() as patched:
+                patched.setattr(rescue, "RealFiles", partial(HookedFiles, fail))
+                _, done, told = run(spark, log_dir, *options)
+            assert "Traceback" not in told
+            assert_whole(log_dir, tmp_path / "aside", before)
+            code, again, told = run(spark, log_dir, *options)
+            assert (code, newest(log_dir / "t-0")) == (0, before), (failing, done, again, told)
+        (tmp_path / "full").rmdir()
+        if next(seen) <= failing:
+            break
+    assert failing > 10
