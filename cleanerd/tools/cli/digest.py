@@ -56,6 +56,11 @@ def run(arguments: Namespace) -> int:
     for tp in sorted(named - {tp for one in listed for tp, _ in one.partitions}):
         output.print_message(f"no log {tp} was found")
         is_nothing = True
+    if CLUSTER_METADATA_TOPIC in (*arguments.topic, *(tp.topic for tp in named)):
+        output.print_message(
+            f"{CLUSTER_METADATA_TOPIC} has no digest: how far it is committed is not on the disk"
+        )
+        is_nothing = True
     found = digest_logs(paths, question)
     for path, why in [one.unlisted for one in listed if one.unlisted is not None]:
         found.failed[path] = why

@@ -70,6 +70,9 @@ def test_logs_by_their_names(log_dir: Path, tmp_path: Path, run: Run) -> None:
     assert [row["topic"] for row in json.loads(ran.out)["compared"]] == ["zstd"]
     ran = run("digest", "zstd-0", "zstd-1", f"--log-dir={log_dir}")
     assert (ran.code, "no log zstd-1 was found" in ran.err, "zstd-0" in ran.out) == (1, True, True)
+    for named in ("__cluster_metadata-0", "--topic=__cluster_metadata"):
+        ran = run("digest", named, f"--log-dir={log_dir}")
+        assert (ran.code, "__cluster_metadata has no digest" in ran.err) == (1, True)
     for words in (("zstd",), ("zstd-0", "--topic=plain")):
         ran = run("digest", *words, f"--log-dir={log_dir}")
         assert (ran.code, ran.out) == (2, "")
