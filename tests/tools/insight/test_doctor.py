@@ -403,7 +403,7 @@ def test_the_estimate_holds_within_its_error(tmp_path: Path, monkeypatch: pytest
     assert (exact.records, exact.error_bytes) == (20_000, 0)
     monkeypatch.setattr(sample, "WHOLE_BYTES", 0)
     budget = Budget(FixedNow(NOW_MS), 1 << 30, 1e12, lambda *_: None)
-    found = sample.take_sample(RealFiles(), log.snapshot, log.last_stable_offset, 0, budget)
+    found = sample.take_sample(RealFiles(), log, 0, budget)
     assert 0 < found.error_bytes < exact.superseded_bytes
     whole = exact.superseded_bytes + exact.after_roll_bytes
     assert abs(found.superseded_bytes + found.after_roll_bytes - whole) <= 1.5 * found.error_bytes

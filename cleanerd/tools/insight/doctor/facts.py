@@ -70,7 +70,7 @@ class Limits:
 class Sample:
     """What was found in the batches of a log, by the keys of a share of all fingerprints. Bytes as on disk.
 
-    `superseded_bytes` lie in closed segments and can go now, `after_roll_bytes` once the active segment is closed;
+    `superseded_bytes` lie in segments that may be cleaned now, `after_roll_bytes` go once the active segment is closed;
     `error_bytes`: two standard deviations of their sum. `overdue_ms`: the earliest delete horizon of `overdue_tombstones`.
     """
 

@@ -240,9 +240,7 @@ class Gathering:
             assert log.config is not None
             overdue_ms = directory.judged_ms - max(log.config.delete_retention_ms, DAY_MS)
             with each_log(log.snapshot.directory) as reading, contextlib.suppress(FileNotFoundError):
-                sample = take_sample(
-                    self._files, log.snapshot, log.last_stable_offset, overdue_ms, self._budget
-                )
+                sample = take_sample(self._files, log, overdue_ms, self._budget)
                 logs[number] = replace(log, sample=sample)
             if reading.error is not None:
                 failed[log.snapshot.directory] = str(reading.error)
