@@ -128,6 +128,10 @@ KINDS: Mapping[str, Kind] = {
         "move it out of the partition",
     ),
     "meta_properties": Kind(_E, "meta.properties cannot be read", "restore it from a backup or another directory"),
+    "meta_properties_missing": Kind(
+        _W, "a broker's directory without meta.properties: cleanerd leaves it alone, and no broker starts with it",
+        "restore it, with the ids of another log directory of that broker; a copy for no broker needs none",
+    ),
     "meta_mismatch": Kind(_E, "log directories of one broker that do not belong together", "find out where they are from"),
     "partition_metadata": Kind(_E, "partition.metadata cannot be read", "restore it: the topic id is in the metadata log"),
     "partition_metadata_missing": Kind(

@@ -17,6 +17,7 @@ from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
 from cleanerd.storage.lock import probe
 from cleanerd.storage.log_dir import LogDir as LogDirOnDisk
 from cleanerd.storage.no_log_dir import A_LOG_DIR, found_instead
+from cleanerd.storage.whose import whose
 
 from .findings import Finding, Judged
 from .partition_check import DirFacts, Partition
@@ -99,6 +100,16 @@ def list_log_dir(log_dir: str) -> LogDir:
         instead = found_instead(RealFiles(), log_dir)
         if instead is not None:
             found.add("no_log_dir", log_dir, -1, A_LOG_DIR, instead)
+        elif (
+            meta is None and not found.facts.is_kafka and whose(RealFiles(), log_dir, thorough=True).is_kafka
+        ):
+            found.add(
+                "meta_properties_missing",
+                found.file(names.META_PROPERTIES),
+                -1,
+                "the file of a broker",
+                "none",
+            )
     for name in listed:
         _sort(found, name)
     _check_entries(found)

@@ -75,6 +75,7 @@ def test_a_small_file_that_cannot_be_read_may_be_sound(
 def test_every_code_has_a_damage() -> None:
     """But those that need two directories, a staged cleaning or a race."""
     elsewhere = {"link", "meta_mismatch", "partition_twice", "staged", "changed", "not_judged", "no_log_dir"}
+    elsewhere.add("meta_properties_missing")
     assert KINDS.keys() - set(damage.DAMAGES.values()) == elsewhere
 
 
@@ -101,6 +102,17 @@ def test_a_directory_of_another_program_is_named_as_a_whole(tmp_path: Path) -> N
     (tmp_path / "kafka" / "orders" / "0_12").mkdir(parents=True)
     (finding,) = findings(tmp_path)
     assert (finding.code, finding.path, finding.found) == ("no_log_dir", str(tmp_path), "kafka")
+
+
+def test_a_brokers_directory_without_meta_properties_is_named(log_dir: Path) -> None:
+    """As everything else leaves it alone; one in which no broker ever was needs none."""
+    (log_dir / names.META_PROPERTIES).unlink()
+    assert codes(log_dir)["meta_properties_missing"] == 1
+    for path in log_dir.iterdir():
+        path.unlink() if path.is_file() else shutil.rmtree(path) if path.name.startswith("__") else None
+    for path in log_dir.rglob(names.PARTITION_METADATA):
+        path.unlink()
+    assert "meta_properties_missing" not in codes(log_dir)
 
 
 def test_two_directories_of_one_broker(tmp_path: Path) -> None:
