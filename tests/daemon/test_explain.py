@@ -18,7 +18,13 @@ from tests.harness.damage.logs import wrong_crc
 from tests.harness.logs.troubled import leave_to_nobody, lock_of_another, write_logs
 
 POLICIES = {"good": "compact", "torn": "compact", "held": "compact", "kept": "delete"}
-OTHERS = {"staged": "compact", "future": "compact,delete", "restored": "compact", "nothing": ""}
+OTHERS = {
+    "staged": "compact",
+    "future": "compact,delete",
+    "restored": "compact",
+    "nothing": "",
+    "half": "compact",
+}
 YEAR_2035_MS = 2_079_360_000_000
 
 
@@ -153,6 +159,25 @@ def test_a_clean_log_may_be_rolled(daemon: DaemonProcess) -> None:
     parts = ("clean_bytes", "cleanable_bytes", "uncleanable_bytes", "active_bytes")
     assert sum(log[part] for part in parts) == log["size_bytes"]
     assert log["clean_bytes"] > 0
+
+
+def test_a_log_half_way_to_its_ratio_waits_for_that_with_its_tombstones(daemon: DaemonProcess) -> None:
+    def has(dirty: bool) -> bool:
+        answer = daemon.ctl("log", "half-0", check=False)
+        if answer.returncode:  # it has not been seen yet
+            return False
+        (log,) = json.loads(answer.stdout)["logs"]
+        return bool(log["clean_bytes"]) and bool(log["cleanable_bytes"]) is dirty
+
+    with LogWriter(daemon.log("future-0")["log_dir"], "half", 0, segment_bytes=1 << 20) as log:
+        producer = Producer(log)
+        for dirty, records in ((False, 20), (True, 10)):
+            for number in range(records):
+                producer.put(b"%d" % number, b"v", 1000)
+            log.roll()
+            daemon.wait(lambda dirty=dirty: has(dirty), 60)
+    _, facts = explained(daemon, "half-0")
+    assert " on (until then it waits for its dirty ratio) if a tombstone " in facts["cleaned next by"]
 
 
 def test_and_is_rolled_once_its_broker_has_closed_it(daemon: DaemonProcess) -> None:
