@@ -162,8 +162,9 @@ class Held:
                 text,
                 f"wait until {utc(segment.largest_timestamp_ms + lag_ms)}, or lower min.compaction.lag.ms",
             )
-        remedy = "set min.compaction.lag.ms of the topic to 0, or delete up to that record (`kafka-delete-records.sh`); "
-        return Cause(text, f"{remedy}message.timestamp.after.max.ms keeps such records out")
+        gone = ", or delete up to that record (`kafka-delete-records.sh`)" if config.delete else ""
+        remedy = f"set min.compaction.lag.ms of the topic to 0{gone}"
+        return Cause(text, f"{remedy}; message.timestamp.after.max.ms keeps such records out")
 
     def _newest(self, segment: SegmentFacts, now_ms: int) -> str:
         """The batch or file with the largest timestamp of a segment (1.10), in words."""

@@ -75,7 +75,7 @@ def test_a_record_in_the_future_is_named_by_segment_offset_and_time(tmp_path: Pa
         f"the batch at offset 14 bears timestamp {LATER_MS} (2035-11-22 16:00:00 UTC), in the future"
     )
     assert "`cleanerctl clean held-0 --force`" in str(result.outcome.remedy)
-    assert "set min.compaction.lag.ms of the topic to 0" in str(result.outcome.remedy)
+    assert "set min.compaction.lag.ms of the topic to 0; message" in str(result.outcome.remedy)
 
 
 def test_a_record_that_is_only_young_says_until_when(tmp_path: Path) -> None:

@@ -223,6 +223,7 @@ def test_each_rule_finds_its_fault_and_no_other(code: str, tmp_path: Path) -> No
     assert [one.code for one in found] == [code]
     assert found[0].evidence
     assert found[0].remedy
+    assert "kafka-delete-records" not in found[0].remedy  # refused without the policy delete
 
 
 def test_a_live_broker_knows_at_once_what_its_files_show_late(tmp_path: Path) -> None:

@@ -52,6 +52,11 @@ def test_replicas_that_begin_a_segment_apart(report: dict[str, Any]) -> None:
     assert report["logs"][0]["second_segment"] == 2
     assert codes(report, other(report, 2, log_start=1)) == [(1, "cleaner_dead")]
     assert (None, "log_starts_differ") in codes(report, other(report, 2, log_start=2))
+    assert report["logs"][0]["cleanup_policy"] == ["compact"]
+    remedies = [
+        one["remedy"] for one in merged([report, other(report, 2, log_start=2)], Limits())["findings"]
+    ]
+    assert "kafka-delete-records" not in "".join(remedies), "refused without the policy delete"
     elsewhere = other(report, 2, log_start=2) | {"cluster_id": "d"}
     assert codes(report, elsewhere) == [(1, "cleaner_dead")]
 

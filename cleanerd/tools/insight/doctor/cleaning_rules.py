@@ -167,13 +167,15 @@ def future_timestamps(
     if not ahead:
         return None
     first = ahead[0]
+    gone = "those that are there go with `kafka-delete-records.sh` or by retention.bytes"
+    if log.config is not None and not log.config.delete:  # a broker refuses to delete records then
+        gone = "those that are there go as newer ones of their keys come, unless min.compaction.lag.ms is set"
     return finding(
         "future_timestamps",
         place_of(log, first.sibling(FileKind.TIME_INDEX), first.base_offset),
         f"{counted(len(ahead), 'segment')}, the first of {size(first.size_bytes)} with timestamp "
         f"{dated(first.facts.largest_timestamp_ms, broker.at_ms)}",
-        "mend the producer's clock or unit; message.timestamp.after.max.ms keeps such records out; those that are there go "
-        "with `kafka-delete-records.sh` or by retention.bytes",
+        f"mend the producer's clock or unit; message.timestamp.after.max.ms keeps such records out; {gone}",
         sum(one.size_bytes for one in ahead),
     )
 

@@ -150,6 +150,8 @@ def _log_starts(reports: Sequence[Row]) -> Iterator[Finding]:
             continue
         text = f"node {low_node} begins at {low['log_start']}, node {high_node} at {high['log_start']}"
         remedy = "wait for the next retention pass; then see which one is right: `kafka-delete-records.sh` raises the others"
+        if is_kept:  # a broker refuses to delete records without the policy delete
+            remedy = "see which one is right, and have the others fetched again"
         place = Place(f"{low['log_dir']}/{topic}-{partition}", topic, partition, low["log_start"])
         yield finding("log_starts_differ", place, text, remedy)
 
