@@ -216,6 +216,7 @@ class Cleaner:
             least_free_bytes=least_bytes,
             in_place=self._session.executor().shares_files,
             waits=waits,
+            in_any_order=self._request.rescues,
             directory=self._request.spare,
         )
 

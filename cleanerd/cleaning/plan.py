@@ -83,6 +83,7 @@ def plan_cleaning(
     least_free_bytes: int = 0,
     in_place: bool = False,
     waits: bool = False,
+    in_any_order: bool = False,
     directory: str | None = None,
 ) -> CleaningPlan:
     """Plan one log. Reads its offset and transaction indexes, and what `cuts` does. Raises CorruptFile, OSError, Aborted.
@@ -90,8 +91,9 @@ def plan_cleaning(
     A damaged offset or time index stops nothing (`storage.index_files`): its group is written again in any case.
 
     `least_free_bytes` of the file system are left free by what is written; `in_place`: see `LogWork`; `waits`: the result
-    will, and its delete horizons are later by that (`policy.staging`). `directory`: where new files go, None for beside the
-    old ones.
+    will, and its delete horizons are later by that (`policy.staging`). `in_any_order`: some groups may wait for another
+    cleaning, and so do new horizons: who reads a value there, then, must still meet its tombstone. `directory`: where new
+    files go, None for beside the old ones.
     """
     snapshot, found, config = candidate.snapshot, candidate.range, candidate.config
     end = found.first_uncleanable_offset
@@ -115,7 +117,7 @@ def plan_cleaning(
         first_dirty_offset=found.first_dirty_offset,
         round_end=end,
         expired_ms=_NONE_EXPIRED_MS if candidate.stay is not None else now_ms,
-        new_horizon_ms=horizon if horizon <= _MAX_MS else -1,
+        new_horizon_ms=horizon if horizon <= _MAX_MS and not in_any_order else -1,
         index_interval_bytes=config.index_interval_bytes,
         producers=candidate.stability.producers,
         aborted_txns=aborted,

@@ -16,8 +16,8 @@ step  what goes                                                         room tha
 
 Each step ends when enough is free; after (e) comes (d) again, which has room now. (d) is what `cleanerd clean --force` does,
 with its checks and its recovery, so a kill or a power failure leaves what that leaves; but no floor of free space holds, and
-tombstones and markers stay: so groups may be committed in any order. Beside a live broker (a) to (c) are its own, and it
-swaps the groups of (d) if it can be asked.
+tombstones and markers stay, and get no delete horizons, which count from when all that they delete has gone: so groups may
+be committed in any order. Beside a live broker (a) to (c) are its own, and it swaps the groups of (d) if it can be asked.
 
 `--yes` is the word of the operator that the cluster has changed no settings since the last sign of life of the broker. All
 else that `Knowledge` asks for holds as ever.
