@@ -27,7 +27,7 @@ from cleanerd.errors import Fatal, in_words
 from .channel import driver_host
 from .class_archive import ClassArchive
 from .forked_daemon import ForkedDaemon
-from .pyspark_privates import CONNECTION_FILE, connect, forget_gateway, new_context
+from .pyspark_privates import CONNECTION_FILE, connect, forget_gateway, java_command, new_context
 from .scratch import SETTING, Scratch, scratch_roots, temporary_place
 from .session_log import SessionLog
 
@@ -60,11 +60,18 @@ _ARCHIVED_S = 60.0  # it takes seconds to write its classes
 class Jvm:
     """A starting or running JVM: its settings, its output and its gateway.
 
-    `java_home`: of its runtime. `archive`: which it writes when it ends.
+    `java_home`: of its runtime. `archive`: which it writes when it ends. `is_plain`: no setting of its user asks for what
+    Spark's launcher does.
     """
 
     def __init__(
-        self, conf: SparkConf, java_home: str, archive: ClassArchive | None, daemon: ForkedDaemon | None
+        self,
+        conf: SparkConf,
+        java_home: str,
+        archive: ClassArchive | None,
+        daemon: ForkedDaemon | None,
+        *,
+        is_plain: bool,
     ) -> None:
         """Begin its start. Raises Fatal where it could not open the files that it needs, or has no place for its own."""
         _provide_files()
@@ -77,6 +84,7 @@ class Jvm:
         self.conf = conf
         self.log = SessionLog(self._scratch.paths[0])
         self.daemon = daemon
+        self._is_plain = is_plain
         self.ended = threading.Event()
         self._archive = archive
         self._process: subprocess.Popen[bytes] | None = None
@@ -86,7 +94,7 @@ class Jvm:
         connection = os.path.join(self._scratch.paths[0], "gateway")
         environment = spark_environment(os.environ, java_home, self.conf.get("spark.master") or "")
         self._process = subprocess.Popen(
-            [*_DEAF, os.path.join(_HOME, "bin", "spark-submit"), *_seen(self.conf), "pyspark-shell"],
+            [*_DEAF, *self._command(java_home)],
             env={**environment, CONNECTION_FILE: connection},
             stdin=subprocess.PIPE,  # it ends when that is closed, however we ended
             stdout=self.log.fileno(),
@@ -105,6 +113,15 @@ class Jvm:
             hadoop = gateway.jvm.org.apache.hadoop.security.UserGroupInformation
             hadoop.setLoginUser(hadoop.createRemoteUser(_user()))
         return gateway
+
+    def _command(self, java_home: str) -> list[str]:
+        if not self._is_plain:
+            return [os.path.join(_HOME, "bin", "spark-submit"), *_seen(self.conf), "pyspark-shell"]
+        options, memory = (
+            self.conf.get(JVM_OPTIONS, "") or "",
+            self.conf.get("spark.driver.memory", "1g") or "",
+        )
+        return java_command(os.path.join(java_home, "bin", "java"), _HOME, memory, options.split())
 
     def new_context(self) -> SparkContext:
         """A context in it; blocks until it has started, or raises why it has not."""

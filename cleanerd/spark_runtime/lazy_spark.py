@@ -32,7 +32,7 @@ from .executor import Cluster, Executor, Local
 from .forked_daemon import ADDRESS, ForkedDaemon
 from .java import find_java_home
 from .jvm import JVM_OPTIONS, Jvm, begin
-from .pyspark_privates import SETTINGS, is_stopped, stop
+from .pyspark_privates import GATEWAY, SETTINGS, is_stopped, stop
 from .resident_job import JvmLost, Residents
 
 _T = TypeVar("_T")
@@ -130,6 +130,7 @@ class LazySpark:
             **_authentication(master, settings or {}),
             **(settings or {}),
         }
+        self._is_plain = self.is_one_machine and not settings
         self._observe = observe
         self._stops = 0  # a job whose session was stopped under it does not start another one
         self._context: SparkContext | None = None
@@ -354,12 +355,14 @@ class LazySpark:
             conf.set(name, value)
         if daemon is not None:
             conf.set(f"spark.executorEnv.{ADDRESS}", daemon.address)
-        return Jvm(conf, java_home, self._use_archive(conf, java_home), daemon)
+        archive = self._use_archive(conf, java_home)
+        return Jvm(conf, java_home, archive, daemon, is_plain=self._is_plain)
 
     def _use_archive(self, conf: SparkConf, java_home: str) -> ClassArchive | None:
         """Let the JVM use the archive of its classes; returns the one that it will write."""
         options = conf.get(JVM_OPTIONS, "") or ""
-        archive = ClassArchive.of(java_home, options, os.environ)
+        about = f"{GATEWAY} {options}" if self._is_plain else options
+        archive = ClassArchive.of(java_home, about, os.environ)
         if archive is None:
             return None
         makes = self._makes_archive and archive.is_wanted()

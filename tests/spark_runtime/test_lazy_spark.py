@@ -6,7 +6,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from types import NoneType
@@ -18,6 +18,7 @@ import pytest
 from cleanerd.errors import Fatal
 from cleanerd.spark_runtime import jvm, lazy_spark
 from cleanerd.spark_runtime.lazy_spark import LazySpark, SparkFailed, raised_in_task
+from cleanerd.spark_runtime.pyspark_privates import GATEWAY
 from tests.harness.daemon.processes import wait_until
 from tests.harness.spark.sessions import count, jvm_of, session
 
@@ -99,7 +100,9 @@ def jvms() -> set[int]:
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):  # it ends while it is looked at
             command = child.cmdline()
-            is_spark = child.name() == "java" and "org.apache.spark.deploy.SparkSubmit" in command
+            is_spark = child.name() == "java" and {GATEWAY, "org.apache.spark.deploy.SparkSubmit"} & {
+                *command
+            }
             if is_spark and "org.apache.spark.launcher.Main" not in command:
                 found.add(child.pid)
     return found
@@ -153,7 +156,7 @@ def test_a_local_session_listens_on_loopback_only_and_tells_no_secret(spark: Laz
     assert secret is not None
     assert len(secret) == 64
     command = Path(f"/proc/{pid}/cmdline").read_bytes()
-    assert b"spark.master" in command or b"--conf" in command
+    assert GATEWAY.encode() in command
     assert secret.encode() not in command
     assert b"authenticate" not in command
 
@@ -211,13 +214,9 @@ def test_none_starts_before_the_end_of_one_whose_jvm_has_died(
         assert other.result() == spark.cores()
 
 
-def spark_that_runs(tmp_path: Path, script: str) -> str:
-    """A Spark whose `spark-submit` writes its pid and goes on like that."""
-    submit = tmp_path / "spark" / "bin" / "spark-submit"
-    submit.parent.mkdir(parents=True)
-    submit.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\n{script}\n")
-    submit.chmod(0o755)
-    return str(tmp_path / "spark")
+def jvm_that_runs(tmp_path: Path, script: str) -> Callable[..., list[str]]:
+    """The command of a JVM that writes its pid and goes on like that."""
+    return lambda *_: ["sh", "-c", f"echo $$ > {tmp_path}/pid\n{script}"]
 
 
 @pytest.mark.fault("the JVM hangs")
@@ -228,7 +227,7 @@ def test_a_jvm_that_hangs_at_its_start_is_killed(
     """It would be waited for without end; the next start is an ordinary one."""
     hanging = LazySpark("local[1]", start_limit_s=3)
     with monkeypatch.context() as patched:
-        patched.setattr(jvm, "_HOME", spark_that_runs(tmp_path, "sleep 600 & wait"))
+        patched.setattr(jvm, "java_command", jvm_that_runs(tmp_path, "sleep 600 & wait"))
         with pytest.raises(SparkFailed, match="did not start within 3 s"):
             hanging.context()
     assert not hanging.is_up
@@ -242,7 +241,7 @@ def test_a_jvm_that_hangs_at_its_start_is_killed(
 def test_a_jvm_that_ends_without_a_word_is_not_waited_for(
     alone: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jvm, "_HOME", spark_that_runs(tmp_path, "exit 0"))
+    monkeypatch.setattr(jvm, "java_command", jvm_that_runs(tmp_path, "exit 0"))
     with pytest.raises(Fatal, match=r"did not start with master 'local\[1\]': the JVM ended with code 0$"):
         LazySpark("local[1]").context()
 

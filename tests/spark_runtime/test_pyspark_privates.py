@@ -9,8 +9,16 @@ import pyspark
 import pytest
 from pyspark import SparkContext, cloudpickle, daemon, java_gateway
 
+from cleanerd.spark_runtime.java import VECTOR_MODULE, find_java_home
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from cleanerd.spark_runtime.pyspark_privates import CONNECTION_FILE, SETTINGS, is_stopped, scratch_root
+from cleanerd.spark_runtime.pyspark_privates import (
+    CONNECTION_FILE,
+    SETTINGS,
+    is_stopped,
+    java_command,
+    scratch_root,
+)
+from tests.harness.programs import run
 
 CORE = next((Path(pyspark.__file__).parent / "jars").glob("spark-core_*.jar"))
 
@@ -28,6 +36,27 @@ def test_pyspark_ends_idle_workers_after_a_minute() -> None:
     with zipfile.ZipFile(CORE) as jar:
         found = [jar.read(name) for name in jar.namelist() if name.startswith(factory)]
     assert any(b"IDLE_WORKER_TIMEOUT" in data for data in found)
+
+
+def test_a_plain_session_starts_the_jvm_that_sparks_launcher_would_start() -> None:
+    """But for the module of MLlib, which not every runtime has, and with the class that SparkSubmit would call."""
+    spark, java = os.path.dirname(pyspark.__file__), os.path.join(find_java_home(), "bin", "java")
+    told = run(
+        java, "-cp", f"{spark}/jars/*", "org.apache.spark.launcher.Main", "org.apache.spark.deploy.SparkSubmit",
+        "--conf", "spark.driver.memory=2g", "--conf", "spark.driver.extraJavaOptions=-Da=b -Dc=d", "pyspark-shell",
+        env={"SPARK_SCALA_VERSION": "2.13", "SPARK_HOME": spark, "JAVA_HOME": os.path.dirname(os.path.dirname(java))},
+    )  # fmt: skip
+    words = [word for word in told.stdout.strip("\0\n").split("\0") if VECTOR_MODULE not in word]
+    words = words[: words.index("org.apache.spark.deploy.SparkSubmit")]
+    *ours, main = java_command(java, spark, "2g", ["-Da=b", "-Dc=d"])
+    assert ours == words
+    with zipfile.ZipFile(CORE) as jar:
+        submit = [
+            jar.read(name)
+            for name in jar.namelist()
+            if name.startswith("org/apache/spark/deploy/SparkSubmit")
+        ]
+    assert any(main.encode() in data for data in submit)
 
 
 def test_a_jvm_writes_how_it_is_called_to_a_file_that_a_variable_names() -> None:
