@@ -56,6 +56,7 @@ from cleanerd.env.space import (
     floor_bytes,
     lacks_names,
     names_left,
+    owed_bytes,
     reserved_bytes,
     space_of,
     wait_for_deleted,
@@ -147,11 +148,11 @@ class Rescue:
 
     def _fit(self, log_dir: LogDir, ours: Sequence[TopicPartition], found: Rescued) -> None:
         """Which of the foreseen steps there is room for when their turn comes, what makes some, and what is free then."""
-        free_bytes, no_spare = found.free_bytes, why_no_spare(log_dir, self._spare)
+        free_bytes, no_spare = found.free_bytes - owed_bytes(log_dir.path), why_no_spare(log_dir, self._spare)
         may, indexes_bytes = self._spare is not None and no_spare is None, self._indexes_bytes(log_dir, ours)
         foreseen, found.steps = found.steps, []
         for step in foreseen:
-            if step.outcome == "planned" and step.needs_bytes > free_bytes:
+            if step.outcome == "planned" and step.needs_bytes > max(free_bytes, 0):
                 is_little = step.needs_bytes <= LEAST_BYTES
                 if step.needs_bytes <= free_bytes + indexes_bytes and (is_little or not may):
                     made_bytes = min(max(step.needs_bytes, LEAST_BYTES) - free_bytes, indexes_bytes)
@@ -166,7 +167,7 @@ class Rescue:
             else:
                 found.steps.append(step)
             free_bytes += step.frees_bytes if found.steps[-1].outcome == "planned" else 0
-        found.free_bytes_after = free_bytes
+        found.free_bytes_after = max(free_bytes, 0)
 
     def carry_out(self, path: str) -> Rescued:
         """Free as much as is wanted in a log directory. Raises CleanedByAnother, CleanerdError, OSError."""

@@ -99,6 +99,15 @@ def reserved_bytes(path: str) -> int:
     return (found.f_bfree - found.f_bavail) * found.f_frsize
 
 
+def owed_bytes(path: str) -> int:
+    """Of what is freed, how much root's reserve on ext4 may take first: root has written into it. Raises OSError.
+
+    The kernel does not tell how large that is; mkfs makes it a twentieth.
+    """
+    kept_bytes, space = reserved_bytes(path), space_of(path)
+    return max(space.total_bytes // 20 - kept_bytes, 0) if kept_bytes and not space.free_bytes else 0
+
+
 def names_left(path: str) -> int:
     """How many files can still be made on the file system of `path`; very many if it does not count them. Raises OSError."""
     found = os.statvfs(path)

@@ -187,9 +187,10 @@ def test_where_root_has_filled_what_is_kept_for_it_the_way_out_is_told(
     image = image_of(tmp_path / "image", 24 << 20, "mkfs.ext4", "-m5")
     with full(tmp_path / "full", "-o", "loop", str(image)) as log_dir:
         before = newest(log_dir / "t-0")
-        code, done, _ = run(spark, log_dir, "--yes")
-        assert code == 1
-        assert done["reserved_bytes"] > 0
+        for way in ([], ["--yes"]):
+            code, done, _ = run(spark, log_dir, *way)
+            assert (code, done["steps"][-1]["outcome"], done["is_enough"]) == (1, "no_room", False), done
+            assert done["reserved_bytes"] > 0
         device = subprocess.check_output(["findmnt", "-no", "SOURCE", "-T", str(log_dir)], text=True).strip()
         subprocess.run([need("tune2fs", "e2fsprogs"), "-m0", device], check=True)
         code, done, told = run(spark, log_dir, "--yes")
