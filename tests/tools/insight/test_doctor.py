@@ -364,20 +364,6 @@ def test_directories_that_are_filled_unevenly(tmp_path: Path) -> None:
     assert codes(replace(broker, is_whole=False)) == []
 
 
-def test_more_keys_than_the_dedupe_buffer_has_room_for(tmp_path: Path) -> None:
-    """134 MB of one thread, 24 bytes a key, 0.9 full: 5.03 million keys."""
-    two(tmp_path)
-    broker = look(tmp_path)
-    (directory,), (log,) = broker.directories, broker.directories[0].logs
-
-    def with_keys(keys: int) -> BrokerFacts:
-        logs = (replace(log, sample=Sample(keys=keys)),)
-        return replace(broker, directories=(replace(directory, logs=logs),))
-
-    assert codes(with_keys(5_000_000)) == []
-    assert codes(with_keys(5_100_000)) == ["dedupe_buffer"]
-
-
 def test_what_cannot_be_read_fails_alone(tmp_path: Path) -> None:
     two(tmp_path)
     two(tmp_path, "u")

@@ -6,6 +6,8 @@ from .facts import BrokerFacts, Finding, Limits, LogFacts, Sample, finding, plac
 
 _SLOT_BYTES = 24
 """Of a key in the dedupe buffer of Kafka's cleaner: MD5 and offset."""
+_BUFFER_MAX_BYTES = 2**31 - 1
+"""Of a thread, however large the buffer is (rule 3.1)."""
 
 
 def superseded(broker: BrokerFacts, log: LogFacts, sample: Sample, limits: Limits) -> Finding | None:
@@ -40,21 +42,23 @@ def tombstones_overdue(broker: BrokerFacts, log: LogFacts, sample: Sample, _: Li
 def dedupe_buffer(broker: BrokerFacts, log: LogFacts, sample: Sample, _: Limits) -> Finding | None:
     """A log that Kafka's cleaner cleans in several rounds, each of which reads all of it."""
     config = broker.config
-    keys_max = int(
-        config.dedupe_buffer_size_bytes
-        / config.log_cleaner_threads
-        / _SLOT_BYTES
-        * config.io_buffer_load_factor
+    per_thread = min(config.dedupe_buffer_size_bytes // config.log_cleaner_threads, _BUFFER_MAX_BYTES)
+    keys_max, most_keys = (
+        int(buffer // _SLOT_BYTES * config.io_buffer_load_factor)
+        for buffer in (per_thread, _BUFFER_MAX_BYTES)
     )
     if sample.keys <= keys_max or log.snapshot.checkpoint is not None:
         return None
     rounds = -(-sample.keys // keys_max)
+    in_one_pass = f"in one pass: {broker.command('clean', log)}"
+    if sample.keys <= most_keys:
+        in_one_pass = f"set log.cleaner.dedupe.buffer.size to {rounds} times as much; or {in_one_pass}"
     return finding(
         "dedupe_buffer",
         place_of(log),
         f"about {sample.keys:,} keys; log.cleaner.dedupe.buffer.size has room for {keys_max:,} per thread: {rounds} rounds "
         f"over {size(log.snapshot.size_bytes)}",
-        f"set log.cleaner.dedupe.buffer.size to {rounds} times as much; or in one pass: {broker.command('clean', log)}",
+        in_one_pass,
     )
 
 
