@@ -73,7 +73,13 @@ def _directory(directory: DirectoryFacts) -> Iterator[Finding]:
         yield Finding(
             left.code, severity, kind.meaning, Place(directory.path), text, kind.remedy, left.size_bytes
         )
+    alone = defaultdict[str, list[str]](list)
+    for log in directory.logs:
+        if log.left_alone is not None:
+            alone[log.left_alone].append(str(log.topic_partition))
     for one in directory.problems:
+        if alone and one.code == "meta_properties_missing":
+            continue  # the reason why they are left alone, which names the logs
         place = Place(one.path, one.topic or None, None if one.partition < 0 else one.partition)
         words = (("expected", one.expected), ("found", one.found))
         text = ", ".join(f"{word} {what}" for word, what in words if what) or one.path
@@ -83,10 +89,6 @@ def _directory(directory: DirectoryFacts) -> Iterator[Finding]:
             f"{verify_command(directory.path)} says what is wrong, `cleanerd salvage` copies what is sound"
         )
         yield finding("unreadable", Place(path), reason, remedy)
-    alone = defaultdict[str, list[str]](list)
-    for log in directory.logs:
-        if log.left_alone is not None:
-            alone[log.left_alone].append(str(log.topic_partition))
     for reason, logs in alone.items():
         yield finding(
             "left_alone",
