@@ -172,12 +172,13 @@ class _Rows:
             with_place=terms.with_offsets,
         )  # fmt: skip
         in_transaction = is_new & (attributes & TRANSACTIONAL != 0)
-        if terms.with_offsets and in_transaction.any():
+        if in_transaction.any():
             self._events.append(found.events())
             mine = slice(found.part.begin, found.part.end)
             self._aborted.append(batches[mine][aborted[mine] & (batches["count"][mine] > 0)])
-        else:
-            in_transaction[:] = False
+        in_transaction &= (
+            terms.with_offsets
+        )  # markers are part of the place of a record: else they are checked alone
         producers = offsets = np.broadcast_to(np.int64(-1), len(chosen))  # takes no memory
         if task.wanted or in_transaction.any():
             producers = np.where(in_transaction, batches["producer_id"], -1)[records["batch"][chosen]]

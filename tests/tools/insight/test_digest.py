@@ -204,9 +204,17 @@ def test_every_damage_is_found_with_its_key(what: str, tmp_path: Path) -> None:
     assert of(Path(sides[0].report)).digest != of(Path(sides[1].report)).digest
 
 
-def test_an_abort_marker_that_is_lost_has_no_digest(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part_bytes", [1, digest._PART_BYTES])
+@pytest.mark.parametrize("with_offsets", [True, False])
+def test_an_abort_marker_that_is_lost_has_no_digest(
+    with_offsets: bool, part_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Consumers would leave out what its producer commits later: the number would stay, and be wrong."""
-    reason = why_none(damaged(tmp_path, {5: None}))
+    directory = damaged(tmp_path, {5: None})
+    index = b"".join(n.to_bytes(4) for n in (6, sum(len(BATCHES[at]) for at in range(5))))
+    segment(directory, 0, FileKind.OFFSET_INDEX).write_bytes(index)
+    monkeypatch.setattr(digest, "_PART_BYTES", part_bytes)
+    reason = why_none(directory, Question(Terms(with_offsets=with_offsets)))
     assert reason.startswith(
         "the record of producer 1 at offset 4 is aborted, and the marker that says so is gone"
     )
