@@ -69,14 +69,17 @@ class LogUnderWay:
         return 0 if self.indexed is None else len(self.indexed.later_groups)
 
     def rounds(self, cores: int, config: CleanerdConfig) -> Iterator[Sequence[int]]:
-        """Its changed groups, ascending, cut into rounds; all in one where no commit would make room for the next."""
+        """Its changed groups, ascending, cut into rounds; all in one where no commit would make room for the next, or where
+        all has to be read before the first (`storage.unflushed`).
+        """
         assert self.indexed is not None
+        reads_first = self.candidate.snapshot.was_unflushed and not self.indexed.is_read
         keys, size_bytes, now = self.indexed.dirty_keys, 0, list[int]()
         keys_bytes = 0 if keys is None else keys.table.nbytes
         most_bytes = max(round_bytes(cores, config), _BYTES_PER_KEY_BYTE * keys_bytes)
         for number in sorted(self.indexed.changed_groups):
             group_bytes = sum(segment.size_bytes for segment in self.plan.groups[number].sources)
-            if now and size_bytes + group_bytes > most_bytes and not self.plan.waits:
+            if now and size_bytes + group_bytes > most_bytes and not self.plan.waits and not reads_first:
                 yield now
                 size_bytes, now = 0, []
             now.append(number)

@@ -124,6 +124,7 @@ class PartitionSnapshot:
     topic_stamp: str = ""  # likewise: of a topic that is created again since
     unlisted: tuple[str, ...] = ()  # `Checkpoints.unlisted`; none where no broker would write an entry
     is_reported: bool = False  # its bounds are those of a live broker, which swaps what is staged
+    was_unflushed: bool = False  # when its broker died: `storage.unflushed`, rule 3
 
     @property
     def size_bytes(self) -> int:

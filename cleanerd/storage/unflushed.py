@@ -8,7 +8,8 @@ its start, leaves no such point, and one that dies of a full disk an old one.
 2. It is synced, with all behind it, before anything of it is looked into, and leaves the page cache. For a sync that failed
    is told once, to the broker that dies of it: the pages count as clean, the next sync of them succeeds and writes nothing,
    and who reads them finds what no disk has. A volume whose thin pool is full does that.
-3. Its CRCs are right: a cleaning reads and checks every batch up to the end of its range.
+3. Its CRCs are right: a cleaning reads and checks every batch up to the end of its range, before it replaces any. At the
+   first wrong one the broker will cut the log, and with it what superseded older records.
 
 The high watermark holds as ever. Beside a live broker its own answer counts, or what it last wrote.
 """
@@ -37,7 +38,9 @@ def as_flushed(snapshot: PartitionSnapshot, booted_ms: int) -> PartitionSnapshot
         if segment.identity.mtime_ms <= booted_ms:
             break
         flushed = following.base_offset
-    return snapshot if flushed == point else replace(snapshot, recovery_point=flushed)
+    if flushed == point:
+        return snapshot
+    return replace(snapshot, recovery_point=flushed, was_unflushed=True)
 
 
 def sync_unflushed(files: Files, snapshot: PartitionSnapshot) -> None:

@@ -35,6 +35,7 @@ from cleanerd.tools.client.writer import LogWriter
 from tests.harness.logs.troubled import (
     assert_settled,
     clean,
+    contents,
     leave_to_nobody,
     lock_of_another,
     newest,
@@ -167,6 +168,27 @@ def test_a_log_that_shows_transactions_late_is_read_as_a_whole_between_two_round
     assert max(read) > 0, "after a commit"
     assert newest(log_dir / "t-0") == before
     assert_settled(log_dir / "t-0")
+
+
+def test_what_a_dead_broker_had_not_flushed_is_read_before_the_first_round(
+    spark: LazySpark, log_dir: Path
+) -> None:
+    """`storage.unflushed`, rule 3. Rot in a late group of the clean section: the broker will cut the log there, with all
+    that superseded earlier records.
+    """
+    (log_dir / names.RECOVERY_POINT_CHECKPOINT).write_text("0\n1\nt 0 0\n")
+    first_dirty_offset = int((log_dir / names.CLEANER_OFFSET_CHECKPOINT).read_text().split()[-1])
+    clean_section = [path for path in inodes(log_dir) if int(Path(path).stem) < first_dirty_offset]
+    rotten = log_dir / "t-0" / max(clean_section)
+    content = bytearray(rotten.read_bytes())
+    content[-1] ^= 1
+    rotten.write_bytes(content)
+    before = contents(log_dir / "t-0")
+    with small_rounds():
+        ran = clean(spark, log_dir, options=OPTIONS)
+    assert ran.outcome("t") == "failed"
+    assert rotten.name in ran.reason("t")
+    assert contents(log_dir / "t-0") == before
 
 
 def test_a_truncation_between_two_rounds_ends_the_cleaning(spark: LazySpark, log_dir: Path) -> None:
