@@ -68,7 +68,8 @@ class LogDigest:
 
     `cleaned_to`: no digest below that offset means anything, see `_cleaned_to`. `stable_end`: what lies there or above is
     not decided, as was written down at `stable_ns`. `start`, `at`: the bounds of this digest. `keys`: how many count.
-    `no_key`: number and sum of the records without a key.
+    `no_key`: number and sum of the records without a key; `is_unkeyed`: none has one, not even a tombstone or an aborted
+    record. None: nobody knows, for a cleaning may have taken records of both kinds.
     """
 
     directory: str
@@ -82,6 +83,7 @@ class LogDigest:
     sums: dict[int, int] = field(default_factory=dict)  # by bucket
     keys: int = 0
     no_key: tuple[int, int] = (0, 0)
+    is_unkeyed: bool | None = None
     listed: list[ListedKey] = field(default_factory=list)
 
     @property
@@ -300,6 +302,10 @@ def _joined(
     log.sums = {bucket: value % MODULUS for bucket, value in log.sums.items()}
     numbers, sums = zip(*(one.no_key for _, one in seen), strict=True) if seen else ((), ())
     log.no_key = sum(numbers), sum(sums) % MODULUS
+    if any(one.has_keys for _, one in seen):
+        log.is_unkeyed = False
+    elif any(one.no_key_from < log.cleaned_to for _, one in seen) or log.cleaned_to <= log.start:
+        log.is_unkeyed = True  # no cleaning was here: it leaves no record without a key
     met: set[bytes] = set()
     for order, part in reversed(seen):
         for row, producer in part.listed:

@@ -40,6 +40,7 @@ def log_row(log: LogDigest) -> Row:
         "keys": log.keys,
         "no_key_records": log.no_key[0],
         "no_key_digest": _hex(log.no_key[1]),
+        "is_unkeyed": log.is_unkeyed,
         "bucket_sums": {str(bucket): _hex(value) for bucket, value in sorted(log.sums.items()) if value},
         "listed": [
             {
@@ -108,6 +109,7 @@ class _Log(Read):
     keys: Count
     no_key_records: Count
     no_key_digest: _Hex
+    is_unkeyed: bool | None
     bucket_sums: dict[Annotated[str, Field(pattern=r"^[0-9]{1,5}$")], _Hex]
     listed: list[_Listed]
 
@@ -263,15 +265,16 @@ def _compared(
         int(bucket) for bucket in mine.keys() | theirs.keys() if mine.get(bucket) != theirs.get(bucket)
     )
     no_key = one["no_key_digest"] != other["no_key_digest"]
-    note = (
-        f"records without a key differ: {one['no_key_records']} and {other['no_key_records']}; a cleaning removes them"
-        if no_key
-        else None
-    )
-    is_without_keys = not (one["keys"] or other["keys"])
-    result = Comparison(
-        tp, sides, "differs" if buckets or (no_key and is_without_keys) else "equal", note, buckets
-    )
+    numbers = f"records without a key differ: {one['no_key_records']} and {other['no_key_records']}"
+    note = f"{numbers}; a cleaning removes them" if no_key else None
+    result = Comparison(tp, sides, "differs" if buckets else "equal", note, buckets)
+    if no_key and not buckets and one["is_unkeyed"] is not False and other["is_unkeyed"] is not False:
+        result.result = "differs"
+        if one["is_unkeyed"] is None or other["is_unkeyed"] is None:
+            result.result, result.why = (
+                "not_comparable",
+                f"{numbers}; whether a cleaning took them is not known",
+            )
     if buckets and listed is not None:
         sides_listed = tuple(_with_keys(side, buckets, listed) for side in sides)
         if sides_listed[0] is not None and sides_listed[1] is not None:

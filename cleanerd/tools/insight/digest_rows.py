@@ -15,6 +15,7 @@ import numpy.typing as npt
 from cleanerd.env.clock import SystemClock
 from cleanerd.errors import CleanerdError, LogUncleanable, SourceChanged, ours, portable
 from cleanerd.format.head import CONTROL, TRANSACTIONAL
+from cleanerd.format.names import MAX_OFFSET
 from cleanerd.kernels.fingerprint import bucket_shift
 from cleanerd.kernels.judge import mark_aborted
 from cleanerd.kernels.newest import mark_superseded, new_set, split_by_bucket, survivors
@@ -68,13 +69,16 @@ class PartSeen:
 
     `ends`: (first offset, last offset) of its batches from that with `dense_from` on, and the first gap in them, -1 for
     none; None without any. `markers`: the first one of each producer. `hidden`: producers with aborted records behind which
-    it has no marker. `no_key`: number and sum of the records without a key.
+    it has no marker. `no_key`: number and sum of the records without a key, the first of them at `no_key_from` (MAX_OFFSET:
+    none); `has_keys`: others are there, be they tombstones or aborted.
     """
 
     ends: tuple[int, int, int] | None
     markers: Table
     hidden: dict[int, int]  # to the offset of such a record
     no_key: tuple[int, int]
+    no_key_from: int
+    has_keys: bool
     listed: list[tuple[ListedKey, int]]  # with the producer whose marker is not met, -1 for none
 
 
@@ -156,6 +160,7 @@ class _Rows:
         self._events: list[Table] = []
         self._aborted: list[Table] = []
         self._no_key = np.zeros((1, 3), np.uint64)
+        self._no_key_from, self._has_keys = MAX_OFFSET, False
         self._ends: tuple[int, int, int] | None = None
         self._named: list[tuple[int, bytes, int]] = []  # row, key, time
         self._rows = 0
@@ -165,12 +170,19 @@ class _Rows:
         """The records of a slice."""
         task, terms, batches, records = self._task, self._terms, found.piece.batches, found.part.records
         is_new, attributes = batches["magic"] == 2, batches["attributes"]
-        aborted = mark_aborted(batches, view.aborted)
+        aborted, is_control = mark_aborted(batches, view.aborted), is_new & (attributes & CONTROL != 0)
+        hidden = aborted | is_control
+        offsets = task.part.start_offset, min(task.at, task.part.end_offset)
         fingerprints, hashes, chosen = hash_records(
-            found.piece.raw, found.part.expanded, batches, records, aborted | (is_new & (attributes & CONTROL != 0)),
-            (task.part.start_offset, min(task.at, task.part.end_offset)), terms.key, self._no_key,
+            found.piece.raw, found.part.expanded, batches, records, hidden, offsets, terms.key, self._no_key,
             with_place=terms.with_offsets,
         )  # fmt: skip
+        if not self._has_keys:  # only then it matters which lack one
+            some = records[(records["offset"] >= offsets[0]) & (records["offset"] < offsets[1])]
+            has_key = some["key_length"] >= 0
+            self._has_keys = bool((has_key & ~is_control[some["batch"]]).any())
+            first = some["offset"][~has_key & ~hidden[some["batch"]]].min(initial=MAX_OFFSET)
+            self._no_key_from = min(self._no_key_from, int(first))
         in_transaction = is_new & (attributes & TRANSACTIONAL != 0)
         if in_transaction.any():
             self._events.append(found.events())
@@ -179,16 +191,16 @@ class _Rows:
         in_transaction &= (
             terms.with_offsets
         )  # markers are part of the place of a record: else they are checked alone
-        producers = offsets = np.broadcast_to(np.int64(-1), len(chosen))  # takes no memory
+        producers = places = np.broadcast_to(np.int64(-1), len(chosen))  # takes no memory
         if task.wanted or in_transaction.any():
             producers = np.where(in_transaction, batches["producer_id"], -1)[records["batch"][chosen]]
-            offsets = records["offset"][chosen]
+            places = records["offset"][chosen]
             self._has_places = True
         if task.wanted:
             here = np.flatnonzero(np.isin(terms.buckets_of(fingerprints), list(task.wanted)))
             self._name(found, here, records[chosen[here]])
         self._pairs.append((fingerprints, hashes))
-        self._places.append((producers, offsets))
+        self._places.append((producers, places))
         self._rows += len(chosen)
         self._look_for_gaps(found)
 
@@ -258,7 +270,10 @@ class _Rows:
         """The facts that the driver keeps."""
         _, first = np.unique(self._markers["producer_id"], return_index=True)
         no_key = int(self._no_key[0, 2]), number_of(self._no_key[0])
-        return PartSeen(self._ends, self._markers[first], self._hidden, no_key, list(self._listed.values()))
+        listed = list(self._listed.values())
+        return PartSeen(
+            self._ends, self._markers[first], self._hidden, no_key, self._no_key_from, self._has_keys, listed
+        )
 
     def shipped(self, put: Callable[[Any], Any]) -> dict[int, BucketRows]:
         """The rows by bucket of the exchange."""

@@ -406,6 +406,27 @@ def test_records_without_a_key(tmp_path: Path) -> None:
     assert of(one).no_key[0] == 2
     assert [found.result for found in compare([side(one), side(one)])] == ["equal"]
     assert [found.result for found in compare([side(one), side(other)])] == ["differs"]
+    hidden = {
+        "tombstone": (data(0, "t", None), [], data(0, "t", None)),
+        "aborted": (BATCHES[4] + marker(5, ABORT), [ABORTED], b""),
+    }
+    for name, (before, aborted, after) in hidden.items():
+        whole = write(tmp_path / name / "t-0", before + no_key(6, "a") + no_key(7, "b"), aborted)
+        cleaned = write(tmp_path / f"{name} cleaned" / "t-0", after + no_key(7, "b"), [])
+        put_checkpoint(cleaned, "cleaner-offset-checkpoint", 7)
+        (found,) = compare([side(whole), side(cleaned)])
+        assert (found.result, found.why) == (
+            "equal",
+            "records without a key differ: 2 and 1; a cleaning removes them",
+        )
+    put_checkpoint(other, "cleaner-offset-checkpoint", 1)  # it took the first one, and maybe its tombstones
+    (found,) = compare([side(one), side(other)])
+    assert (found.result, found.why) == (
+        "not_comparable",
+        "records without a key differ: 2 and 1; whether a cleaning took them is not known",
+    )
+    put_checkpoint(other, "cleaner-offset-checkpoint", 2)  # a cleaning would have taken what is left
+    assert [found.result for found in compare([side(one), side(other)])] == ["differs"]
     mixed = damaged(tmp_path / "mixed", {14: no_key(14, "a")})
     (found,) = compare([side(damaged(tmp_path / "keys", {})), side(mixed)])
     assert (found.result, found.why) == (
