@@ -48,6 +48,7 @@ from cleanerd.cleaning.would_help import (
     never_done,
     next_help,
     why_alone,
+    why_linked,
     why_not_writable,
 )
 from cleanerd.env.clock import Clock
@@ -227,6 +228,7 @@ class Rescue:
         alone = {tp: str(error) for tp, error in left_elsewhere(log_dir, logs).items()}
         here = [tp for tp in logs if tp not in alone]
         alone |= {tp: reason for tp in here if (reason := why_held(tp)) is not None}
+        alone |= why_linked(log_dir, here)
         alone |= left_alone(log_dir, here, configuration, request.topics, request.assumed)
         ours = [tp for tp in logs if tp not in alone]
         found.would_help = [*why_alone(alone), *never_done(log_dir, request, ours)]

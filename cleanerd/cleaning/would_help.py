@@ -30,6 +30,24 @@ def why_alone(alone: Mapping[TopicPartition, str]) -> Iterator[str]:
         yield f"{logs[0]}{more}: left alone: {reason}"
 
 
+def why_linked(log_dir: LogDir, logs: Sequence[TopicPartition]) -> dict[TopicPartition, str]:
+    """Logs of which most bytes have another name on this disk, as a backup by hard links: nothing of that comes back."""
+    found = {}
+    for tp in logs:
+        with contextlib.suppress(OSError):
+            entries = list(os.scandir(log_dir.partition(tp).path))
+            sizes = [
+                (one.stat(follow_symlinks=False), one.name) for one in entries if one.name.endswith(".log")
+            ]
+            linked_bytes = sum(stat.st_size for stat, _ in sizes if stat.st_nlink > 1)
+            if 2 * linked_bytes > sum(stat.st_size for stat, _ in sizes):
+                found[tp] = (
+                    "most of its bytes have another name on this disk (hard links, as of a backup), and would not come "
+                    "back: remove those first"
+                )
+    return found
+
+
 def _active_bytes(partition: PartitionDir) -> int:
     """Of the segment that no cleaning looks into; 0 where that is not known."""
     with contextlib.suppress(CleanerdError, OSError):

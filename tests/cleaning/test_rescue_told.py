@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,24 @@ def test_what_a_roll_would_free_is_estimated_and_not_done(spark: LazySpark, tmp_
         (roll,) = (text for text in plan["would_help"] if text.startswith("a roll"))
         assert active.stat().st_size == 741_578, roll
         assert "t-0 741.6 kB of that, and at most that would go" in roll
+
+
+@pytest.mark.parametrize("way", [(), ("--yes",)])
+def test_what_a_backup_by_hard_links_keeps_is_not_promised_nor_tried(
+    spark: LazySpark, tmp_path: Path, way: Sequence[str]
+) -> None:
+    with full(tmp_path / "full") as log_dir:
+        (log_dir / "backup").mkdir()
+        for path in (log_dir / "t-0").glob("*.log"):
+            os.link(path, log_dir / "backup" / path.name)
+        before = contents(log_dir / "t-0")
+        code, done, _ = run(spark, log_dir, *way)
+        assert code == 1
+        assert not [step for step in done["steps"] if step["frees_bytes"]], done["steps"]
+        assert any(
+            "t-0: left alone: most of its bytes have another name" in text for text in done["would_help"]
+        )
+        assert contents(log_dir / "t-0") == before
 
 
 def test_beside_a_live_broker_no_spare_is_advised(spark: LazySpark, tmp_path: Path) -> None:
