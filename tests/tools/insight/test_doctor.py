@@ -17,7 +17,6 @@ from cleanerd.env.files import RealFiles
 from cleanerd.format.batch import encode_batch
 from cleanerd.format.checkpoint import render_offset_checkpoint
 from cleanerd.format.names import FileKind, TopicPartition
-from cleanerd.format.producer_snapshot import ProducerEntry, render_producer_snapshot
 from cleanerd.format.record import Record
 from cleanerd.format.time_index import TimeIndex, render_time_index
 from cleanerd.storage.lock import LogDirLock
@@ -423,15 +422,6 @@ def test_names_and_small_files_are_those_of_verify(tmp_path: Path) -> None:
         "foreign_directory": "expected TOPIC-PARTITION, found backup",
         "partition_metadata_missing": str(tmp_path / "t-0" / "partition.metadata"),
     }
-
-
-def test_a_transaction_whose_beginning_is_gone(tmp_path: Path) -> None:
-    """A producer snapshot may know more than retention has left."""
-    entry = ProducerEntry(7, 0, 0, 1, 0, NOW_MS - DAY_MS, 0, 1)
-    for base in (5, 6):
-        put(tmp_path / "t-0", base, batch(base, str(base), "1", age_ms=2 * HOUR_MS), age_ms=2 * HOUR_MS)
-    segment(tmp_path / "t-0", 6, FileKind.PRODUCER_SNAPSHOT).write_bytes(render_producer_snapshot([entry]))
-    assert codes(look(tmp_path)) == ["open_transaction"]
 
 
 @pytest.mark.parametrize("seed", range(8))

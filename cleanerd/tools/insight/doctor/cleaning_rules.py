@@ -1,11 +1,13 @@
 """Rules about cleaning: a cleaner that is dead or late, and what holds logs back."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from cleanerd.cleaning.causes import dated
 from cleanerd.format.names import FileKind
 from cleanerd.policy.cleanable import SegmentFacts, non_active_from
 from cleanerd.policy.deadlines import grace_ms
+from cleanerd.tools.insight.findings import Severity
 from cleanerd.units import counted, duration, size, utc
 
 from .facts import (
@@ -139,21 +141,30 @@ def held_back(_: BrokerFacts, directory: DirectoryFacts, log: LogFacts, limits: 
 def open_transaction(
     _: BrokerFacts, directory: DirectoryFacts, log: LogFacts, limits: Limits
 ) -> Finding | None:
-    """A transaction that has been open for longer than any producer may take."""
+    """A transaction that has been open for longer than any producer may take; a warning where only timestamps say so."""
     found = log.open_transaction
-    if found is None or directory.judged_ms - found.since_ms <= limits.open_transaction_ms:
+    if found is None:
         return None
+    latest_ms = directory.judged_ms - limits.open_transaction_ms
+    is_proven = found.begun_by_ms < latest_ms
+    if not is_proven and not 0 < found.since_ms < latest_ms:
+        return None
+    evidence = f"producer {found.producer_id}"
+    if is_proven:
+        evidence += f", open for {duration((directory.judged_ms - found.begun_by_ms) / 1000)} at least"
+    if 0 < found.since_ms < found.begun_by_ms:
+        evidence += f", by its timestamps since {utc(found.since_ms)}"
     waiting = [one for one in log.snapshot.segments if one.base_offset >= log.range.first_uncleanable_offset]
     tp = log.topic_partition
-    return finding(
+    judged = finding(
         "open_transaction",
         place_of(log, offset=found.offset),
-        f"producer {found.producer_id}, open for {duration((directory.judged_ms - found.since_ms) / 1000)}, since "
-        f"{utc(found.since_ms)}",
+        evidence,
         "if its producer is gone: `kafka-transactions.sh --bootstrap-server HOST:9092 abort "
         f"--topic {tp.topic} --partition {tp.partition} --start-offset {found.offset}`",
         sum(one.size_bytes for one in waiting),
     )
+    return judged if is_proven else replace(judged, severity=Severity.WARNING)
 
 
 def future_timestamps(

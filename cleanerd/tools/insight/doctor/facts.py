@@ -87,13 +87,17 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """The transaction that bounds the last stable offset; `since_ms`: the timestamp of its first batch, but
-    not before the segments below it were closed: producers may write old timestamps.
+    """The transaction that bounds the last stable offset.
+
+    `since_ms`: the timestamp of its first batch, but not before the segments below it were closed, and its log was created:
+    producers may write old timestamps. At most 0: it has none. `begun_by_ms`: when it had begun for certain, by the broker's
+    timestamp, the last write to its segment, and the producer snapshots behind it.
     """
 
     producer_id: int
     offset: int
     since_ms: int
+    begun_by_ms: int
 
 
 @dataclass(frozen=True, slots=True)

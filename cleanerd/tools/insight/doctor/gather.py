@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
+
 from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.broker_agent.live_logs import OwnCleaner
 from cleanerd.cleaning.causes import Held
@@ -17,11 +19,19 @@ from cleanerd.config.settings import DEFAULT
 from cleanerd.env.clock import Clock
 from cleanerd.errors import DirOffline, NoWayIn, each_log
 from cleanerd.format import names
-from cleanerd.format.names import CLUSTER_METADATA_TOPIC, DirKind, Suffix, TopicPartition
+from cleanerd.format.head import LOG_APPEND_TIME
+from cleanerd.format.names import (
+    CLUSTER_METADATA_TOPIC,
+    DirKind,
+    FileKind,
+    Suffix,
+    TopicPartition,
+    segment_path,
+)
 from cleanerd.policy.cleanable import CompactionConfig, cleanable_range
 from cleanerd.storage.lock import probe
 from cleanerd.storage.log_dir import LogDir
-from cleanerd.storage.scan import Checkpoints, PartitionSnapshot, tail_batches
+from cleanerd.storage.scan import Checkpoints, PartitionSnapshot, SegmentOnDisk, tail_batches
 from cleanerd.storage.stability import Stability, read_stability
 from cleanerd.storage.topic_id import why_not_of_cluster
 from cleanerd.tools.insight.findings import Finding, Severity
@@ -194,10 +204,40 @@ class Gathering:
         for _, batches in tail_batches(self._files, segment, offset, self._budget.pace):
             first = batches[batches["last_offset"] >= offset]
             if len(first):
-                before_ms = max((one.facts.modified_ms for one in below), default=0)
-                since_ms = max(int(first["max_timestamp"][0]), before_ms)
-                return OpenTransaction(stability.open_producer, offset, since_ms)
+                begun_by_ms = self._begun_by_ms(snapshot, segment, offset, first[0])
+                since_ms = int(first["max_timestamp"][0])
+                if since_ms > 0:  # else it is no time
+                    metadata = os.path.join(snapshot.directory, names.PARTITION_METADATA)
+                    since_ms = max(
+                        since_ms, *(one.facts.modified_ms for one in below), self._written_ms(metadata, 0)
+                    )
+                    since_ms = min(since_ms, begun_by_ms)
+                return OpenTransaction(stability.open_producer, offset, since_ms, begun_by_ms)
         return None
+
+    def _begun_by_ms(
+        self, snapshot: PartitionSnapshot, segment: SegmentOnDisk, offset: int, first: np.void
+    ) -> int:
+        now_ms = self._now_ms
+        by_broker = (
+            first["magic"] == 2 and first["attributes"] & LOG_APPEND_TIME and first["max_timestamp"] > 0
+        )
+        knowing = [
+            segment_path(snapshot.directory, at, FileKind.PRODUCER_SNAPSHOT)
+            for at in snapshot.producer_snapshots
+            if at > offset
+        ]
+        return min(
+            segment.facts.modified_ms,
+            int(first["max_timestamp"]) if by_broker else now_ms,
+            *(self._written_ms(path, now_ms) for path in knowing),
+        )
+
+    def _written_ms(self, path: str, missing_ms: int) -> int:
+        try:
+            return self._files.stat(path).mtime_ms
+        except OSError:
+            return missing_ms
 
     def _cleaning(self, files: Sequence[LogFile]) -> TopicPartition | None:
         """The log to whose new segment a cleaner has lately written: a large one takes it hours."""
