@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Mapping, Sequence
 
@@ -17,6 +18,8 @@ from cleanerd.env.cache import cache_directory, temporary_directory
 
 SETTING = "spark.local.dir"
 """Spark's: where its scratch files lie, several places divided by commas."""
+GATEWAY = "gateway"
+"""The file in which a JVM says where it can be called; its environment names it."""
 _PREFIX = "cleanerd-scratch-"
 _UNLOCKED = "cleanerd-unlocked-"
 _PATH_MAX = 64  # bytes: a socket below has a name of 42, and 107 in all are allowed
@@ -120,6 +123,20 @@ def _delete_if_left(path: str) -> None:
         try:
             if os.fstat(lock).st_uid == os.geteuid():
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _kill_its_jvm(path)
                 shutil.rmtree(path, ignore_errors=True)
         finally:
             os.close(lock)
+
+
+def _kill_its_jvm(path: str) -> None:
+    """A JVM whose process died during its start ends by itself, unless this directory goes first: then it stays for ever."""
+    wanted = os.fsencode(f"={os.path.join(path, GATEWAY)}\0")
+    with contextlib.suppress(OSError):  # no /proc
+        for name in filter(str.isdecimal, os.listdir("/proc")):
+            with (
+                contextlib.suppress(OSError),
+                open(f"/proc/{name}/environ", "rb") as environment,
+            ):  # of others, or ended
+                if wanted in environment.read():
+                    os.kill(int(name), signal.SIGKILL)

@@ -1,5 +1,6 @@
 """Scratch directories: they end with their session, and what a killed process leaves goes at the next look."""
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -81,6 +82,34 @@ def test_one_that_is_in_use_stays_until_its_process_is_killed(tmp_path: Path) ->
         assert [str(path) for root in roots for path in root.iterdir()] == own.paths
     own.remove()
     assert [os.listdir(root) for root in roots] == [[], []]
+
+
+def jvms_of(root: Path) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if b"=%b/cleanerd-scratch-" % os.fsencode(root) in (path / "environ").read_bytes():
+                found.append(int(path.name))
+    return found
+
+
+def test_a_jvm_whose_process_is_killed_during_its_start_does_not_outlive_its_directory(
+    tmp_path: Path,
+) -> None:
+    """It could not tell where it can be called any more, and would wait for that for ever."""
+    session = subprocess.Popen(
+        [sys.executable, "-c", HAS_A_SESSION, str(tmp_path)], env=environment(), stdin=subprocess.PIPE
+    )
+    while not (started := jvms_of(tmp_path)):
+        assert session.poll() is None
+    for pid in started:
+        os.kill(pid, signal.SIGSTOP)
+    session.kill()
+    session.wait()
+    sweep([str(tmp_path)])
+    assert not list(tmp_path.iterdir())
+    while jvms_of(tmp_path):  # until the kernel has taken them; without the kill, for ever
+        pass
 
 
 def test_a_root_that_cannot_be_used_is_left_out(tmp_path: Path) -> None:
