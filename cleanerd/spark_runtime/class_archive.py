@@ -19,9 +19,11 @@ from cleanerd.env.cache import cache_directory, why_untrusted
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 
-_UNFINISHED = re.compile(r"spark-[0-9a-f]{16}\.jsa\.\d+")
+_ARCHIVE = re.compile(r"spark-[0-9a-f]{16}\.jsa(\.\d+)?")
 _UNFINISHED_MS = 3_600_000
 """No JVM takes that long to end."""
+_UNUSED_MS = 30 * 86_400_000
+"""70 MB each, of releases and settings that are used no more."""
 _OF_THE_RUNTIME = ("classes.jsa", "classes_nocoops.jsa")
 """Archives of the JDK that ours extends; the heap decides which. jlink makes none, and Java 17 fails without one."""
 
@@ -59,6 +61,8 @@ class ClassArchive:
 
     def options(self, *, makes: bool) -> str:
         """Options of the JVM: write an archive if it `makes` one, else use the existing one, if any."""
+        with contextlib.suppress(OSError):
+            os.utime(self.path)  # it is in use
         self._forget_old_ones()
         if makes:
             return f"-XX:ArchiveClassesAtExit={self.unfinished}"
@@ -81,8 +85,12 @@ class ClassArchive:
 
     def _forget_old_ones(self) -> None:
         directory = os.path.dirname(self.path)
-        oldest_ms = SystemClock().now_ms() - _UNFINISHED_MS
+        now_ms = SystemClock().now_ms()
         with contextlib.suppress(OSError):
             for entry in os.scandir(directory):
-                if _UNFINISHED.fullmatch(entry.name) and entry.stat().st_mtime_ns // 1_000_000 < oldest_ms:
+                found = _ARCHIVE.fullmatch(entry.name)
+                if found is None:
+                    continue
+                age_ms = now_ms - entry.stat().st_mtime_ns // 1_000_000
+                if age_ms > (_UNFINISHED_MS if found[1] else _UNUSED_MS):
                     os.unlink(entry.path)

@@ -61,6 +61,16 @@ def test_what_a_killed_cleanerd_never_took_over_goes_after_an_hour(tmp_path: Pat
     assert (old.exists(), fresh.exists()) == (False, True)
 
 
+def test_those_that_no_release_uses_any_more_go_after_a_month(tmp_path: Path) -> None:
+    """70 MB each; one that is used stays, however old it is."""
+    archive, other = archive_in(tmp_path), tmp_path / f"spark-{'0' * 16}.jsa"
+    for path in (Path(archive.path), other):
+        path.write_bytes(b"classes")
+        os.utime(path, (0, 0))
+    assert archive.path in archive.options(makes=False)
+    assert not other.exists()
+
+
 def test_a_runtime_that_makes_none_is_not_asked_again(tmp_path: Path) -> None:
     archive = archive_in(tmp_path)
     archive.keep()
