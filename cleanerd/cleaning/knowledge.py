@@ -25,7 +25,7 @@ from cleanerd.cleaning.result import CleanRequest
 from cleanerd.config.keys import TOPIC_KEYS
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import ClusterMetadata, TopicConfig
-from cleanerd.config.settings import Layer
+from cleanerd.config.settings import DEFAULT, Layer
 from cleanerd.env.clock import latest_ms
 from cleanerd.errors import CorruptFile
 from cleanerd.format.errors import FormatError
@@ -349,6 +349,14 @@ def node_setting(configuration: Configuration) -> str | None:
     return next(
         (f"{key} ({settings[key].origin})" for key, value in values.items() if value is not None), None
     )
+
+
+def is_policy_known(log_dir: LogDir, tp: TopicPartition, configuration: Configuration) -> bool:
+    """Whether somebody has said how the topic of a log is configured: a default of Kafka's is nobody's word."""
+    if log_dir.is_kafka:
+        of_another = why_not_of_cluster(log_dir.partition(tp), tp.topic, configuration.metadata)
+        return is_known(tp.topic, configuration) and of_another is None
+    return configuration.topic_origin(tp.topic, "cleanup.policy") != DEFAULT
 
 
 def is_known(topic: str, configuration: Configuration) -> bool:

@@ -10,16 +10,26 @@ occurrence; JSON lines are the occurrences alone.
 import base64
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from os.path import dirname
 from shlex import join
 
+from cleanerd.cleaning.knowledge import is_policy_known
 from cleanerd.cli import output
 from cleanerd.cli.arguments import bytes_per_s
 from cleanerd.cli.configuration import log_dirs, no_log_dirs
 from cleanerd.cli.named import is_nothing_there, print_failed, where
 from cleanerd.cli.progress import bytes_on
 from cleanerd.cli.tables import write_table
-from cleanerd.errors import BadUsage
+from cleanerd.config.load import Configuration, resolve
+from cleanerd.config.sources import read_sources
+from cleanerd.env.clock import SystemClock
+from cleanerd.env.files import RealFiles
+from cleanerd.errors import BadUsage, CleanerdError
+from cleanerd.storage.log_dir import LogDir
+from cleanerd.storage.metadata_log import by_node, find_metadata
 from cleanerd.tools.insight.find import Found, Occurrence, find
 from cleanerd.units import key_text, utc
 
@@ -44,6 +54,9 @@ def run(arguments: Namespace) -> int:
     known = {one.file.topic_partition for one in found.occurrences}
     is_nothing = is_nothing_there(arguments, directories, known)
     print_failed(found.failed)
+    if any(one.clean_options is not None for one in found.occurrences):
+        settings = _settings(arguments, directories)
+        found.occurrences = [_as_configured(one, settings) for one in found.occurrences]
     _report(arguments, found)
     missing = sorted(keys - {one.key for one in found.occurrences})
     if missing and not is_nothing:
@@ -82,6 +95,32 @@ def _keys(arguments: Namespace) -> set[bytes]:
         except ValueError:
             raise BadUsage(f"expected a key in {arguments.encoding}, found {text!r}") from None
     return keys
+
+
+def _settings(arguments: Namespace, directories: Sequence[str]) -> dict[str, Configuration]:
+    """The settings of topics by log directory, as far as files tell them."""
+    settings, files = dict[str, Configuration](), RealFiles()
+    with suppress(CleanerdError, OSError):
+        static = resolve(read_sources(arguments.config))
+        for log_dirs in by_node(files, directories):
+            with suppress(CleanerdError, OSError):
+                metadata = find_metadata(files, log_dirs, static.broker.metadata_log_dir)
+                found = static if metadata is None else static.with_metadata(metadata)
+                settings |= dict.fromkeys(log_dirs, found)
+    return settings
+
+
+def _as_configured(one: Occurrence, settings: Mapping[str, Configuration]) -> Occurrence:
+    """Without a command where the topic is not known to be compacted: a cleaning would leave it alone."""
+    tp, log_dir = one.file.topic_partition, dirname(one.file.directory)
+    configuration = settings.get(log_dir)
+    if one.clean_options is None:
+        return one
+    if configuration is not None and configuration.topic(tp.topic).compact:
+        with suppress(CleanerdError, OSError):
+            if is_policy_known(LogDir.at(RealFiles(), log_dir, SystemClock()), tp, configuration):
+                return one
+    return replace(one, goes=f"{one.goes}, with cleanup.policy=compact", clean_options=None)
 
 
 def _command(arguments: Namespace, one: Occurrence) -> str | None:

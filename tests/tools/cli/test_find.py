@@ -1,11 +1,13 @@
 """`cleanerd find`: documents, keys in every form, exit codes."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.harness.command_line import Run
+from tests.harness.logs.logdirs import GOLDEN
 from tests.tools.cli.test_digest import stats
 
 
@@ -22,7 +24,7 @@ def test_documents_and_exit_codes(log_dir: Path, tmp_path: Path, run: Run) -> No
         "key-1",
         1,
         "superseded",
-        "with the next cleaning",
+        "with the next cleaning, with cleanup.policy=compact",
     )
     ran = run("find", f"--log-dir={log_dir}", "--key=no such key")
     assert (ran.code, "not found anywhere, and everything was read: no such key\n" in ran.err) == (4, True)
@@ -32,13 +34,36 @@ def test_documents_and_exit_codes(log_dir: Path, tmp_path: Path, run: Run) -> No
     (empty := tmp_path / "empty").mkdir()
     ran = run("find", f"--log-dir={empty}", "--key=key-1")
     assert (ran.code, str(empty) in ran.err) == (1, True)
-    said = run("find", f"--log-dir={log_dir}", "--key=key-1").out
-    command = f"cleanerd clean --log-dir {log_dir} --topic transactions --partition 0 --force\n"
-    assert f"to have it go now: {command}" in said
-    (config := tmp_path / "server.properties").write_text(f"log.dirs={log_dir}\n")
-    said = run("find", f"--config={config}", "--key=key-1").out
-    assert command.replace(f"--log-dir {log_dir}", f"--config {config}") in said
     assert stats(log_dir) == before
+
+
+@pytest.mark.parametrize(
+    ("properties", "is_compact"), [(None, False), ("", False), ("log.cleanup.policy=compact\n", True)]
+)
+@pytest.mark.parametrize("of_broker", [False, True])
+def test_no_command_that_would_leave_the_log_alone(
+    properties: str | None, is_compact: bool, of_broker: bool, tmp_path: Path, run: Run
+) -> None:
+    """Where its topic is not known to be compacted; the default of a broker says nothing about one of its topics."""
+    shutil.copytree(GOLDEN / "transactions-0", tmp_path / "logs" / "transactions-0")
+    if of_broker:
+        for name in ("meta.properties", "replication-offset-checkpoint"):
+            shutil.copy(GOLDEN / name, tmp_path / "logs")
+    words = [f"--log-dir={tmp_path / 'logs'}"]
+    if properties is not None:
+        (config := tmp_path / "server.properties").write_text(f"log.dirs={tmp_path / 'logs'}\n{properties}")
+        words = [f"--config={config}"]
+    ran = run("find", *words, "--key=key-1", "-o", "jsonl")
+    first = json.loads(ran.out.splitlines()[0])
+    told = is_compact and not of_broker
+    assert first["goes"] == "with the next cleaning" + ", with cleanup.policy=compact" * (not told)
+    said = run("find", *words, "--key=key-1").out
+    assert ((first["command"] is not None), "cleanerd clean" in said) == (told, told)
+    if told:
+        command = f"cleanerd clean {words[0].replace('=', ' ')} --topic transactions --partition 0 --force"
+        assert f"to have it go now: {command}\n" in said
+        ran = run(*command.split()[1:], "--dry-run")
+        assert (ran.code, "compact" in ran.out) == (0, False), "it is not left alone"
 
 
 @pytest.mark.parametrize(

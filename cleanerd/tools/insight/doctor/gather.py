@@ -12,10 +12,9 @@ import numpy as np
 from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.broker_agent.live_logs import OwnCleaner
 from cleanerd.cleaning.causes import Held
-from cleanerd.cleaning.knowledge import Knowledge, is_known
+from cleanerd.cleaning.knowledge import Knowledge, is_policy_known
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import TopicConfig
-from cleanerd.config.settings import DEFAULT
 from cleanerd.env.clock import Clock
 from cleanerd.errors import DirOffline, NoWayIn, each_log
 from cleanerd.format import names
@@ -33,7 +32,6 @@ from cleanerd.storage.lock import probe
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.scan import Checkpoints, PartitionSnapshot, SegmentOnDisk, tail_batches
 from cleanerd.storage.stability import Stability, read_stability
-from cleanerd.storage.topic_id import why_not_of_cluster
 from cleanerd.tools.insight.findings import Finding, Severity
 from cleanerd.tools.insight.live import when_settled
 from cleanerd.tools.insight.log_dir_check import LogDir as ListedDir
@@ -158,7 +156,8 @@ class Gathering:
     def _log(
         self, log_dir: LogDir, tp: TopicPartition, checkpoints: Checkpoints, judged_ms: int
     ) -> LogFacts | None:
-        config = self._configuration.topic(tp.topic) if self._is_known(log_dir, tp) else None
+        is_told = is_policy_known(log_dir, tp, self._configuration)
+        config = self._configuration.topic(tp.topic) if is_told else None
         rules = config or TopicConfig()
         with_timestamps = rules.max_compaction_lag_ms < _NO_MAX_LAG
         snapshot = log_dir.scan(
@@ -184,15 +183,6 @@ class Gathering:
         opened = self._open_transaction(snapshot, stability)
         never = Knowledge(log_dir, self._configuration).why_never(tp) if rules.compact else None
         return LogFacts(snapshot, found, last_stable, config, cause, opened, left_alone=never)
-
-    def _is_known(self, log_dir: LogDir, tp: TopicPartition) -> bool:
-        """Whether somebody has said how its topic is configured: a default of Kafka's is nobody's word."""
-        configuration = self._configuration
-        if log_dir.is_kafka:
-            partition = log_dir.partition(tp)
-            of_another = why_not_of_cluster(partition, tp.topic, configuration.metadata)
-            return is_known(tp.topic, configuration) and of_another is None
-        return configuration.topic_origin(tp.topic, "cleanup.policy") != DEFAULT
 
     def _open_transaction(self, snapshot: PartitionSnapshot, stability: Stability) -> OpenTransaction | None:
         if stability.open_producer is None:
