@@ -32,7 +32,7 @@ def test_texts_of_another_machine_do_nothing_to_a_terminal(tmp_path: Path, run: 
     hostile = os.fsdecode(HOSTILE)
     finding = {
         "code": "due", "severity": "error", "meaning": hostile, "path": hostile, "topic": None, "partition": None,
-        "evidence": hostile, "cost_bytes": None, "cost_per_month": None, "remedy": hostile,
+        "offset": None, "evidence": hostile, "cost_bytes": None, "cost_per_month": None, "remedy": hostile,
     }  # fmt: skip
     report = {
         "apiVersion": API_VERSION, "at_ms": 0, "node_id": 1, "cluster_id": "c", "is_whole": True,
