@@ -39,6 +39,7 @@ from cleanerd.env.clock import SystemClock
 from cleanerd.errors import NoWayIn
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
+from cleanerd.pipeline.job import Budget
 from cleanerd.tools.client.producer import Producer, ProducerRecord
 from cleanerd.tools.client.writer import LogWriter
 from tests.daemon.test_deletions import next_due_ms
@@ -251,7 +252,16 @@ def engine_runs(running: Running) -> bool:
 
 
 def budget(running: Running) -> int:
-    """Bytes for keys of a cleaning that the daemon asks its engine for: all jobs share them, the express one too."""
+    """Bytes for keys: all jobs share them, the express one too."""
+    return asked(running).bytes
+
+
+def io_bytes(running: Running) -> int:
+    return asked(running).io_bytes
+
+
+def asked(running: Running) -> Budget:
+    """The memory of a cleaning that the daemon asks its engine for."""
     calls: list[CleanCall] = []
 
     class Recorder:
@@ -264,7 +274,7 @@ def budget(running: Running) -> int:
     assert not call.is_owned, "no broker lives there"
     topic_config, jobs = call.topic_configs.__getitem__, call.jobs_at_once
     request = CleanRequest(config=call.config, topic_config=topic_config, log_dirs=(), jobs_at_once=jobs)
-    return budget_of(request).bytes
+    return budget_of(request)
 
 
 def files(running: Running) -> int:
@@ -342,6 +352,7 @@ EFFECTS: dict[str, Effect] = {
     "log.cleaner.threads": Effect(budget, "3", 60_397_977, 30_198_988),
     "log.cleaner.dedupe.buffer.size": Effect(budget, "10000000", 60_397_977, 4_500_000),
     "log.cleaner.io.buffer.load.factor": Effect(budget, "0.5", 60_397_977, 33_554_432),
+    "log.cleaner.io.buffer.size": Effect(io_bytes, "1000000", 524_288, 1_000_000),
     "log.cleaner.backoff.ms": Effect(pause_s("cleanerd-retention"), "4000", 15.0, 4.0),
     "cleanerd.scan.interval.ms": Effect(pause_s("cleanerd-scanner"), "9000", 30.0, 9.0),
     # which logs are cleaned, and when
