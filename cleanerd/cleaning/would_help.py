@@ -31,19 +31,17 @@ def why_alone(alone: Mapping[TopicPartition, str]) -> Iterator[str]:
 
 
 def why_linked(log_dir: LogDir, logs: Sequence[TopicPartition]) -> dict[TopicPartition, str]:
-    """Logs of which most bytes have another name on this disk, as a backup by hard links: nothing of that comes back."""
+    """Logs with bytes that have another name on this disk, as in a backup by hard links: none of these would come back."""
     found = {}
     for tp in logs:
         with contextlib.suppress(OSError):
             entries = list(os.scandir(log_dir.partition(tp).path))
-            sizes = [
-                (one.stat(follow_symlinks=False), one.name) for one in entries if one.name.endswith(".log")
-            ]
-            linked_bytes = sum(stat.st_size for stat, _ in sizes if stat.st_nlink > 1)
-            if 2 * linked_bytes > sum(stat.st_size for stat, _ in sizes):
+            logs_of_it = [one.stat(follow_symlinks=False) for one in entries if one.name.endswith(".log")]
+            linked_bytes = sum(stat.st_size for stat in logs_of_it if stat.st_nlink > 1)
+            if linked_bytes:
                 found[tp] = (
-                    "most of its bytes have another name on this disk (hard links, as of a backup), and would not come "
-                    "back: remove those first"
+                    f"{size(linked_bytes)} of it have another name on this disk (hard links, as of a backup), and would not "
+                    "come back: remove those first"
                 )
     return found
 
@@ -121,7 +119,7 @@ def why_not_writable(path: str) -> str | None:
     """Why this user can change nothing in a log directory. Raises OSError."""
     if os.statvfs(path).f_flag & os.ST_RDONLY:
         return f"{path}: its file system is mounted read-only; see `dmesg` for the reason"
-    if os.access(path, os.W_OK | os.X_OK, effective_ids=True):
+    if os.access(path, os.W_OK | os.X_OK):
         return None
     owner = os.stat(path).st_uid
     return f"{path}: {user_name() or os.geteuid()} cannot write there: run this as its owner, {user_name(owner) or owner}"

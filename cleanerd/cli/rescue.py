@@ -124,9 +124,9 @@ def _report(found: list[Rescued], arguments: Namespace) -> None:
             )
         if one.reserved_bytes and not (arguments.yes and one.is_enough):
             output.write(
-                f"{size(one.reserved_bytes)} are free for root alone, and what is freed may go there first: on ext4 "
-                f'`tune2fs -m 0 "$(findmnt -no SOURCE -T {one.log_dir})"` gives them to the broker, at once; then run this '
-                "again\n"
+                f"{size(one.reserved_bytes)} are free for root alone, and what is freed may go there first (ext4 keeps 5 % "
+                f'by default): `tune2fs -m 0 "$(findmnt -no SOURCE -T {one.log_dir})"` gives them to the broker, at once; '
+                "then run this again\n"
             )
         if one.free_bytes_after < one.until_bytes:
             for text in one.would_help[:_HELP_MAX]:

@@ -28,7 +28,7 @@ from .channel import driver_host
 from .class_archive import ClassArchive
 from .forked_daemon import ForkedDaemon
 from .pyspark_privates import CONNECTION_FILE, connect, forget_gateway, java_command, new_context
-from .scratch import GATEWAY, SETTING, Scratch, scratch_roots, temporary_place
+from .scratch import GATEWAY_FILE, SETTING, Scratch, scratch_roots, temporary_place
 from .session_log import SessionLog
 
 _T = TypeVar("_T")
@@ -91,7 +91,7 @@ class Jvm:
         self._gateway = begin(lambda: self._start(java_home))
 
     def _start(self, java_home: str) -> ClientServer:
-        connection = os.path.join(self._scratch.paths[0], GATEWAY)
+        connection = os.path.join(self._scratch.paths[0], GATEWAY_FILE)
         environment = spark_environment(os.environ, java_home, self.conf.get("spark.master") or "")
         self._process = subprocess.Popen(
             [*_DEAF, *self._command(java_home)],

@@ -56,7 +56,7 @@ _SETTINGS = {
     JVM_OPTIONS: f"{_JVM} -Dlog4j2.configurationFile=file:{_LOGGING}",
     "spark.executor.extraJavaOptions": _JVM,
     # The worker frees and takes MiBs all the time: glibc would give each back to the kernel and fault it in again. What it
-    # holds of a part (80 MiB) and frees at once has to be less than what is trimmed.
+    # holds of a part (by default 80 MiB) and frees at once should be less than what is trimmed, or costs that again.
     "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(64 << 20),
     "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(128 << 20),
     "spark.executorEnv.MALLOC_TOP_PAD_": str(16 << 20),

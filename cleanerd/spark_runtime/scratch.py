@@ -18,7 +18,7 @@ from cleanerd.env.cache import cache_directory, temporary_directory
 
 SETTING = "spark.local.dir"
 """Spark's: where its scratch files lie, several places divided by commas."""
-GATEWAY = "gateway"
+GATEWAY_FILE = "gateway"
 """The file in which a JVM says where it can be called; its environment names it."""
 _PREFIX = "cleanerd-scratch-"
 _UNLOCKED = "cleanerd-unlocked-"
@@ -131,7 +131,7 @@ def _delete_if_left(path: str) -> None:
 
 def _kill_its_jvm(path: str) -> None:
     """A JVM whose process died during its start ends by itself, unless this directory goes first: then it stays for ever."""
-    wanted = os.fsencode(f"={os.path.join(path, GATEWAY)}\0")
+    wanted = os.fsencode(f"={os.path.join(path, GATEWAY_FILE)}\0")
     with contextlib.suppress(OSError):  # no /proc
         for name in filter(str.isdecimal, os.listdir("/proc")):
             with (

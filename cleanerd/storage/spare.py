@@ -237,7 +237,7 @@ def check_spare(spare: str, log_dir: str) -> None:
         raise LogUncleanable(f"--spare {spare!r}: expected a directory, found: {error.strerror}") from error
     if not is_directory:
         raise LogUncleanable(f"--spare {spare}: expected a directory, found something else")
-    if not os.access(spare, os.W_OK | os.X_OK, effective_ids=True):
+    if not os.access(spare, os.W_OK | os.X_OK):
         raise LogUncleanable(f"--spare {spare}: expected a directory that this user may write to")
     if os.stat(spare).st_dev == os.stat(log_dir).st_dev:
         raise LogUncleanable(

@@ -54,14 +54,14 @@ def test_what_a_backup_by_hard_links_keeps_is_not_promised_nor_tried(
 ) -> None:
     with full(tmp_path / "full") as log_dir:
         (log_dir / "backup").mkdir()
-        for path in (log_dir / "t-0").glob("*.log"):
+        for path in sorted((log_dir / "t-0").glob("*.log"))[:2]:
             os.link(path, log_dir / "backup" / path.name)
         before = contents(log_dir / "t-0")
         code, done, _ = run(spark, log_dir, *way)
         assert code == 1
         assert not [step for step in done["steps"] if step["frees_bytes"]], done["steps"]
         assert any(
-            "t-0: left alone: most of its bytes have another name" in text for text in done["would_help"]
+            "t-0: left alone:" in text and "of it have another name" in text for text in done["would_help"]
         )
         assert contents(log_dir / "t-0") == before
 

@@ -26,7 +26,7 @@ WITHOUT_SPARK = {
 }
 CLEAN = ("clean", "--force", "--log-dir", "logs", "--set", "log.cleanup.policy=compact")
 ADVICE = (
-    "flock,copy_file_range,sync_file_range,mincore,fadvise64,madvise,pidfd_open,memfd_create,close_range,inotify_init1,"
+    "flock,faccessat2,copy_file_range,sync_file_range,mincore,fadvise64,madvise,pidfd_open,memfd_create,close_range,inotify_init1,"
     "inotify_add_watch,sched_setaffinity,sched_setscheduler,ioprio_set,setpriority,statx,rseq,getrandom,mlock,mlockall,setns,"
     "unshare,prctl,sysinfo,io_uring_setup,kill,tgkill"
 )

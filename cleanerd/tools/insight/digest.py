@@ -97,7 +97,8 @@ class LogDigest:
             why = "above that lies the high watermark or an open transaction"
             return f"is decided up to offset {self.stable_end}, not to {self.at}: {why}"
         if self.stable_end < self.cleaned_to:
-            why = f"what is decided was last written down for offset {self.stable_end}; try again"
+            last = f"what is decided was last written down for offset {self.stable_end}"
+            why = f"{last}; ask again in a moment where its broker runs, and not of a copy"
             return f"may be cleaned up to offset {self.cleaned_to}: {why}"
         if self.at < self.cleaned_to:
             why = f"what was newest below {self.at} may be gone; ask --at {self.cleaned_to} or above"

@@ -268,7 +268,10 @@ def _compared(
     numbers = f"records without a key differ: {one['no_key_records']} and {other['no_key_records']}"
     note = f"{numbers}; a cleaning removes them" if no_key else None
     result = Comparison(tp, sides, "differs" if buckets else "equal", note, buckets)
-    if no_key and not buckets and one["is_unkeyed"] is not False and other["is_unkeyed"] is not False:
+    untouched = all(row["cleaned_to"] <= row["from"] for row in (one, other))
+    if no_key and not buckets and untouched:
+        result.result, result.why = "differs", numbers
+    elif no_key and not buckets and one["is_unkeyed"] is not False and other["is_unkeyed"] is not False:
         result.result = "differs"
         if one["is_unkeyed"] is None or other["is_unkeyed"] is None:
             result.result, result.why = (

@@ -427,8 +427,11 @@ def test_records_without_a_key(tmp_path: Path) -> None:
     )
     put_checkpoint(other, "cleaner-offset-checkpoint", 2)  # a cleaning would have taken what is left
     assert [found.result for found in compare([side(one), side(other)])] == ["differs"]
-    mixed = damaged(tmp_path / "mixed", {14: no_key(14, "a")})
-    (found,) = compare([side(damaged(tmp_path / "keys", {})), side(mixed)])
+    mixed, keys = damaged(tmp_path / "mixed", {14: no_key(14, "a")}), damaged(tmp_path / "keys", {})
+    (found,) = compare([side(keys), side(mixed)])  # no cleaning was here
+    assert (found.result, found.why) == ("differs", "records without a key differ: 0 and 1")
+    put_checkpoint(keys, "cleaner-offset-checkpoint", 15)
+    (found,) = compare([side(keys), side(mixed)])
     assert (found.result, found.why) == (
         "equal",
         "records without a key differ: 0 and 1; a cleaning removes them",

@@ -173,10 +173,10 @@ def _digests(sides: Sequence[Side]) -> Iterator[Finding]:
             command = f"cleanerd digest --compare {reports} --topic {tp.topic} --partition {tp.partition}"
             if one.result == "differs":
                 text = f"{nodes} differ at offset {first.row['at']}, in {counted(len(one.buckets), 'bucket')} of keys"
-                remedy = (
-                    f"`{command} --keys` names the keys; if the two differ at a later offset, too, have the replica that is "
-                    "wrong fetched again"
-                )
+                names = f"`{command} --keys` names the keys; "
+                if not one.buckets:
+                    text, names = f"{nodes} differ at offset {first.row['at']}: {one.why}", ""
+                remedy = f"{names}if the two differ at a later offset, too, have the replica that is wrong fetched again"
                 yield finding("digests_differ", place, text, remedy)
             else:
                 remedy = f"take both again, `cleanerd digest --at OFFSET` alike; `{command}`"
