@@ -23,6 +23,7 @@ CLEANER_KEYS = (
     THREADS,
     "log.cleaner.dedupe.buffer.size",
     "log.cleaner.io.buffer.load.factor",
+    "log.cleaner.io.buffer.size",
     "log.cleaner.io.max.bytes.per.second",
     "log.cleaner.backoff.ms",
 )

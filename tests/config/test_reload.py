@@ -20,6 +20,7 @@ SEVEN = {  # C150: a cluster-wide update of all seven keys
     "log.cleaner.threads": "2",
     "log.cleaner.dedupe.buffer.size": "20000000",
     "log.cleaner.io.buffer.load.factor": "0.8",
+    "log.cleaner.io.buffer.size": "1000000",
     "log.cleaner.io.max.bytes.per.second": "50000000",
     "log.cleaner.backoff.ms": "6000",
 }

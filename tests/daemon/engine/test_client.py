@@ -19,6 +19,7 @@ from cleanerd.format.head import CRC_AT
 from cleanerd.format.names import TopicPartition
 from cleanerd.spark_runtime.channel import Channel
 from cleanerd.spark_runtime.messages import GO_ON, STOP, Moved, Phase, ReportAnswer
+from cleanerd.spark_runtime.pyspark_privates import GATEWAY
 from cleanerd.spark_runtime.scratch import scratch_roots
 from cleanerd.spark_runtime.spark_master import SparkPlace, spark_place
 from tests.harness.daemon.processes import cmdline, descendants, wait_until
@@ -188,7 +189,7 @@ def test_an_examination_tells_what_it_reads_and_stops_when_told(engine: Engine, 
             assert clean(engine, log_dir, channel) == "aborted"
         assert limit_bytes < sum(heard) <= limit_bytes + size_bytes
     assert engine.pid is not None
-    assert not any(b"SparkSubmit" in cmdline(pid) for pid in descendants(engine.pid)), "no job has begun"
+    assert not any(GATEWAY.encode() in cmdline(pid) for pid in descendants(engine.pid)), "no job has begun"
 
 
 @pytest.mark.soak
@@ -222,7 +223,7 @@ def test_the_first_engine_leaves_an_archive_of_classes_that_others_map(
     (archive,) = (tmp_path / "cache").glob("*.jsa*")
     assert clean(engine, log_dir, channel) == "staged"
     assert engine.pid is not None
-    (jvm,) = [pid for pid in descendants(engine.pid) if b"SparkSubmit" in cmdline(pid)]
+    (jvm,) = [pid for pid in descendants(engine.pid) if GATEWAY.encode() in cmdline(pid)]
     assert str(archive) in Path(f"/proc/{jvm}/maps").read_text()
 
 
