@@ -33,9 +33,9 @@ SETTINGS = {
     "cleanerd.chunk.bytes": 1 << 20,
     "cleanerd.staged.min.free.ratio": 0.05,  # 3.2 MB
     "log.cleaner.threads": 2,
-    "log.cleaner.io.max.bytes.per.second": 2_000_000,
+    "log.cleaner.io.max.bytes.per.second": 400_000,
 }
-"""Slow enough to be met while it writes."""
+"""Slow enough to be met while it writes, and too slow for one task to clean all groups at once."""
 TIGHT_BYTES = 1_700_000
 """Room for two groups of a log with four, above the floor of 48 MiB."""
 LEFT_BYTES = 1 << 20
