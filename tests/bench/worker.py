@@ -52,8 +52,10 @@ def phases(results: Iterable[LogResult]) -> dict[str, float]:
     total = Counter(dict.fromkeys(_COMMON, 0.0))
     jobs = set()
     for result in results:
-        jobs.add(tuple(result.statistics.phase_seconds.get(name, 0.0) for name in _COMMON))
-        total.update({name: s for name, s in result.statistics.phase_seconds.items() if name not in _COMMON})
+        # `--against` runs this with an earlier version, whose results have them on their own.
+        found = getattr(result, "statistics", result).phase_seconds
+        jobs.add(tuple(found.get(name, 0.0) for name in _COMMON))
+        total.update({name: s for name, s in found.items() if name not in _COMMON})
     for job in jobs:
         total.update(dict(zip(_COMMON, job, strict=True)))
     return {
@@ -82,7 +84,10 @@ def clean(session: LazySpark, command: dict[str, Any]) -> dict[str, Any]:
     return {
         "seconds": time.perf_counter() - began_s,
         "phases": phases(results),
-        "outcomes": Counter(f"{result.outcome.word} {result.reason or ''}".strip() for result in results),
+        "outcomes": Counter(
+            f"{getattr(result.outcome, 'word', result.outcome)} {result.reason or ''}".strip()
+            for result in results
+        ),
     }
 
 
