@@ -23,13 +23,13 @@ from cleanerd.daemon.store import HOLD, Store
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry.event_log import EventLog
 from cleanerd.daemon.telemetry.metrics import Metrics
+from cleanerd.daemon.values.holds import Hold
 from cleanerd.daemon.work.brokers_cleaner import BrokersCleaner
 from cleanerd.daemon.work.cleaner_leases import CleanerLeases
 from cleanerd.daemon.work.commits import Commits
 from cleanerd.daemon.work.condition import Conditions
 from cleanerd.daemon.work.deletions import PendingDeletions
 from cleanerd.daemon.work.failures import Failures
-from cleanerd.daemon.work.holds import Hold
 from cleanerd.daemon.work.jobs import Jobs
 from cleanerd.daemon.work.judge import Judge
 from cleanerd.daemon.work.kept_holds import HoldsOfDirectories
@@ -76,7 +76,7 @@ class Parts:
         self.brokers = LiveBrokers(files, clock, lambda: configuration().broker)
         self.inventory = Inventory(files, clock, self.brokers)
         self.due_logs = DueLogs(self.inventory, clock, configuration)
-        self.states = PartitionStates(clock, store.all(HOLD, TypeAdapter(Hold).validate_python).values())
+        self.states = PartitionStates(store.all(HOLD, TypeAdapter(Hold).validate_python).values())
         self.obstacles = self.states.obstacles
         self.failures = Failures(store)
         onlooker = Onlooker(files, lambda: node_setting(configuration()))

@@ -35,8 +35,7 @@ from cleanerd.daemon.loops.pacer import Pacer
 from cleanerd.daemon.loops.scanner import Scanner
 from cleanerd.daemon.store import Store
 from cleanerd.daemon.telemetry.event_log import EventLog
-from cleanerd.daemon.work.condition import Conditions
-from cleanerd.daemon.work.states import NOT_COMPACTED
+from cleanerd.daemon.work.condition import NOT_COMPACTED, Conditions
 from cleanerd.daemon.workers import Bells, Life, Worker
 
 _log = structlog.get_logger("cleanerd")

@@ -3,11 +3,10 @@
 import pytest
 
 from cleanerd.daemon.work.states import PartitionStates
-from cleanerd.env.clock import SystemClock
 from tests.harness.daemon.world import world as world
 
 
 @pytest.fixture
 def states() -> PartitionStates:
     """Nothing recorded yet."""
-    return PartitionStates(SystemClock())
+    return PartitionStates()

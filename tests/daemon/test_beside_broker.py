@@ -17,9 +17,9 @@ from cleanerd.cleaning.result import LogResult
 from cleanerd.daemon.api.verbs import clean
 from cleanerd.daemon.engine.calls import ExamineCall
 from cleanerd.daemon.engine.client import Engine
+from cleanerd.daemon.values.holds import Hold
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.work.holds import Hold
 from cleanerd.env.files import FileStat, RealFiles
 from cleanerd.errors import SourceChanged
 from cleanerd.format import names

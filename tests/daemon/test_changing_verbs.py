@@ -29,9 +29,9 @@ from cleanerd.daemon.api.verbs import (
 )
 from cleanerd.daemon.loops.retainer import Retainer
 from cleanerd.daemon.store import HOLD, MUTE, Store
+from cleanerd.daemon.values.holds import Hold
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work import retention as passes
-from cleanerd.daemon.work.holds import Hold
 from cleanerd.daemon.work.mutes import Mute
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition

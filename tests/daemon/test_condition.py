@@ -14,9 +14,9 @@ from cleanerd.cleaning.outcomes import Failed
 from cleanerd.daemon.api.refusals import Conflict
 from cleanerd.daemon.api.verbs import clean, explain, status
 from cleanerd.daemon.parts import Parts
+from cleanerd.daemon.values.holds import Hold
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.commits import JobHost
-from cleanerd.daemon.work.holds import Hold
 from cleanerd.env.space import Space, make_room
 from cleanerd.errors import PolicyChanged
 from cleanerd.format.names import LOCK, META_PROPERTIES, TopicPartition

@@ -13,7 +13,7 @@ from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.store import HOLD, Store
-from cleanerd.daemon.work.holds import Hold
+from cleanerd.daemon.values.holds import Hold
 from cleanerd.daemon.work.kept_holds import HISTORY, HoldsOnDisk, kept_holds
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles

@@ -9,8 +9,8 @@ from structlog.testing import capture_logs
 
 from cleanerd.cleaning.outcomes import Failed
 from cleanerd.daemon.api.verbs import status
+from cleanerd.daemon.values.holds import Hold
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.work.holds import Hold
 from cleanerd.policy.lease_duty import GRACE_S
 from tests.harness.daemon.inventories import write_cleaner_checkpoint
 from tests.harness.daemon.world import World

@@ -15,8 +15,8 @@ from cleanerd.cleaning.outcomes import Committed, Failed
 from cleanerd.cleaning.result import LogResult, Size, Statistics
 from cleanerd.daemon.api.status_page import StatusPage, landing_page
 from cleanerd.daemon.page.html import headers
+from cleanerd.daemon.values.holds import Hold
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.work.holds import Hold
 from tests.harness.daemon.scrape import get, serving
 from tests.harness.daemon.world import World
 from tests.harness.logs.troubled import segment

@@ -15,8 +15,8 @@ from structlog.testing import capture_logs
 
 from cleanerd.daemon import store
 from cleanerd.daemon.store import HOLD, HistoryUnreadable, Store
+from cleanerd.daemon.values.holds import Hold
 from cleanerd.daemon.values.models import HistoryEvent
-from cleanerd.daemon.work.holds import Hold
 from cleanerd.errors import Fatal
 from cleanerd.format.names import TopicPartition
 from tests.harness.daemon import views

@@ -240,7 +240,7 @@ def test_requests_for_small_logs_are_one_job_as_logs_that_are_due_are(
     assert ids.pop("rolled-0") == rolled.id
     parts.states.abort_and_pause(world.log("four"))
     taken = [parts.schedule.next().job for _ in range(2)]
-    parts.states.resume(world.log("four"))
+    parts.states.resume_all([world.log("four")])
     taken += [parts.schedule.next().job for _ in range(2)]
     jobs = [job for job in taken if job is not None]
     assert [[log.topic_partition.topic for log in job.logs] for job in jobs] == [
@@ -267,7 +267,7 @@ def test_a_request_does_not_wait_for_those_before_it_nor_fail_with_them(world: W
     parts.states.abort_and_pause(busy)
     assert parts.schedule.next().job is wanted
     assert {(job.outcome, job.reason) for job in ended} == {("failed", f"{world.b}: it has failed")}
-    parts.states.resume(busy)
+    parts.states.resume_all([busy])
     assert parts.schedule.next().job is waiting
 
 
@@ -299,7 +299,7 @@ def test_requested_job_waits_for_its_log_and_goes_before_what_is_due(world: Worl
     world.parts.states.abort_and_pause(asked)
     job = world.parts.jobs.request([asked], force=True)
     assert sorted(next_logs(world)) == ["three-0", "two-0"], "a paused log stops nobody else"
-    world.parts.states.resume(asked)
+    world.parts.states.resume_all([asked])
     assert world.parts.schedule.next().job is job
 
 

@@ -22,8 +22,8 @@ from cleanerd.cleaning.result import CleanRequest
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.store import HOLD, Store
+from cleanerd.daemon.values.holds import Hold
 from cleanerd.daemon.values.models import HistoryEvent
-from cleanerd.daemon.work.holds import Hold
 from cleanerd.env.clock import FixedNow, SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.env.pace import unpaced

@@ -24,8 +24,8 @@ from cleanerd.daemon.reports import scraped_metrics
 from cleanerd.daemon.telemetry import metric_table as table
 from cleanerd.daemon.telemetry.metric_table import METRICS, Metric, MetricKind
 from cleanerd.daemon.telemetry.metrics import Metrics, cause_of
+from cleanerd.daemon.values.holds import Hold
 from cleanerd.daemon.values.models import ThrottleChange
-from cleanerd.daemon.work.holds import Hold
 from cleanerd.env.clock import SystemClock
 from cleanerd.errors import (
     BadConfiguration,

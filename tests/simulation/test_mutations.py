@@ -14,8 +14,8 @@ import pytest
 
 from cleanerd.cleaning import choose
 from cleanerd.cleaning.plan import plan_cleaning
+from cleanerd.daemon.rules.log_states import LogStates
 from cleanerd.daemon.work.schedule import Next, Schedule
-from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.kernels.tables import Producers
 from cleanerd.pipeline import index, job, rewrite, small_log, tasks, whole_log
 from cleanerd.storage.stability import read_stability
@@ -181,7 +181,7 @@ def test_it_finds_a_recovery_that_leaves_half(monkeypatch: Patch) -> None:
 
 
 def test_it_finds_a_hold_that_is_not_obeyed(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(PartitionStates, "_held", lambda *_: 0)
+    monkeypatch.setattr(LogStates, "held", lambda *_: 0)
     found("under hold", first=14)
 
 

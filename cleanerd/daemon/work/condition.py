@@ -31,7 +31,7 @@ from cleanerd.daemon.values.models import LogState
 from cleanerd.daemon.work.brokers_cleaner import BrokersCleaner
 from cleanerd.daemon.work.failures import Failures
 from cleanerd.daemon.work.ownership import Ownership
-from cleanerd.daemon.work.states import NOT_COMPACTED, PartitionStates
+from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.clock import Clock
 from cleanerd.policy.broker_start import BrokerStart
 from cleanerd.policy.lifecycle import Status
@@ -39,6 +39,7 @@ from cleanerd.policy.staging import has_half_waited, pays_again
 from cleanerd.units import utc
 
 LEFT_TO_BROKER = "left to the broker's own cleaner"
+NOT_COMPACTED = "its cleanup.policy no longer contains compact"
 _BUSY: dict[Status, LogState] = {Status.IN_PROGRESS: "cleaning", Status.ABORTED: "aborted"}
 _Look = Callable[[str], BrokerStart]
 """`Ownership.look`, which is asked once for each log directory where many logs are looked at."""

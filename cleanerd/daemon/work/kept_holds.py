@@ -21,7 +21,7 @@ import structlog
 from pydantic import TypeAdapter, ValidationError
 
 from cleanerd.daemon.store import HOLD, Store, read_state, state_id
-from cleanerd.daemon.work.holds import Hold
+from cleanerd.daemon.values.holds import Hold
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.clock import Clock
 from cleanerd.errors import DirOffline, Fatal

@@ -26,13 +26,14 @@ from cleanerd.config.load import Configuration
 from cleanerd.config.model import TopicConfig
 from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.inventory.listed_log import ListedLog
+from cleanerd.daemon.rules.log_states import Taken
 from cleanerd.daemon.telemetry.event_log import EventLog
 from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.commits import UNREAD
 from cleanerd.daemon.work.deletions import PendingDeletions
 from cleanerd.daemon.work.ownership import Ownership
-from cleanerd.daemon.work.states import NotTaken, PartitionStates, Taken
+from cleanerd.daemon.work.states import NotTaken, PartitionStates
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import (

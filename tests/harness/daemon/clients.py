@@ -4,12 +4,12 @@ import threading
 import time
 from collections.abc import Callable
 
+from cleanerd.daemon.values.holds import Hold
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.work.holds import Hold
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.errors import CleanerdError
 from cleanerd.format.names import TopicPartition
-from cleanerd.policy.lifecycle import ABORTED, CleaningState, IllegalTransition, Status
+from cleanerd.policy.lifecycle import ABORTED, IllegalTransition
 
 PATIENCE_S = 10.0
 
@@ -66,21 +66,9 @@ def waiting(
 ) -> Waiter:
     """A client that has asked for abort-and-pause of a log in progress, or for what `ask` does, and waits."""
     client = Waiter(lambda: (ask or states.abort_and_pause)(log))
-    until(lambda: states.state(log) == ABORTED and log in states._claims)
+    until(lambda: states.state(log) == ABORTED and log in states._answers)
     assert client.is_alive()
     return client
-
-
-def in_state(states: PartitionStates, state: CleaningState, log: LogId = LOG) -> PartitionStates:
-    """Bring a log there; an aborted one has a client that waits."""
-    if state.status in (Status.IN_PROGRESS, Status.ABORTED):
-        assert states.try_start_all([log])
-    if state.status is Status.ABORTED:
-        waiting(states, log)
-    for _ in range(state.pauses):
-        states.abort_and_pause(log)
-    assert states.state(log) == state
-    return states
 
 
 def hold(hold_id: str, pattern: str, expires_ms: int | None = None) -> Hold:

@@ -4,9 +4,10 @@ from cleanerd.cleaning.delete_records import DeletionForbidden
 from cleanerd.daemon.api.control import Control
 from cleanerd.daemon.api.parameters import Offset, Tp
 from cleanerd.daemon.api.refusals import Conflict, Invalid, OperationError
+from cleanerd.daemon.rules.log_states import LogVanished
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import DeletedRecords
-from cleanerd.daemon.work.states import LogVanished, NotTaken, StillRunning
+from cleanerd.daemon.work.states import NotTaken, StillRunning
 from cleanerd.errors import Aborted, CleanerdError, LockHeld
 from cleanerd.policy.lifecycle import IllegalTransition
 

@@ -6,8 +6,8 @@ from cleanerd.daemon.api.control import Control
 from cleanerd.daemon.api.parameters import OwnerName, Pattern, ShortText, Ttl, WaitMs
 from cleanerd.daemon.api.refusals import DEFAULT_WAIT_MS, Timeout, Unavailable
 from cleanerd.daemon.store import HOLD
+from cleanerd.daemon.values.holds import Hold
 from cleanerd.daemon.values.models import HoldView
-from cleanerd.daemon.work.holds import Hold
 
 
 def pause(
