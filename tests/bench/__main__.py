@@ -149,8 +149,10 @@ def _measure(workload: Workload, given: argparse.Namespace) -> Row:
             ours = enter(Cleanerd(OURS, ROOT, built, work, dedupe_bytes))
             floor = enter(Floor(built, work))
             rounds = measured_rounds([*sides, ours], floor, built, given.rounds)
-            more = _more(ours, given) if not workload.is_command else {}
-            return Row.of(built, rounds, **more)
+            several = [*(side for side in sides if isinstance(side, Cleanerd)), ours]
+            extra = {side.name: _extra(side, given.rounds) for side in several}
+            memory = {name: one.peak_bytes for name, one in extra.items()}
+            return Row.of(built, rounds, cpu_phases=extra[OURS].phases, exact_memory_bytes=memory)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -195,12 +197,12 @@ def _timed(side: Side, number: int, memory_bytes: int) -> Round:
     return replace(done, others_cpu_s=max(others, 0.0) / done.seconds)
 
 
-def _more(ours: Cleanerd, given: argparse.Namespace) -> dict[str, object]:
-    """What is measured in a round of its own, because it costs time itself."""
-    ours.prepare(given.rounds)
-    phases = ours.run(given.rounds, count_cpu=True).phases
-    ours.drop(given.rounds)
-    return {"cpu_phases": phases}
+def _extra(side: Cleanerd, number: int) -> Round:
+    """A round for what costs time to measure."""
+    side.prepare(number)
+    done = side.run(number, is_extra=True)
+    side.drop(number)
+    return done
 
 
 def _warm_memory(size_bytes: int) -> None:

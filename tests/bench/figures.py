@@ -15,7 +15,8 @@ OURS, FLOOR = "cleanerd", "floor"
 class Row:
     """One workload: what it is, and the rounds of each side in their order.
 
-    `cpu_phases`: CPU seconds of cleanerd by phase, from a round of its own that is not among those.
+    `cpu_phases`: CPU seconds of cleanerd by phase; `exact_memory_bytes`: of each side of several processes, without counting
+    a page twice. Both are from rounds of their own that are not among those.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Row:
     survivors: int
     sides: Mapping[str, Sequence[Round]]
     cpu_phases: Mapping[str, float] = field(default_factory=dict)
+    exact_memory_bytes: Mapping[str, int] = field(default_factory=dict)
 
     @staticmethod
     def of(built: Built, sides: Mapping[str, Sequence[Round]], **more: Any) -> "Row":
@@ -38,6 +40,10 @@ class Row:
     def median(self, side: str, of: Callable[[Round], float] = lambda one: one.seconds) -> float:
         """Of a side's rounds: seconds, unless another figure is asked for."""
         return statistics.median(of(one) for one in self.sides[side])
+
+    def peak_bytes(self, side: str) -> int:
+        """The most memory that a side took."""
+        return self.exact_memory_bytes.get(side) or max(one.peak_bytes for one in self.sides[side])
 
     def phase_medians(self) -> dict[str, float]:
         """Wall seconds of cleanerd's phases; `other` is what is in none of them."""

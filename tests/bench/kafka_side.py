@@ -109,7 +109,7 @@ class Kafka:
         with Meter(self.broker.pid) as meter:
             seconds = self.clean(number)
         self.signal(signal.SIGSTOP)
-        return Round(seconds, meter.cpu_seconds, meter.peak_rss_bytes)
+        return Round(seconds, meter.cpu_seconds, meter.peak_bytes)
 
     def clean(self, number: int) -> float:
         """Let the topic of the round go and wait for its end; seconds of the cleaner."""

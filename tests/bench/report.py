@@ -79,9 +79,7 @@ def costs(rows: Sequence[Row]) -> str:
     for row in rows:
         there = [side if side in row.sides else None for side in sides]
         cpu = [None if side is None else row.median(side, lambda one: one.cpu_s) for side in there]
-        memory = [
-            None if side is None else max(one.peak_rss_bytes for one in row.sides[side]) for side in there
-        ]
+        memory = [None if side is None else row.peak_bytes(side) for side in there]
         lines.append([
             row.name, row.title,
             *(_number(one, ".1f") for one in cpu),
@@ -116,7 +114,7 @@ def summary(rows: Sequence[Row], machine: Mapping[str, str]) -> str:
     about = "\n".join(f"- {name}: {value}" for name, value in machine.items())
     loud = ", ".join(f"{row.name} {row.others_cpu:.1f}" for row in rows)
     parts = [
-        "CPU seconds and peak memory (resident pages of all processes, shared ones counted in each):",
+        "CPU seconds and peak memory of all processes (cleanerd: pages that several share counted once):",
         costs(rows),
         "Time:",
         comparison(rows),

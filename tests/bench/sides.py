@@ -37,7 +37,7 @@ class Round:
 
     seconds: float
     cpu_s: float = 0.0
-    peak_rss_bytes: int = 0
+    peak_bytes: int = 0
     phases: dict[str, float] = field(default_factory=dict)
     others_cpu_s: float = 0.0
 
@@ -152,14 +152,14 @@ class Cleanerd:
         write_checkpoint(log_dir, {TOPIC: built})
         place(built, (path for directory in copied for path in directory.glob("*.log")))
 
-    def run(self, number: int, *, count_cpu: bool = False) -> Round:
-        """Wall seconds of `clean_once`, everything included."""
+    def run(self, number: int, *, is_extra: bool = False) -> Round:
+        """Wall seconds of `clean_once`, everything included; an extra round counts memory and CPU seconds by phase."""
         if self._worker is None:
-            return self._run_command(number)
-        with Meter(self.pid) as meter:
-            answer = self._ask(number, count_cpu=count_cpu)
+            return self._run_command(number, is_extra=is_extra)
+        with Meter(self.pid, shared_once=is_extra) as meter:
+            answer = self._ask(number, count_cpu=is_extra)
         assert set(answer["outcomes"]) == {"committed"}, answer["outcomes"]
-        return Round(answer["seconds"], meter.cpu_seconds, meter.peak_rss_bytes, answer["phases"])
+        return Round(answer["seconds"], meter.cpu_seconds, meter.peak_bytes, answer["phases"])
 
     def cleaned(self, number: int) -> list[Path]:
         return [self._log_dir(number) / f"{TOPIC}-{i}" for i in range(len(self._built.logs))]
@@ -186,7 +186,7 @@ class Cleanerd:
             raise RuntimeError(f"{self.name} ended with {self._worker.wait()}; what it said is above")
         return dict(json.loads(answer))
 
-    def _run_command(self, number: int) -> Round:
+    def _run_command(self, number: int, *, is_extra: bool) -> Round:
         command = "import sys; from cleanerd.cli.main import main; sys.exit(main())"
         policy = ["--topic-set", f"{TOPIC}:cleanup.policy=compact", "--force", "-o", "json"]
         arguments = ["clean", "--log-dir", str(self._log_dir(number)), *policy]
@@ -195,12 +195,12 @@ class Cleanerd:
             [sys.executable, "-c", command, *arguments],
             env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         ) as process:  # fmt: skip
-            with Meter(process.pid) as meter:
+            with Meter(process.pid, shared_once=is_extra) as meter:
                 output, _ = process.communicate()
             seconds = time.perf_counter() - began_s
         outcomes = {result["outcome"] for result in json.loads(output)["results"]}
         assert outcomes == {"committed"}, outcomes
-        return Round(seconds, meter.cpu_seconds, meter.peak_rss_bytes)
+        return Round(seconds, meter.cpu_seconds, meter.peak_bytes)
 
 
 class Floor:
