@@ -1,8 +1,8 @@
-"""Logs that share a job: small ones, because each job costs some tenths of a second (architecture 4). A job that fails as a
-whole is repeated log by log. While one job is written, the previous one is committed and the next one planned.
+"""Jobs one behind the other: one that fails as a whole is repeated log by log. While one is written, the previous one is
+committed and the next one planned. Which logs share a job: `policy.schedule`.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Generic, TypeVar
 
@@ -11,26 +11,6 @@ from cleanerd.errors import JobFailed
 _T = TypeVar("_T")
 _Log = TypeVar("_Log")
 _Job = TypeVar("_Job")
-JOB_MAX_BYTES = 256 << 20
-JOB_MAX_LOGS = 256
-
-
-def in_jobs(logs: Iterable[_Log], size_bytes: Callable[[_Log], int]) -> Iterator[list[_Log]]:
-    """Cut logs, most urgent first, into jobs of at most `JOB_MAX_BYTES` and `JOB_MAX_LOGS`.
-
-    A log that is larger than that is a job of its own.
-    """
-    job: list[_Log] = []
-    size = 0
-    for log in logs:
-        log_bytes = size_bytes(log)
-        if job and (size + log_bytes > JOB_MAX_BYTES or len(job) >= JOB_MAX_LOGS):
-            yield job
-            job, size = [], 0
-        job.append(log)
-        size += log_bytes
-    if job:
-        yield job
 
 
 def one_by_one(

@@ -10,7 +10,7 @@ from functools import partial
 
 from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.cleaning import outcomes
-from cleanerd.cleaning.batching import in_jobs, one_by_one
+from cleanerd.cleaning.batching import one_by_one
 from cleanerd.cleaning.choose import Candidate, examine_all, failed_on_disk
 from cleanerd.cleaning.clean import Cleaner
 from cleanerd.cleaning.commit.checks import Checks
@@ -27,6 +27,7 @@ from cleanerd.cleaning.wanted import ConfiguredNow
 from cleanerd.errors import CleanerdError, JobFailed, LockHeld, NoSpace, each_log
 from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.policy.cleanable import urgency
+from cleanerd.policy.schedule import in_jobs
 from cleanerd.storage.log_dir import CleanedByAnother, LogDir, Owner
 from cleanerd.storage.partition_dir import log_size
 from cleanerd.storage.scan import PartitionSnapshot

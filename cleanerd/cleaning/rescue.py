@@ -32,7 +32,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from cleanerd.cleaning.assumed import UNCHANGED
-from cleanerd.cleaning.batching import in_jobs
 from cleanerd.cleaning.choose import partitions
 from cleanerd.cleaning.foreign import left_alone, left_elsewhere
 from cleanerd.cleaning.knowledge import Knowledge
@@ -71,6 +70,7 @@ from cleanerd.errors import (
     each_log,
 )
 from cleanerd.format.names import CLEANERD_LOCK, TopicPartition, parse_partition_dir
+from cleanerd.policy.schedule import in_jobs
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.leftovers import (
     delete_leftovers,

@@ -98,7 +98,8 @@ class CleanerdConfig(Settings):
         "Memory of all cores together for what is read and, until its place in the new segment is known, written; each "
         "takes 2 MiB and 2.5 times cleanerd.chunk.bytes where its share is less.", unit="bytes")] = 524_288
     backoff_ms: Annotated[Long, at_least(0), Key("log.cleaner.backoff.ms",
-        "Pause when there is nothing to clean.")] = 15_000
+        "Pause when there is nothing to clean. In a log directory that has just begun a job, small logs wait so long, but a "
+        "minute at most, for others to share the next one.")] = 15_000
     retention_check_interval_ms: Annotated[Long, at_least(1), Key("log.retention.check.interval.ms",
         "Pause between two retention passes.", scope=STATIC)] = 300_000
     producer_id_expiration_ms: Annotated[Int, at_least(1), Key("producer.id.expiration.ms",

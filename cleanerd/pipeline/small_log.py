@@ -11,6 +11,7 @@ from functools import partial
 
 from cleanerd.errors import CleanerdError, raising_ours
 from cleanerd.format.names import FileKind, Suffix, segment_path
+from cleanerd.policy.schedule import SMALL_LOG_BYTES
 from cleanerd.policy.winner import KEY_BYTES
 from cleanerd.spark_runtime.channel import Advance, Reporter
 from cleanerd.spark_runtime.messages import Phase
@@ -21,8 +22,6 @@ from .rewrite import rewrite_chunk
 from .tasks import in_task
 from .values import ChunkWork, IndexedLog, LogWork, Part, RewrittenLog, Verdicts
 from .whole_log import join_chunks
-
-SMALL_LOG_BYTES = 16 << 20
 
 
 def is_small(work: LogWork, budget_bytes: int) -> bool:

@@ -99,7 +99,7 @@ def test_a_log_waits_for_the_room_that_the_commit_before_it_frees(
         asked.set()
         return wait(futures)
 
-    monkeypatch.setattr("cleanerd.cleaning.batching.JOB_MAX_LOGS", 1)
+    monkeypatch.setattr("cleanerd.policy.schedule.JOB_MAX_LOGS", 1)
     monkeypatch.setattr(Cleaner, "end", ending)
     monkeypatch.setattr(Cleaner, "write", counting)
     monkeypatch.setattr("cleanerd.cleaning.batching.wait", waiting)

@@ -53,7 +53,7 @@ def test_limits_of_io_hold_for_a_one_shot_cleaning(
 @pytest.fixture
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each log is a job of its own."""
-    monkeypatch.setattr("cleanerd.cleaning.batching.JOB_MAX_LOGS", 1)
+    monkeypatch.setattr("cleanerd.policy.schedule.JOB_MAX_LOGS", 1)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_logs_share_jobs_within_the_limits(
     limit: str, value: int, jobs: list[int], spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"cleanerd.cleaning.batching.JOB_MAX_{limit}", value)
+    monkeypatch.setattr(f"cleanerd.policy.schedule.JOB_MAX_{limit}", value)
     found: list[int] = []
     plan = Cleaner.plan
     monkeypatch.setattr(

@@ -33,7 +33,8 @@ from tests.harness.daemon.world import World
 from tests.harness.logs.troubled import META_PROPERTIES, lock_of_another, stop_broker
 
 GRACE_MS = 900_000
-RETRY_MS = 10_000
+PAUSE_MS = 15_000
+"""Of a log whose cleaning another one has ended (10 s), and of a log directory that has just begun a job."""
 
 
 @pytest.fixture
@@ -166,7 +167,7 @@ def test_being_second_or_refused_is_no_failure(world: World, outcome: Superseded
     for _ in range(2 * world.parts.configuration().broker.retry_max):
         assert clean_due()
         assert clean_due() == [], "not in a circle"
-        world.clock.advance(RETRY_MS)
+        world.clock.advance(PAUSE_MS)
     assert world.parts.failures.all() == []
     after = world.scrape()
     assert after.total("cleanerd_cleaning_errors_total") == 0

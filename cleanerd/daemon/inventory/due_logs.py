@@ -204,7 +204,8 @@ class DueLogs:
         limits = (found.range.first_dirty_offset, found.range.first_uncleanable_offset)
         at_ms = {DueReason.MAX_LAG: found.deadline_ms, DueReason.HORIZON: entry.visits.horizon_ms}.get(reason)
         basis = (found.known.contents, limits, found.config, reason, at_ms)
-        return Due(entry.log, reason, offered, at_ms), basis
+        deadline_ms = FOREVER_MS if found.range.is_empty else found.deadline_ms
+        return Due(entry.log, reason, offered, at_ms, deadline_ms), basis
 
     def _estimate(self, entry: Entry, now_ms: int, configuration: Configuration) -> DirtyEstimate | None:
         """None for a log that is not compacted, or cannot be read."""

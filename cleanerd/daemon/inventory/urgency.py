@@ -83,14 +83,15 @@ def estimate(
 class Due:
     """A log that may be worth a visit.
 
-    `range` is an upper bound. `at_ms`: since when, for MAX_LAG and HORIZON. `late_s`: for how much longer than it should a
-    reserved log has been waiting; None for all others.
+    `range` is an upper bound. `at_ms`: since when, for MAX_LAG and HORIZON. `deadline_ms`: by max.compaction.lag.ms.
+    `late_s`: for how much longer than it should a reserved log has been waiting; None for all others.
     """
 
     log: LogId
     reason: DueReason
     range: CleanableRange
     at_ms: int | None
+    deadline_ms: int = FOREVER_MS
     late_s: float | None = None
 
     @property

@@ -20,6 +20,7 @@ from cleanerd.daemon.work.cleaner_leases import CleanerLeases
 from cleanerd.daemon.work.commits import Commits
 from cleanerd.daemon.work.condition import LEFT_TO_BROKER, Conditions
 from cleanerd.daemon.work.jobs import Jobs
+from cleanerd.daemon.work.schedule import Schedule
 from cleanerd.errors import CleanerdError, each_log
 from cleanerd.policy.lifecycle import Status
 from cleanerd.storage.log_dir import Owner
@@ -51,6 +52,7 @@ class Explainer:
     conditions: Conditions
     retention: RetentionReport
     jobs: Jobs
+    schedule: Schedule
     leases: CleanerLeases
     commits: Commits
     events: EventLog
@@ -106,9 +108,20 @@ class Explainer:
     def _promise(self, log: LogId) -> str:
         failure = self.conditions.failures.of(log)
         if failure is None:
-            return "will be cleaned as soon as a worker is free"
+            return f"will be cleaned {self._when(log)}"
         failed = f"{failure.failures} failed; the last time: {failure.reason}"
-        return f"will be tried again as soon as a worker is free ({failed})"
+        return f"will be tried again {self._when(log)} ({failed})"
+
+    def _when(self, log: LogId) -> str:
+        """When a due log is taken, if nothing changes."""
+        until_ms = self.schedule.waits_until_ms(log)
+        if until_ms is None:
+            return "as soon as a worker is free"
+        since_ms = self.conditions.clock.now_ms() - round(1000 * self.conditions.due_logs.due_for_s(log))
+        waits = (
+            f"due since {utc(since_ms)}, it waits for other small logs of its log directory, to share a job"
+        )
+        return f"from {utc(until_ms)} on, or earlier with others: {waits}"
 
     def _about_daemon(self, log: LogId) -> list[Fact]:
         """The first one is the policy."""
@@ -176,7 +189,7 @@ class Explainer:
         if live is not None and live.cleaning_state == "LogCleaningInProgress":
             return "the broker's cleaner, which is at work on it"
         if condition.state in ("dirty", "staged") and condition.obstacle is None:
-            return "cleanerd, as soon as a worker is free"
+            return f"cleanerd, {self._when(log)}"
         if condition.state == "staged":
             return f"cleanerd: {self.conditions.ownership.way(log.log_dir)}"
         theirs = self._by_the_broker(log)

@@ -1,8 +1,7 @@
 """Cleaning jobs: requested ones, running ones and their progress, the results of the last ones."""
 
 import threading
-from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from cleanerd.cleaning.outcomes import Superseded
@@ -24,46 +23,40 @@ class Jobs:
         self._clock = clock
         self._changed = threading.Condition()
         self._jobs: dict[str, Job] = {}
-        self._queue: deque[Job] = deque()
+        self._queue: dict[Job, None] = {}  # the oldest first
 
     def request(self, logs: Sequence[LogId], *, force: bool, roll: bool = False) -> Job:
         """Queue a requested job."""
         with self._changed:
             job = self._add(Job("request", logs, force=force, roll=roll))
-            self._queue.append(job)
+            self._queue[job] = None
             return job
 
-    def next_requested(self) -> Job | None:
-        """Take the oldest requested job; the caller starts it, or puts it back with `postpone`."""
+    def requested(self) -> tuple[Job, ...]:
+        """The jobs that wait for a worker, the oldest first."""
         with self._changed:
-            return self._queue.popleft() if self._queue else None
+            return tuple(self._queue)
 
-    def join(self, job: Job, choose: Callable[[Sequence[Job]], Collection[Job]]) -> Job:
-        """A requested job begins, with those of the queue that `choose` takes: their ids are its own from now on."""
+    def begin_requested(self, jobs: Sequence[Job]) -> Job:
+        """Requested jobs begin as one: the first, whose ids those of the others are from now on."""
         with self._changed:
-            chosen = choose(tuple(self._queue))
-            self._queue = deque(one for one in self._queue if one not in chosen)
-            job.logs += tuple(log for one in chosen for log in one.logs)
-            self._jobs |= dict.fromkeys((one.id for one in chosen), job)
-            return self.begin(job)
-
-    def postpone(self, job: Job) -> None:
-        """Back to the end of the queue: its log is busy, or a broker is coming to it."""
-        with self._changed:
-            self._queue.append(job)
+            job, *others = jobs
+            for one in jobs:
+                del self._queue[one]
+            job.logs += tuple(log for one in others for log in one.logs)
+            self._jobs |= dict.fromkeys((one.id for one in others), job)
+            return self._begin(job)
 
     def start(self, trigger: JobTrigger, logs: Sequence[LogId]) -> Job:
         """A job of the schedule; it begins now."""
         with self._changed:
-            return self.begin(self._add(Job(trigger, logs, force=False)))
+            return self._begin(self._add(Job(trigger, logs, force=False)))
 
-    def begin(self, job: Job) -> Job:
-        """A requested job begins."""
-        with self._changed:
-            assert job.started_ms is None, "a job begins once"
-            job.started_ms = self._clock.now_ms()
-            self._changed.notify_all()
-            return job
+    def _begin(self, job: Job) -> Job:
+        assert job.started_ms is None, "a job begins once"
+        job.started_ms = self._clock.now_ms()
+        self._changed.notify_all()
+        return job
 
     def _add(self, job: Job) -> Job:
         self._jobs[job.id] = job
@@ -118,6 +111,7 @@ class Jobs:
         """A job is done; `outcomes` of its logs."""
         with self._changed:
             assert job.ended_ms is None, "a job ends once"
+            self._queue.pop(job, None)
             found = [outcome for outcome in _OUTCOMES if outcome in outcomes]
             job.outcome, job.reason = found[0] if found else "skipped", reason
             job.ended_ms = self._clock.now_ms()

@@ -292,8 +292,7 @@ def test_pause_says_when_nothing_matches_yet(daemon: Daemon) -> None:
 def test_clean_waits_for_its_jobs(daemon: Daemon, outcome: str, code: int) -> None:
     """Fails when one failed, and gives up in time."""
     assert daemon.ctl("clean", "orders-0", "--wait", "--timeout", "50ms").returncode == 75
-    job = daemon.parts.jobs.next_requested()
-    assert job is not None
+    (job,) = daemon.parts.jobs.requested()
 
     def end() -> None:
         wait_until(lambda: len(daemon.audit()) == 2, 30)  # it asks for the same job, and waits

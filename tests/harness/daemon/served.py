@@ -58,8 +58,7 @@ class Served(World):
     def job(self, pattern: str = "orders-3") -> str:
         """Id of a job that was asked for, and is done."""
         (view,) = clean.clean(self.control, pattern)
-        job = self.parts.jobs.next_requested()
-        assert job is not None
+        (job,) = self.parts.jobs.requested()
         self.parts.jobs.end(job, ["committed"], None)
         return view.id
 

@@ -22,6 +22,8 @@ def await_cleaned(
             raise Timeout(f"{topic_partition} is not cleaned up to offset {offset} after {timeout_ms} ms")
         if parts.life.stopping.is_set():
             raise Unavailable("the daemon is stopping")
+        if parts.schedule.hurry(logs):
+            parts.bells.work.ring()
         with parts.bells.progressed:
             parts.bells.progressed.wait(min(left_s, 1.0))
     return tuple(control.views.logs(logs))
