@@ -1,11 +1,14 @@
-"""The condition of a log is decided in one place: every reader says the same of it, and asking changes nothing."""
+"""The condition of a log: what decides it, by facts alone; then that every reader says the same of it, and asking changes
+nothing.
+"""
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import copytree, rmtree
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -14,16 +17,153 @@ from cleanerd.cleaning.outcomes import Failed
 from cleanerd.daemon.api.refusals import Conflict
 from cleanerd.daemon.api.verbs import clean, explain, status
 from cleanerd.daemon.parts import Parts
+from cleanerd.daemon.rules.condition import (
+    LEFT_TO_BROKER,
+    Condition,
+    Known,
+    Seen,
+    after_a_look,
+    at_once,
+    left_until_ms,
+)
 from cleanerd.daemon.values.holds import Hold
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.commits import JobHost
 from cleanerd.env.space import Space, make_room
 from cleanerd.errors import PolicyChanged
 from cleanerd.format.names import LOCK, META_PROPERTIES, TopicPartition
-from cleanerd.units import size
+from cleanerd.policy.cleanable import CleanableRange, RangeLimit
+from cleanerd.policy.lifecycle import Status
+from cleanerd.units import size, utc
 from tests.harness.daemon.world import World
 from tests.harness.logs.troubled import META_PROPERTIES as BROKER
 from tests.harness.logs.troubled import RECORDS, lock_of_another, stop_broker
+
+BARRED = {"barred": "not of this cluster"}
+SEEN = {"is_compacted": True, "is_staged": False, "is_dirty": False}
+DIRTY = {**SEEN, "is_dirty": True}
+AWAY = "it is paused; `cleanerctl holds` shows by whom"
+LADDER: dict[str, tuple[dict[str, object], Condition]] = {
+    "offline": ({"offline": "gone", "barred": "/a: gone"}, Condition("offline", "gone", "/a: gone")),
+    "not ours, unread": ({**BARRED, "unread": "bad"}, Condition("uncleanable", "bad", "not of this cluster")),
+    "ignored": (
+        {**BARRED, "unread": None},
+        Condition("ignored", "not of this cluster", "not of this cluster"),
+    ),
+    "cleaning": ({"status": Status.IN_PROGRESS}, Condition("cleaning")),
+    "aborted": ({"status": Status.ABORTED}, Condition("aborted")),
+    "paused": ({"status": Status.PAUSED}, Condition("paused", None, AWAY)),
+    "unread": ({"is_compacted": True, "unread": "bad"}, Condition("uncleanable", "bad", "bad")),
+    "moved": (
+        {"is_compacted": True, "moves_to": "/b"},
+        Condition("paused", "its broker moves it to /b", "its broker moves it to /b"),
+    ),
+    "failed too often": (
+        {"failure": "why", "is_uncleanable": True},
+        Condition("uncleanable", "why", "uncleanable: why", True),
+    ),
+    "staged": (
+        {"is_staged": True, "way": "it waits"},
+        Condition("staged", "it waits", "a result is staged and waits for its commit", True),
+    ),
+    "retained": (
+        {"is_compacted": False, "is_staged": False},
+        Condition("retained", "not compacted: retention only", "its cleanup.policy does not contain compact"),
+    ),
+    "broker is coming": (DIRTY | {"coming": "a broker"}, Condition("dirty", None, "a broker")),
+    "cleaning is off": (
+        DIRTY | {"is_enabled": False},
+        Condition("dirty", None, "cleaning is off: log.cleaner.enable is false"),
+    ),
+    "no room": (DIRTY | {"full": "no room"}, Condition("dirty", "no room", "no room")),
+    "clean, no room": (SEEN | {"full": "no room"}, Condition("clean", None, "no room")),
+    "failed a moment ago": (
+        DIRTY | {"backs_off": True, "failure": "why"},
+        Condition("dirty", "why", "backing off: why", True),
+    ),
+    "only its checkpoint": (
+        SEEN | {"is_unrecorded": True, "must_wait": True, "way": "it waits"},
+        Condition(
+            "clean",
+            "nothing in it has to go; to write its checkpoint, it waits",
+            "nothing in it has to go; to write its checkpoint, it waits",
+            True,
+        ),
+    ),
+    "left to its broker": (
+        DIRTY | {"left_until_ms": 0},
+        Condition(
+            "dirty",
+            f"{LEFT_TO_BROKER}, which is at work, until {utc(0)}",
+            f"{LEFT_TO_BROKER}, which is at work, until {utc(0)}",
+            True,
+        ),
+    ),
+    "dirty": (DIRTY, Condition("dirty")),
+    "tried again": (DIRTY | {"failure": "why"}, Condition("dirty", "why")),
+    "left, but not dirty": (SEEN | {"left_until_ms": 0}, Condition("clean")),
+    "checkpoint at once": (SEEN | {"is_unrecorded": True, "way": "it swaps"}, Condition("clean")),
+    "clean": (SEEN, Condition("clean")),
+}
+
+
+def decided(facts: Mapping[str, Any]) -> Condition:
+    known = Known(**{name: one for name, one in facts.items() if hasattr(Known, name)})
+    seen = Seen(**{name: one for name, one in facts.items() if hasattr(Seen, name)})
+    return at_once(known) or after_a_look(known, seen)
+
+
+@pytest.mark.parametrize(("facts", "expected"), LADDER.values(), ids=LADDER)
+def test_each_fact_has_its_condition(facts: dict[str, object], expected: Condition) -> None:
+    assert decided(facts) == expected
+
+
+@pytest.mark.parametrize("number", range(list(LADDER).index("dirty")), ids=list(LADDER).__getitem__)
+def test_what_comes_first_in_the_table_decides(number: int) -> None:
+    """Whatever else holds; only the reason of a failure is told as well."""
+    first, *later = list(LADDER.values())[number:]
+    facts: dict[str, object] = {}
+    for one, _ in [*reversed(later), first]:
+        facts |= one
+    found, expected = decided(facts), first[1]
+    assert (found.state, found.obstacle) == (expected.state, expected.obstacle)
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({}, True),
+        ({"way": None}, False),  # nobody holds `.lock`: it is committed
+        ({"has_aged": False}, False),
+        ({"is_compacted": False}, False),
+        ({"left_until_ms": 1}, False),
+    ],
+)
+def test_a_staged_result_is_made_again_once_it_has_aged(facts: dict[str, object], expected: bool) -> None:
+    aged = {"is_staged": True, "way": "it waits", "has_aged": True}
+    assert (decided({**aged, **facts}).obstacle is None) is expected
+
+
+@pytest.mark.parametrize(
+    ("ratio", "is_late", "due_for_s", "expected"),
+    [
+        (0.6, False, 0, 11_000),
+        (0.6, False, 9.999, 1_001),
+        (0.6, False, 10, None),  # it may have given up on the log
+        (0.5, False, 0, None),  # it would not take it
+        (0.5, True, 0, 11_000),  # it takes it by max.compaction.lag.ms
+        (0.0, True, 0, None),
+    ],
+)
+def test_a_log_is_left_to_a_broker_that_would_take_it_for_some_time(
+    ratio: float, is_late: bool, due_for_s: float, expected: int | None
+) -> None:
+    dirty = CleanableRange(
+        0, 100, RangeLimit.ACTIVE_SEGMENT, False, round(100 * (1 - ratio)), round(100 * ratio), 0
+    )
+    deadline_ms = 1_000 if is_late else 1_001
+    found = left_until_ms(dirty, deadline_ms, 0.5, due_for_s=due_for_s, grace_ms=10_000, now_ms=1_000)
+    assert found == expected
 
 
 @pytest.fixture

@@ -12,13 +12,14 @@ from cleanerd.daemon.engine.client import Engine
 from cleanerd.daemon.inventory.listed_log import Offsets
 from cleanerd.daemon.inventory.urgency import FOREVER_MS
 from cleanerd.daemon.reports.retention import RetentionReport
+from cleanerd.daemon.rules.condition import LEFT_TO_BROKER
 from cleanerd.daemon.telemetry.event_log import EventLog
 from cleanerd.daemon.values.holds import Hold
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import Explanation, Fact
 from cleanerd.daemon.work.cleaner_leases import CleanerLeases
 from cleanerd.daemon.work.commits import Commits
-from cleanerd.daemon.work.condition import LEFT_TO_BROKER, Conditions
+from cleanerd.daemon.work.condition import Conditions
 from cleanerd.daemon.work.jobs import Jobs
 from cleanerd.daemon.work.schedule import Schedule
 from cleanerd.errors import CleanerdError, each_log

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 from cleanerd.cleaning.throttle import RateLimit, Throttle
 from cleanerd.daemon.inventory.urgency import FOREVER_MS, DirtyEstimate, DueReason
+from cleanerd.daemon.rules.condition import Condition
 from cleanerd.daemon.store import Store
 from cleanerd.daemon.telemetry.event_log import EventLog
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import Forecast, HistoryEvent, HistoryEventKind, LogForecast
-from cleanerd.daemon.work.condition import Condition, Conditions
+from cleanerd.daemon.work.condition import Conditions
 from cleanerd.policy.deadlines import NEVER_MS, Work, duration_ms, grace_ms, plan, ratio_reached_ms
 
 ASSUMED_BYTES_PER_S = 50e6

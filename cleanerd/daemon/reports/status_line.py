@@ -1,8 +1,9 @@
 """The daemon in one line, for `systemctl status`."""
 
 from cleanerd.daemon.configuration.reload import Reloader
+from cleanerd.daemon.rules.condition import Condition
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.work.condition import Condition, Conditions
+from cleanerd.daemon.work.condition import Conditions
 from cleanerd.daemon.workers import Bell
 from cleanerd.units import counted
 

@@ -8,11 +8,12 @@ from typing import Any
 from cleanerd.cleaning.throttle import RateLimit, Throttle
 from cleanerd.daemon.configuration.reload import ReloadOutcome, ReloadStatus
 from cleanerd.daemon.inventory.listed_log import ListedLog
+from cleanerd.daemon.rules.condition import Condition
 from cleanerd.daemon.telemetry.event_log import EventLog
 from cleanerd.daemon.values.holds import Hold
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HoldView, LogDirView, LogView, MuteView, ReloadView, ThrottleLimits
-from cleanerd.daemon.work.condition import Condition, Conditions
+from cleanerd.daemon.work.condition import Conditions
 from cleanerd.daemon.work.mutes import Mute
 from cleanerd.daemon.work.share import share
 from cleanerd.env.space import space_of

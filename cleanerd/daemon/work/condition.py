@@ -1,20 +1,4 @@
-"""The condition of a log: the one place that decides its state, the reason, and what prevents a cleaning.
-
-What comes first in this order decides.
-
-==========================  ==================================================================================
-state                       what decides it
-==========================  ==================================================================================
-offline                     its log directory does not work
-ignored                     it is not known to be ours to change (`cleaning.foreign`), though it can be read
-cleaning, aborted, paused   a worker has it, or a hold or a client keeps it (rule 2A), or its broker moves it (2.10)
-uncleanable                 it is compacted and cannot be read, or failed too often
-staged                      a result waits for its commit
-retained                    it is not compacted: retention only
-dirty                       it qualifies for a cleaning (1.21), by its files
-clean                       all others
-==========================  ==================================================================================
-"""
+"""The facts that decide the condition of a log (`rules.condition`), gathered in one place."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
@@ -24,39 +8,21 @@ from cleanerd.config.load import Configuration
 from cleanerd.config.model import TopicConfig
 from cleanerd.daemon.inventory.due_logs import DueLogs
 from cleanerd.daemon.inventory.inventory import Inventory
-from cleanerd.daemon.inventory.listed_log import ListedLog, stamp_of
+from cleanerd.daemon.inventory.listed_log import stamp_of
 from cleanerd.daemon.inventory.urgency import DirtyEstimate
+from cleanerd.daemon.rules.condition import Condition, Known, Seen, after_a_look, at_once, left_until_ms
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.values.models import LogState
 from cleanerd.daemon.work.brokers_cleaner import BrokersCleaner
 from cleanerd.daemon.work.failures import Failures
 from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.clock import Clock
 from cleanerd.policy.broker_start import BrokerStart
-from cleanerd.policy.lifecycle import Status
 from cleanerd.policy.staging import has_half_waited, pays_again
-from cleanerd.units import utc
 
-LEFT_TO_BROKER = "left to the broker's own cleaner"
 NOT_COMPACTED = "its cleanup.policy no longer contains compact"
-_BUSY: dict[Status, LogState] = {Status.IN_PROGRESS: "cleaning", Status.ABORTED: "aborted"}
 _Look = Callable[[str], BrokerStart]
 """`Ownership.look`, which is asked once for each log directory where many logs are looked at."""
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """The state of a log in one word, and the reason if it is not plain.
-
-    `obstacle`: what prevents a cleaning now, None for nothing. One that `yields_to_requests` keeps only the schedule
-    away: a request for a cleaning is granted.
-    """
-
-    state: LogState
-    reason: str | None = None
-    obstacle: str | None = None
-    yields_to_requests: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,57 +86,52 @@ class Conditions:
         return lambda log: self._of(log, look).obstacle
 
     def _of(self, log: LogId, look: _Look) -> Condition:
-        barred, offline = self.states.obstacles.barred(log), self.states.obstacles.offline.get(log.log_dir)
-        if barred is not None:
-            unread = self._unread(log)  # so nobody can tell whose it is, and somebody has to be told
-            state: LogState = "ignored" if unread is None else "uncleanable"
-            return Condition(state if offline is None else "offline", offline or unread or barred, barred)
-        status = self.states.state(log).status
-        if status in _BUSY:
-            return Condition(_BUSY[status])
-        if status is Status.PAUSED:
-            return Condition("paused", None, "it is paused; `cleanerctl holds` shows by whom")
-        return self._at_rest(log, look)
+        known = self._known(log)
+        return at_once(known) or after_a_look(known, self._seen(log, known, look(log.log_dir)))
 
-    def _unread(self, log: LogId) -> str | None:
-        """Why a compacted log cannot be read, None if it can."""
-        is_compacted = self.topic_config(log).compact
-        return self.inventory.error(log) if is_compacted else None
+    def _known(self, log: LogId) -> Known:
+        obstacles, failure, entry = self.states.obstacles, self.failures.of(log), self.inventory.entry(log)
+        found = None if entry is None else entry.known
+        return Known(
+            offline=obstacles.offline.get(log.log_dir),
+            barred=obstacles.barred(log),
+            unread=None if entry is None else entry.error,
+            status=self.states.state(log).status,
+            is_compacted=self.topic_config(log).compact,
+            moves_to=self.inventory.moving_to(log),
+            failure=None if failure is None else failure.reason,
+            is_uncleanable=failure is not None and failure.is_uncleanable,
+            is_staged=found is not None and found.contents.is_staged,
+        )
 
-    def _at_rest(self, log: LogId, look: _Look) -> Condition:
-        """The condition of a log that is neither being cleaned nor paused."""
-        is_compacted = self.topic_config(log).compact
-        known, unread, failure = self.inventory.facts(log), self._unread(log), self.failures.of(log)
-        if unread is not None:
-            return Condition("uncleanable", unread, unread)
-        target = self.inventory.moving_to(log) if is_compacted else None
-        if target is not None:
-            reason = f"its broker moves it to {target}"
-            return Condition("paused", reason, reason)
-        if failure is not None and failure.is_uncleanable:
-            return Condition("uncleanable", failure.reason, f"uncleanable: {failure.reason}", True)
-        if known is not None and known.contents.staged is not None:
-            owner = look(log.log_dir).owner
-            has_aged = owner is not None and is_compacted and self._has_aged(known)
-            obstacle = None if has_aged else "a result is staged and waits for its commit"
-            way = None if owner is None else str(self.ownership.way(log.log_dir))
-            return Condition("staged", way, obstacle, yields_to_requests=True)
-        if not is_compacted:
-            return Condition(
-                "retained", "not compacted: retention only", "its cleanup.policy does not contain compact"
-            )
-        return self._compacted(log, look)
+    def _seen(self, log: LogId, known: Known, broker: BrokerStart) -> Seen:
+        found, now_ms, is_owned = self.due_logs.estimate(log), self.clock.now_ms(), broker.owner is not None
+        is_unrecorded = is_owned and not known.is_staged and self.due_logs.is_unrecorded(log)
+        way = self.ownership.way(log.log_dir) if is_owned and (known.is_staged or is_unrecorded) else None
+        is_coming = broker.is_expected(self.clock.monotonic_s())
+        is_dirty = found is not None and found.reason(now_ms) is not None
+        has_aged = is_owned and known.is_staged and found is not None and self._has_aged(found, now_ms)
+        is_wanted = is_owned and (is_dirty or has_aged)
+        return Seen(
+            coming=f"{log.log_dir}: a broker is about to start" if is_coming else None,
+            way=None if way is None else str(way),
+            must_wait=way is not None and way.committed_by == "restart",
+            is_dirty=is_dirty,
+            has_aged=has_aged,
+            is_unrecorded=is_unrecorded,
+            is_enabled=self.configuration().broker.log_cleaner_enable,
+            full=self.states.obstacles.full.get(log.log_dir),
+            backs_off=known.failure is not None and self.failures.blocks(log, now_ms),
+            left_until_ms=self._left_until_ms(found, now_ms) if is_wanted else None,
+        )
 
-    def _has_aged(self, known: ListedLog) -> bool:
-        """Whether to replace a waiting result by a new cleaning: it has waited for half of its time, or much was written."""
-        staged, found = known.contents.staged, self.due_logs.estimate(known.log)
-        if staged is None or staged.round_end is None or found is None or self._until(found):
+    def _has_aged(self, found: DirtyEstimate, now_ms: int) -> bool:
+        """Whether a waiting result is worth another cleaning: it has waited for half of its time, or much was written."""
+        contents, end = found.known.contents, found.range.first_uncleanable_offset
+        staged, closed = contents.staged, [segment.facts for segment in contents.closed]
+        if staged is None or staged.round_end is None:
             return False
-        if has_half_waited(staged.since_ms, staged.commit_by_ms, self.clock.now_ms()):
-            return True
-        closed = [segment.facts for segment in known.contents.closed]
-        end = found.range.first_uncleanable_offset
-        return pays_again(
+        return has_half_waited(staged.since_ms, staged.commit_by_ms, now_ms) or pays_again(
             staged_bytes=staged.bytes,
             clean_bytes=sum(s.size_bytes for s in closed if s.base_offset < staged.round_end)
             - staged.freed_bytes,
@@ -178,43 +139,14 @@ class Conditions:
             min_cleanable_dirty_ratio=found.config.min_cleanable_dirty_ratio,
         )
 
-    def _until(self, found: DirtyEstimate) -> int | None:
-        """Time in ms until which a log is left to the cleaner of its live broker; None if it is not left to it.
-
-        It is left if that cleaner takes it by its own ratio, but only for a while: it may have given up on the log.
-        """
-        log, now_ms = found.known.log, self.clock.now_ms()
-        if not self.broker_cleans(log) or found.range.is_empty:
+    def _left_until_ms(self, found: DirtyEstimate | None, now_ms: int) -> int | None:
+        if found is None or not self.broker_cleans(found.known.log):
             return None
-        brokers_ratio = found.config.broker_min_cleanable_dirty_ratio
-        if now_ms < found.deadline_ms and found.range.dirty_ratio <= brokers_ratio:
-            return None
-        grace_ms = self.configuration().broker.broker_cleaner_grace_ms
-        left_ms = grace_ms - round(1000 * self.due_logs.due_for_s(log))
-        return now_ms + left_ms if left_ms > 0 else None
-
-    def _compacted(self, log: LogId, look: _Look) -> Condition:
-        """The condition of a compacted log that can be read; circumstances may still keep it from being cleaned."""
-        now_ms, failure = self.clock.now_ms(), self.failures.of(log)
-        found, broker = self.due_logs.estimate(log), look(log.log_dir)
-        state: LogState = "clean" if found is None or found.reason(now_ms) is None else "dirty"
-        reason = failure.reason if failure is not None else None
-        if broker.is_expected(self.clock.monotonic_s()):
-            return Condition(state, reason, f"{log.log_dir}: a broker is about to start")
-        if not self.configuration().broker.log_cleaner_enable:
-            return Condition(state, reason, "cleaning is off: log.cleaner.enable is false")
-        full = self.states.obstacles.full.get(log.log_dir)
-        if full is not None:
-            return Condition(state, reason or (full if state == "dirty" else None), full)
-        if failure is not None and self.failures.blocks(log, now_ms):
-            return Condition(state, reason, f"backing off: {reason}", True)
-        if broker.owner is not None and self.due_logs.is_unrecorded(log):
-            way = self.ownership.way(log.log_dir)
-            if way.committed_by == "restart":
-                waits = f"nothing in it has to go; to write its checkpoint, {way}"
-                return Condition(state, reason or waits, waits, True)
-        until_ms = None if found is None or state == "clean" else self._until(found)
-        if until_ms is not None and broker.owner is not None:
-            left = f"{LEFT_TO_BROKER}, which is at work, until {utc(until_ms)}"
-            return Condition(state, reason or left, left, True)
-        return Condition(state, reason)
+        return left_until_ms(
+            found.range,
+            found.deadline_ms,
+            found.config.broker_min_cleanable_dirty_ratio,
+            due_for_s=self.due_logs.due_for_s(found.known.log),
+            grace_ms=self.configuration().broker.broker_cleaner_grace_ms,
+            now_ms=now_ms,
+        )
