@@ -1,7 +1,9 @@
 """Which job a daemon begins next, and which logs wait for others; the rule itself: tests/policy/test_schedule.py."""
 
 import errno
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -102,6 +104,8 @@ def test_no_client_and_no_deadline_waits_for_other_logs(
     assert takes(world) == (set(), 15.0)
     rings = world.parts.bells.work.rings()
     happens(world)
+    if happens in (is_requested, is_awaited, is_tried_again):
+        assert "as soon as a worker is free" in promised(world, "four")[0], "workers may be busy, so it waits"
     if happens in (is_awaited, is_tried_again):
         assert world.parts.bells.work.rings() > rings, "a worker looks"
     assert "four" in takes(world)[0]
@@ -137,3 +141,34 @@ def test_no_disk_waits_that_is_nearly_full_or_that_nobody_can_ask(
 
         monkeypatch.setattr(schedule, "space_of", space_of)
         assert (takes(world)[0] == set()) == (room == AMPLE_BYTES)
+
+
+def test_a_disk_that_hangs_while_a_worker_looks_keeps_no_client_and_no_reserved_topic_waiting(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that looks for work may hang for as long as its disk does."""
+    hangs, works = threading.Event(), threading.Event()
+
+    def space_of(_: str) -> Space:
+        hangs.set()
+        assert works.wait(60)
+        return Space(4 * AMPLE_BYTES, AMPLE_BYTES)
+
+    monkeypatch.setattr(schedule, "space_of", space_of)
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(world.parts.schedule.next)
+        try:
+            assert hangs.wait(60)
+            world.configure(cleanerd_reserved_topics="one")
+            world.clock.advance(61_000)
+            hurried = threads.submit(world.parts.schedule.hurry, [world.log("two")])
+            express = threads.submit(world.parts.schedule.next_express)
+            assert not hurried.result(60)
+            job = express.result(60)
+            assert job is not None
+            assert job.logs == (world.log("one"),)
+        finally:
+            works.set()
+        job = first.result(60).job
+        assert job is not None
+        assert set(job.logs) == {world.log("two"), world.log("three")}, "the other one is taken"

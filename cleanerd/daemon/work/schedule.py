@@ -34,20 +34,23 @@ class Next(NamedTuple):
 
 @dataclass
 class Schedule:
-    """Hands out jobs whose logs are in progress from that moment on; thread-safe, one choice at a time."""
+    """Hands out jobs whose logs are in progress from that moment on; thread-safe.
+
+    Workers choose one after the other. A choice looks at all disks, and one may hang: nobody else waits for it.
+    """
 
     conditions: Conditions
     jobs: Jobs
-    _mutex: threading.Lock = field(default_factory=threading.Lock)  # guards the rest
+    _choosing: threading.Lock = field(default_factory=threading.Lock)
     _begun_s: dict[Hashable, float] = field(
         default_factory=dict
-    )  # when a job of a kind last began that left nothing behind
+    )  # when a job of a kind last began that left nothing behind; only read and written by who chooses
     _wanted: set[LogId] = field(default_factory=set)
-    _until_ms: Mapping[LogId, int] = field(default_factory=dict)
+    _until_ms: Mapping[LogId, int] = field(default_factory=dict)  # replaced as a whole
 
     def next(self) -> Next:
         """The most urgent job that may start."""
-        with self._mutex:
+        with self._choosing:
             job = self._requested()
             if job is not None:
                 return Next(job)
@@ -63,21 +66,21 @@ class Schedule:
 
     def next_express(self) -> Job | None:
         """The most urgent job of reserved topics that have been due for too long; they come first among those due."""
-        with self._mutex:
-            due = self.conditions.due_logs.look(self._is_free(), reserved_only=True).due
-            late = [one for one in due[:1] if one.late_s is not None]
-            return self._begin(late)
+        due = self.conditions.due_logs.look(self._is_free(), reserved_only=True).due
+        return self._begin([one for one in due[:1] if one.late_s is not None])
 
     def hurry(self, logs: Collection[LogId]) -> bool:
         """The next cleaning of these logs waits for no others: somebody waits for it. Whether one of them did wait."""
-        with self._mutex:
-            self._wanted.update(logs)
-            return any(self.waits_until_ms(log) is not None for log in logs)
+        did_wait = any(self.waits_until_ms(log) is not None for log in logs)
+        self._wanted.update(logs)
+        return did_wait
 
     def waits_until_ms(self, log: LogId) -> int | None:
-        """Until when a due log waits for others to share a job, as was decided last; None if it does not."""
+        """Until when a due log waits for others to share a job, as was decided last; None if it does not, or no longer."""
         until_ms = self._until_ms.get(log, 0)
-        is_left = until_ms > self.conditions.clock.now_ms() and self.conditions.states.is_free(log)
+        if until_ms <= self.conditions.clock.now_ms() or log in self._wanted:
+            return None
+        is_left = self.conditions.states.is_free(log) and self.jobs.of(log) is None
         return until_ms if is_left else None
 
     def _requested(self) -> Job | None:
