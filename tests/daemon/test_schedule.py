@@ -4,6 +4,7 @@ import errno
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from cleanerd.daemon.api.verbs import retry
 from cleanerd.daemon.api.verbs.await_cleaned import await_cleaned
 from cleanerd.daemon.work import schedule
 from cleanerd.env.space import Space
+from cleanerd.policy import schedule as policy
 from cleanerd.policy.schedule import AMPLE_BYTES
 from cleanerd.units import utc
 from tests.daemon.test_supervisor import fail
@@ -141,6 +143,23 @@ def test_no_disk_waits_that_is_nearly_full_or_that_nobody_can_ask(
 
         monkeypatch.setattr(schedule, "space_of", space_of)
         assert (takes(world)[0] == set()) == (room == AMPLE_BYTES)
+
+
+def test_a_client_that_comes_while_a_worker_chooses_wakes_it_when_it_asks_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    takes(world)
+    add(world, "four")
+
+    def choose(*args: Any) -> object:
+        assert not world.parts.schedule.hurry([world.log("four")]), "the choice is not made yet"
+        return policy.choose(*args)
+
+    monkeypatch.setattr(schedule, "choose", choose)
+    assert takes(world) == (set(), 15.0)
+    assert world.parts.schedule.hurry([world.log("four")]), "now it is"
+    monkeypatch.undo()
+    assert takes(world)[0] == {"four"}
 
 
 def test_a_disk_that_hangs_while_a_worker_looks_keeps_no_client_and_no_reserved_topic_waiting(

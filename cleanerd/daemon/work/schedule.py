@@ -70,17 +70,21 @@ class Schedule:
         return self._begin([one for one in due[:1] if one.late_s is not None])
 
     def hurry(self, logs: Collection[LogId]) -> bool:
-        """The next cleaning of these logs waits for no others: somebody waits for it. Whether one of them did wait."""
-        did_wait = any(self.waits_until_ms(log) is not None for log in logs)
+        """The next cleaning of these logs waits for no others: somebody waits for it.
+
+        Whether a worker has to be woken: it may have chosen to wait a moment ago. So who waits for a log asks again.
+        """
         self._wanted.update(logs)
-        return did_wait
+        return any(self._chosen_until_ms(log) is not None for log in logs)
 
     def waits_until_ms(self, log: LogId) -> int | None:
         """Until when a due log waits for others to share a job, as was decided last; None if it does not, or no longer."""
+        is_asked_for = log in self._wanted or self.jobs.of(log) is not None
+        return None if is_asked_for else self._chosen_until_ms(log)
+
+    def _chosen_until_ms(self, log: LogId) -> int | None:
         until_ms = self._until_ms.get(log, 0)
-        if until_ms <= self.conditions.clock.now_ms() or log in self._wanted:
-            return None
-        is_left = self.conditions.states.is_free(log) and self.jobs.of(log) is None
+        is_left = until_ms > self.conditions.clock.now_ms() and self.conditions.states.is_free(log)
         return until_ms if is_left else None
 
     def _requested(self) -> Job | None:
