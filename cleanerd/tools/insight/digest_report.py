@@ -264,20 +264,8 @@ def _compared(
     buckets = sorted(
         int(bucket) for bucket in mine.keys() | theirs.keys() if mine.get(bucket) != theirs.get(bucket)
     )
-    no_key = one["no_key_digest"] != other["no_key_digest"]
-    numbers = f"records without a key differ: {one['no_key_records']} and {other['no_key_records']}"
-    note = f"{numbers}; a cleaning removes them" if no_key else None
-    result = Comparison(tp, sides, "differs" if buckets else "equal", note, buckets)
-    untouched = all(row["cleaned_to"] <= row["from"] for row in (one, other))
-    if no_key and not buckets and untouched:
-        result.result, result.why = "differs", numbers
-    elif no_key and not buckets and one["is_unkeyed"] is not False and other["is_unkeyed"] is not False:
-        result.result = "differs"
-        if one["is_unkeyed"] is None or other["is_unkeyed"] is None:
-            result.result, result.why = (
-                "not_comparable",
-                f"{numbers}; whether a cleaning took them is not known",
-            )
+    without_key, why = _without_key(one, other)
+    result = Comparison(tp, sides, "differs" if buckets else without_key, why, buckets)
     if buckets and listed is not None:
         sides_listed = tuple(_with_keys(side, buckets, listed) for side in sides)
         if sides_listed[0] is not None and sides_listed[1] is not None:
@@ -285,6 +273,20 @@ def _compared(
     elif buckets and all(side.keys_of >= set(buckets) for side in sides):
         result.keys = _different(*sides)
     return result
+
+
+def _without_key(one: Row, other: Row) -> tuple[str, str | None]:
+    """What the records without a key say of two sides whose keys are equal, and why."""
+    if one["no_key_digest"] == other["no_key_digest"]:
+        return "equal", None
+    numbers = f"records without a key differ: {one['no_key_records']} and {other['no_key_records']}"
+    if all(row["cleaned_to"] <= row["from"] for row in (one, other)):
+        return "differs", numbers
+    if False in (one["is_unkeyed"], other["is_unkeyed"]):
+        return "equal", f"{numbers}; a cleaning removes them"
+    if None in (one["is_unkeyed"], other["is_unkeyed"]):
+        return "not_comparable", f"{numbers}; whether a cleaning took them is not known"
+    return "differs", f"{numbers}; a cleaning removes them"
 
 
 def _with_keys(
