@@ -10,7 +10,7 @@ from typing import Any
 from cleanerd.cleaning import steps
 from cleanerd.cleaning.batching import Ending
 from cleanerd.cleaning.choose import Candidate, PaceOf
-from cleanerd.cleaning.outcomes import Planned, of_error
+from cleanerd.cleaning.outcomes import of_error
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.plan import CleaningPlan, merge_neighbours, plan_cleaning
 from cleanerd.cleaning.result import CleanRequest, LogResult, Progress, Statistics
@@ -21,7 +21,16 @@ from cleanerd.cleaning.throttle import Throttle
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.env.space import SWAP_BYTES, floor_bytes, names_left, space_of, wait_for_deleted
-from cleanerd.errors import Aborted, CleanerdError, CorruptFile, Fatal, JobFailed, NoSpace, each_log
+from cleanerd.errors import (
+    Aborted,
+    CleanerdError,
+    CorruptFile,
+    Fatal,
+    JobFailed,
+    LogUncleanable,
+    NoSpace,
+    each_log,
+)
 from cleanerd.pipeline.job import Budget, Pipeline
 from cleanerd.pipeline.values import LogWork, RewrittenLog
 from cleanerd.spark_runtime.channel import Channel, Reporter, driver_host
@@ -189,7 +198,7 @@ class Cleaner:
         cores = self._session.executor().cores if is_any else 1
 
         def counted(log: LogUnderWay) -> LogResult:
-            return log.counted(Planned(), cores, self._request.config)
+            return log.counted(cores, self._request.config)
 
         return job.results + [self._result(log, job.watch, counted) for log in job.logs]
 
@@ -365,6 +374,7 @@ class Cleaner:
             )
             is not None
             or self._request.spare is not None
+            or (self._request.rescues and any(room.linked_bytes for _, room in mine))
             or self._lacks_names(mine)
         }
 
@@ -374,25 +384,33 @@ class Cleaner:
         left_bytes = space_of(place).free_bytes - sum(room.peak_bytes for _, room in wanted)
         return self._request.rescues and (names > names_left(place) or left_bytes < SWAP_BYTES)
 
-    def _reserve(self, log: LogUnderWay, counted: RewrittenLog) -> NoSpace | None:
-        """Room for a whole log; or, unless its result waits, for as many of its groups as there is room for."""
+    def _reserve(self, log: LogUnderWay, counted: RewrittenLog) -> CleanerdError | None:
+        """Room for a whole log; or, unless its result waits, for as many of its groups as there is room for.
+
+        A rescue writes no group that frees nothing.
+        """
         groups = counted.indexed.groups_now
         if not groups:
             return None
-        extra = Room.counted(log.plan, counted)
+        extra, rescues = Room.counted(log.plan, counted), self._request.rescues
         needed_bytes = extra.peak_bytes
         room = self._take(log, needed_bytes)
-        if room is None and (self._request.spare or self._lacks_names([(log, extra)])):
+        is_partly = (
+            self._request.spare or self._lacks_names([(log, extra)]) or (rescues and extra.linked_bytes)
+        )
+        if room is None and is_partly:
             room = needed_bytes
         if room is not None and not log.plan.waits:
-            rescues = self._request.rescues
             if rescues:
                 wait_for_deleted()  # what was replaced before may still have its names
             names = names_left(log.plan.work.directory)
             if self._request.spare is not None:
                 names = min(names, FILES_OF_GROUP)
-            chosen = extra.freeing(room, names) if rescues else extra.fitting(groups, room)
-            fitting = chosen or groups[:1]
+            fitting = extra.freeing(room, names) if rescues else extra.fitting(groups, room) or groups[:1]
+            if not fitting:
+                return LogUncleanable(
+                    f"{log.plan.work.directory}: {extra.why_kept or 'nothing would come back'}"
+                )
             needed_bytes = extra.peak_of(fitting)
             room = self._take(log, needed_bytes)
             counted.indexed.later_groups = counted.indexed.changed_groups.difference(fitting)

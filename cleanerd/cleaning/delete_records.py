@@ -89,4 +89,4 @@ def delete_records(
     try:
         return retire_below_start(log_dir, snapshot, dispose=dispose)
     except LockHeld:  # a broker has come, which goes on from step 2
-        return Retained(0, 0, (), snapshot.log_start_offset, rolled=False)
+        return Retained(0, 0, 0, (), snapshot.log_start_offset, rolled=False)

@@ -20,7 +20,7 @@ from cleanerd.cleaning.commit.slices import OF_A_JOB, SliceSize
 from cleanerd.cleaning.foreign import left_elsewhere
 from cleanerd.cleaning.knowledge import Knowledge
 from cleanerd.cleaning.outcomes import Failed, Held, Outcome, Planned, Skipped, Unchanged, of_error
-from cleanerd.cleaning.result import NO_LOG, CleanRequest, LogResult, Progress, Size
+from cleanerd.cleaning.result import NO_LOG, CleanRequest, LogResult, Progress, Size, Statistics
 from cleanerd.cleaning.retain import Retained, retain_log
 from cleanerd.cleaning.roll import roll
 from cleanerd.cleaning.wanted import ConfiguredNow
@@ -29,9 +29,9 @@ from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.policy.cleanable import urgency
 from cleanerd.policy.schedule import in_jobs
 from cleanerd.storage.log_dir import CleanedByAnother, LogDir, Owner
-from cleanerd.storage.partition_dir import log_size
+from cleanerd.storage.partition_dir import PartitionDir, log_size
 from cleanerd.storage.scan import PartitionSnapshot
-from cleanerd.storage.staged import StagedGroup, is_waiting
+from cleanerd.storage.staged import StagedGroup, is_waiting, replaced_bytes
 
 _NAMED = 3
 _TO_SWAP = "have the broker swap results in, with --set cleanerd.commit.live=auto, or stop it"
@@ -143,10 +143,13 @@ class Directory(AsRequested):
         What no longer fits has been dropped then: its log is cleaned again, and its result reports that.
         """
         before = {tp: self._size(tp) for tp in self._found if is_waiting(self.log_dir.partition(tp))}
+        frees = {tp: _frees(self.log_dir.partition(tp)) for tp in before}
         for tp, done in self.committer.commit(list(map(Commit, before))).items():
             if isinstance(done, Committed):
                 outcome, end = outcomes.Committed(done.by, _WAITED), done.end_offset
-                self._replace(LogResult(tp, self.path, outcome, None, end, before[tp], self._size(tp)))
+                self._replace(
+                    LogResult(tp, self.path, outcome, None, end, before[tp], self._size(tp), frees[tp])
+                )
 
     def foresee_commits(self) -> None:
         """The groups that `commit_waiting` would commit; results that no longer fit would be dropped."""
@@ -162,7 +165,8 @@ class Directory(AsRequested):
                 made = sum(group.sizes[FileKind.LOG] for group in groups)
                 merged = sum(len(group.sources) - 1 for group in groups)
                 after = Size(before.bytes - replaced + made, before.segments - merged)
-                self._replace(LogResult(tp, self.path, Planned(_WAITED), None, end, before, after))
+                frees = _frees(ready.partition)
+                self._replace(LogResult(tp, self.path, Planned(_WAITED), None, end, before, after, frees))
 
     def reset_checkpoints(self) -> None:
         """Before anything is chosen, for logs with nothing to clean as well (1.7)."""
@@ -247,11 +251,12 @@ class Directory(AsRequested):
     # -- retention and the account ------------------------------------------------------------------------------
 
     def retain(self) -> None:
-        """Retention for compacted logs that are not in trouble (rule 1.28); those of a live broker are its own to retain.
+        """Retention for compacted logs that are not in trouble (rule 1.28); those of a live broker are its own to retain,
+        and a rescue has a step for it.
 
         By what is configured now: a broker may have run, and had to keep them, since the run began.
         """
-        if not self._found or self.log_dir.owner is Owner.LIVE_BROKER:
+        if not self._found or self.request.rescues or self.log_dir.owner is Owner.LIVE_BROKER:
             return
         configuration = self.configured.now()
         topic_config = self.request.topic_config
@@ -300,6 +305,10 @@ class Directory(AsRequested):
 
     def _size(self, tp: TopicPartition) -> Size:
         return Size(*log_size(self.log_dir.partition(tp)))
+
+
+def _frees(partition: PartitionDir) -> Statistics:
+    return Statistics(frees_bytes=replaced_bytes(partition))
 
 
 def jobs_of(candidates: list[Candidate]) -> Iterator[list[Candidate]]:

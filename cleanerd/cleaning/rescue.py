@@ -47,7 +47,6 @@ from cleanerd.cleaning.would_help import (
     never_done,
     next_help,
     why_alone,
-    why_linked,
     why_not_writable,
 )
 from cleanerd.env.clock import Clock
@@ -228,7 +227,6 @@ class Rescue:
         alone = {tp: str(error) for tp, error in left_elsewhere(log_dir, logs).items()}
         here = [tp for tp in logs if tp not in alone]
         alone |= {tp: reason for tp in here if (reason := why_held(tp)) is not None}
-        alone |= why_linked(log_dir, here)
         alone |= left_alone(log_dir, here, configuration, request.topics, request.assumed)
         ours = [tp for tp in logs if tp not in alone]
         found.would_help = [*why_alone(alone), *never_done(log_dir, request, ours)]
@@ -246,9 +244,9 @@ class Rescue:
         freed, staged = 0, 0
         for name in self._names(log_dir):
             with contextlib.suppress(CleanerdError, OSError):
-                freed += freed_bytes(leftover_files(log_dir, name))
+                freed += freed_bytes(self._files, leftover_files(log_dir, name))
         for tp in partitions(log_dir, self._request):
-            staged += staged_bytes(log_dir.partition(tp))
+            staged += 0 if is_waiting(partition := log_dir.partition(tp)) else staged_bytes(partition)
         if freed + staged:
             text = "what a start of the broker would delete" + (", staged results" if staged else "")
             yield Step("leftovers", text, 0, freed + staged, "planned")
@@ -271,7 +269,7 @@ class Rescue:
                 if paths:
                     with log_dir.lock() as lock:
                         lock.check()
-                        comes_back = freed_bytes(paths)
+                        comes_back = freed_bytes(self._files, paths)
                         delete_leftovers(log_dir, name)
                     freed, is_any = freed + comes_back, True
             if isinstance(deletion.error, LockHeld):
@@ -346,7 +344,7 @@ class Rescue:
                     yield Step("retention", str(tp), 0, 0, "failed", str(log.error))
                 elif done is not None:
                     outcome: Outcome = "planned" if dry_run else "done"
-                    yield Step("retention", str(tp), 0, done[1].bytes, outcome, str(done[1]))
+                    yield Step("retention", str(tp), 0, done[1].frees_bytes, outcome, str(done[1]))
 
     # -- (d) ----------------------------------------------------------------------------------------------------
 
@@ -446,11 +444,12 @@ def _groups_left(result: LogResult) -> int:
 
 
 def _foreseen(result: LogResult) -> Step:
-    name, freed = str(result.topic_partition), result.before.bytes - result.after.bytes
+    name, found = str(result.topic_partition), result.statistics
     if not isinstance(result.outcome, Planned):
         outcome: Outcome = "skipped" if isinstance(result.outcome, Skipped | Held) else "failed"
         return Step("compaction", name, 0, 0, outcome, result.reason)
-    return Step("compaction", name, result.statistics.least_extra_bytes, max(freed, 0), "planned")
+    outcome = "failed" if found.linked_bytes and not found.frees_bytes else "planned"
+    return Step("compaction", name, found.least_extra_bytes, found.frees_bytes, outcome, result.reason)
 
 
 def _done(result: LogResult, before: Step | None) -> Step:
@@ -462,8 +461,8 @@ def _done(result: LogResult, before: Step | None) -> Step:
         outcome = "no_room"
     elif isinstance(result.outcome, Failed | Aborted | Staged):  # a broker has started
         outcome = "failed"
-    freed = 0 if isinstance(result.outcome, Staged) else max(result.before.bytes - result.after.bytes, 0)
-    freed += 0 if before is None else before.frees_bytes
+    freed = 0 if before is None else before.frees_bytes
+    freed += result.statistics.frees_bytes if isinstance(result.outcome, Committed) else 0
     name, needs_bytes = str(result.topic_partition), result.statistics.least_extra_bytes
     return Step("compaction", name, needs_bytes, freed, "done" if freed else outcome, result.reason)
 

@@ -32,8 +32,9 @@ class Statistics:
     """Numbers of a cleaning: bytes and records read, records removed, disk space, times.
 
     `removed` counts records by reason. `peak_extra_bytes` is the disk space that new files need while the old ones are still
-    there, `least_extra_bytes` what the group needs that needs least of those that free any. `damaged_indexes`: file, byte,
-    what was expected and found; the log was read without them.
+    there, `least_extra_bytes` what the group needs that needs least of those that free any. `frees_bytes`: what the disk
+    gets back by the commit; `linked_bytes`: of the replaced segments, what has another name (hard links), and stays.
+    `damaged_indexes`: file, byte, what was expected and found; the log was read without them.
     `phase_seconds` by the names in `phases`: part of `seconds`, but for `examine`.
     `topic_codec_saves_bytes`: about so much do rewritten batches save with the codec of compression.type, or would they with
     cleanerd.compression=topic; known of dry runs of topics that name a codec.
@@ -44,6 +45,8 @@ class Statistics:
     removed: Mapping[str, int] = field(default_factory=dict)
     peak_extra_bytes: int = 0
     least_extra_bytes: int = 0
+    frees_bytes: int = 0
+    linked_bytes: int = 0
     topic_codec_saves_bytes: int | None = None
     damaged_indexes: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -66,6 +69,8 @@ class Statistics:
             dict(Counter(self.removed) + Counter(later.removed)),
             max(self.peak_extra_bytes, later.peak_extra_bytes),
             later.least_extra_bytes,
+            self.frees_bytes + later.frees_bytes,
+            self.linked_bytes + later.linked_bytes,
             later.topic_codec_saves_bytes,
             tuple(dict.fromkeys((*self.damaged_indexes, *later.damaged_indexes))),
             self.seconds + later.seconds,

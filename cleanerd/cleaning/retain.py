@@ -79,10 +79,14 @@ _EVER_MS = -1  # older than any limit
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """The segments that retention took from a log, or would take; `rolled`: only a new empty segment is left."""
+    """The segments that retention took from a log, or would take; `rolled`: only a new empty segment is left.
+
+    `bytes`: of the log; `frees_bytes`: what the disk gets back.
+    """
 
     segments: int
     bytes: int
+    frees_bytes: int
     reasons: tuple[Breach, ...]
     log_start_offset: int
     rolled: bool
@@ -163,7 +167,7 @@ def retain(
     if not plan.deletions:
         return None
     if dry_run:
-        return _retained(plan)
+        return _retained(snapshot, plan)
     return _retire(log_dir, snapshot, plan, dispose, keeps_log_start=config.remote_storage_enable)
 
 
@@ -213,9 +217,9 @@ def _retire(
         gone += len(part)
         threading.Event().wait(pause_s)
     if gone == len(plan.deletions):
-        return _retained(plan)
+        return _retained(snapshot, plan)
     start = _without(snapshot, gone).log_start_offset
-    return _retained(RetentionPlan(plan.deletions[:gone], start, roll=False))
+    return _retained(snapshot, RetentionPlan(plan.deletions[:gone], start, roll=False))
 
 
 def _without(snapshot: PartitionSnapshot, gone: int) -> PartitionSnapshot:
@@ -231,10 +235,11 @@ def _base_of(path: str) -> int:
     return parsed.base_offset
 
 
-def _retained(plan: RetentionPlan) -> Retained:
+def _retained(snapshot: PartitionSnapshot, plan: RetentionPlan) -> Retained:
     return Retained(
         len(plan.deletions),
         sum(segment.size_bytes for segment, _ in plan.deletions),
+        sum(segment.identity.frees_bytes for segment in snapshot.segments[: len(plan.deletions)]),
         tuple(dict.fromkeys(breach for _, breach in plan.deletions)),
         plan.log_start_offset,
         plan.roll,

@@ -44,13 +44,15 @@ class _Part:
 class _Group:
     """Bytes that a group takes: its parts, the largest part that is appended while it still exists, the staged files.
 
-    `replaced_bytes`: of the segments that its commit frees.
+    `replaced_bytes`: what the disk gets back with its commit; `linked_bytes`: of segments that have another name (hard
+    links), and do not come back.
     """
 
     parts_bytes: int
     appended_bytes: int
     staged_bytes: int
     replaced_bytes: int
+    linked_bytes: int
 
 
 class Room:
@@ -120,12 +122,6 @@ class Room:
             used += group.staged_bytes - group.parts_bytes
         return max(peak, used)
 
-    def taken(self, *, is_committed: bool, numbers: Collection[int] | None = None) -> int:
-        """Bytes that these groups, or all, take after their commit; negative if the commit frees more."""
-        groups = [self._groups[number] for number in (self._groups if numbers is None else numbers)]
-        freed = sum(group.replaced_bytes for group in groups) if is_committed else 0
-        return sum(group.staged_bytes for group in groups) - freed
-
     def fitting(self, numbers: Sequence[int], room_bytes: int) -> Sequence[int]:
         """The longest prefix of the groups that fits; empty if the first does not."""
         counts = range(len(numbers) + 1)
@@ -143,8 +139,29 @@ class Room:
         return sum(frees for frees in self._frees.values() if frees > 0)
 
     @property
+    def linked_bytes(self) -> int:
+        """Of the segments that are replaced, what has another name on this disk."""
+        return sum(group.linked_bytes for group in self._groups.values())
+
+    def kept_bytes(self, numbers: Iterable[int]) -> int:
+        """What the disk lacks once these groups are committed, because of that."""
+        linked = [number for number in numbers if self._groups[number].linked_bytes]
+        return sum(max(-frees, 0) for number, frees in self._frees.items() if number in linked)
+
+    @property
+    def why_kept(self) -> str | None:
+        """Why the disk does not get back all that is replaced; None if it does."""
+        if not self.linked_bytes:
+            return None
+        return (
+            f"{size(self.linked_bytes)} of it have another name on this disk (hard links, as of a backup), and do not come "
+            "back: remove those first"
+        )
+
+    @property
     def _frees(self) -> dict[int, int]:
-        return {number: -self.taken(is_committed=True, numbers=[number]) for number in self._groups}
+        """What the commit of each group frees; less than nothing if it takes more."""
+        return {number: group.replaced_bytes - group.staged_bytes for number, group in self._groups.items()}
 
     @property
     def names(self) -> int:
@@ -154,16 +171,17 @@ class Room:
     def freeing(self, room_bytes: int, names: int) -> Sequence[int]:
         """Groups for which there is room, and files, together, first those that free the most for the bytes they need.
 
-        More than one leave SWAP_BYTES free.
+        More than one leave SWAP_BYTES free. Where there is no room for any, the one that needs least; none where no group
+        frees anything.
         """
-        frees = self._frees
-        needs = {number: self.peak_of([number]) for number in self._groups}
+        frees = {number: freed for number, freed in self._frees.items() if freed > 0}
+        needs = {number: self.peak_of([number]) for number in frees}
         fitting = list[int]()
         for number in sorted(frees, key=lambda number: (-frees[number] / max(needs[number], 1), number)):
-            if frees[number] > 0 and needs[number] <= room_bytes - (SWAP_BYTES if fitting else 0):
+            if needs[number] <= room_bytes - (SWAP_BYTES if fitting else 0):
                 fitting.append(number)
                 room_bytes -= needs[number]
-        return sorted(fitting[: names // FILES_OF_GROUP])
+        return sorted(fitting[: names // FILES_OF_GROUP]) or sorted(frees, key=needs.__getitem__)[:1]
 
 
 class Reservations:
@@ -225,8 +243,9 @@ def _group(plan: CleaningPlan, indexed: IndexedLog, number: int, parts: Sequence
         _MANIFEST_BYTES + _SOURCE_BYTES * len(group.sources) + _EPOCH_BYTES * epochs,
     )
     sizes = [_blocks(staged[0])] if plan.work.in_place else [_blocks(part.size_bytes) for part in parts]
-    replaced = sum(_blocks(source.size_bytes) for source in group.sources)
-    return _Group(sum(sizes), max(sizes[1:], default=0), sum(map(_blocks, staged)), replaced)
+    replaced = sum(source.identity.frees_bytes for source in group.sources)
+    linked = sum(source.size_bytes for source in group.sources if source.identity.links > 1)
+    return _Group(sum(sizes), max(sizes[1:], default=0), sum(map(_blocks, staged)), replaced, linked)
 
 
 def _blocks(size_bytes: int) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from cleanerd.cleaning.choose import Candidate
-from cleanerd.cleaning.outcomes import Outcome, Staged, Unchanged
+from cleanerd.cleaning.outcomes import Outcome, Planned, Staged, Unchanged
 from cleanerd.cleaning.plan import CleaningPlan
 from cleanerd.cleaning.result import LogResult, Size, Statistics
 from cleanerd.cleaning.room import Room
@@ -118,6 +118,8 @@ class LogUnderWay:
             removed={reason: count for reason, count in counts.items() if count},
             peak_extra_bytes=room.peak_bytes,
             least_extra_bytes=room.least_bytes,
+            frees_bytes=room.frees_bytes,
+            linked_bytes=room.linked_bytes,
             topic_codec_saves_bytes=saved_bytes if plan.work.topic_codec else None,
             damaged_indexes=plan.damage_met(indexed),
         )
@@ -127,12 +129,15 @@ class LogUnderWay:
         )
         return replace(self.untouched(outcome), after=after, statistics=statistics)
 
-    def counted(self, outcome: Outcome, cores: int, config: CleanerdConfig) -> LogResult:
+    def counted(self, cores: int, config: CleanerdConfig) -> LogResult:
         """The result of a dry run, in which all rounds are one."""
         assert self.rewritten is not None
         assert self.indexed is not None
-        found, room = self.result(outcome), Room.counted(self.plan, self.rewritten)
-        peak_bytes = max(map(room.peak_of, self.rounds(cores, config))) if self.indexed.changed_groups else 0
+        room = Room.counted(self.plan, self.rewritten)
+        found, peak_bytes, taken_bytes = self.result(Planned(room.why_kept)), 0, 0
+        for now in self.rounds(cores, config) if self.indexed.changed_groups else ():
+            peak_bytes = max(peak_bytes, taken_bytes + room.peak_of(now))
+            taken_bytes += room.kept_bytes(now)
         return replace(found, statistics=replace(found.statistics, peak_extra_bytes=peak_bytes))
 
 

@@ -30,22 +30,6 @@ def why_alone(alone: Mapping[TopicPartition, str]) -> Iterator[str]:
         yield f"{logs[0]}{more}: left alone: {reason}"
 
 
-def why_linked(log_dir: LogDir, logs: Sequence[TopicPartition]) -> dict[TopicPartition, str]:
-    """Logs with bytes that have another name on this disk, as in a backup by hard links: none of these would come back."""
-    found = {}
-    for tp in logs:
-        with contextlib.suppress(OSError):
-            entries = list(os.scandir(log_dir.partition(tp).path))
-            logs_of_it = [one.stat(follow_symlinks=False) for one in entries if one.name.endswith(".log")]
-            linked_bytes = sum(stat.st_size for stat in logs_of_it if stat.st_nlink > 1)
-            if linked_bytes:
-                found[tp] = (
-                    f"{size(linked_bytes)} of it have another name on this disk (hard links, as of a backup), and would not "
-                    "come back: remove those first"
-                )
-    return found
-
-
 def _active_bytes(partition: PartitionDir) -> int:
     """Of the segment that no cleaning looks into; 0 where that is not known."""
     with contextlib.suppress(CleanerdError, OSError):

@@ -16,7 +16,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from cleanerd.errors import SourceChanged
@@ -27,22 +27,35 @@ from .trust import open_directory
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
-    """The identity of a file: it differs if the file was replaced, appended to or overwritten."""
+    """The identity of a file: it differs if the file was replaced, appended to or overwritten.
+
+    No part of that: how many names (hard `links`) the file has, and `disk_bytes`, which holes do not take.
+    """
 
     inode: int
     size_bytes: int
     mtime_ns: int
     is_regular: bool = True
+    links: int = field(default=1, compare=False)
+    disk_bytes: int = field(default=0, compare=False)
 
     @staticmethod
     def of(found: os.stat_result) -> "FileStat":
         """The identity from a `stat` result."""
-        return FileStat(found.st_ino, found.st_size, found.st_mtime_ns, stat.S_ISREG(found.st_mode))
+        is_regular, disk_bytes = stat.S_ISREG(found.st_mode), found.st_blocks * _STAT_BLOCK_BYTES
+        return FileStat(
+            found.st_ino, found.st_size, found.st_mtime_ns, is_regular, found.st_nlink, disk_bytes
+        )
 
     @property
     def mtime_ms(self) -> int:
         """Modification time in ms, the unit of all times of policy."""
         return self.mtime_ns // 1_000_000
+
+    @property
+    def frees_bytes(self) -> int:
+        """What the disk gets back with this name: nothing while the file has another one, as in a backup by hard links."""
+        return self.disk_bytes if self.links == 1 else 0
 
     def __str__(self) -> str:
         return f"inode {self.inode}, {self.size_bytes} bytes, modified at {self.mtime_ns} ns"
@@ -67,6 +80,7 @@ _CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _sync_threads = ThreadPoolExecutor(4, thread_name_prefix="cleanerd-sync")
 
 _COPY_BYTES = 8 << 20
+_STAT_BLOCK_BYTES = 512  # the unit of `st_blocks`, on any file system
 _READ_BYTES = 16 << 10  # at least, of a file that grows; as much memory is taken as is asked for
 READ_MAX_BYTES = 256 << 20
 """Default limit in bytes for reading a whole file: enough for the index of a 1 GiB segment with an entry per batch."""
@@ -233,9 +247,9 @@ class RealFiles:
         """Names of all entries, sorted."""
         return sorted(os.listdir(directory))
 
-    def stat(self, path: str) -> FileStat:
+    def stat(self, path: str, *, follow_links: bool = True) -> FileStat:
         """Identity and size."""
-        return FileStat.of(os.stat(path))
+        return FileStat.of(os.stat(path, follow_symlinks=follow_links))
 
     def exists(self, path: str) -> bool:
         """Whether the path exists. Raises OSError if that cannot be determined, where `os.path.exists` returns False."""

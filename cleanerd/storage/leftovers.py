@@ -13,6 +13,7 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator
 
+from cleanerd.env.files import Files
 from cleanerd.env.space import wait_for_deleted
 from cleanerd.errors import CorruptFile
 from cleanerd.format.names import DirKind, FileKind, SegmentFileName, Suffix, parse_partition_dir
@@ -21,8 +22,6 @@ from .log_dir import LogDir
 from .partition_dir import PartitionDir, check_no_link
 from .recover import sound_end
 from .staged import live_logs
-
-_STAT_BLOCK_BYTES = 512
 
 
 def leftover_files(log_dir: LogDir, name: str) -> list[str]:
@@ -58,12 +57,9 @@ def delete_leftovers(log_dir: LogDir, name: str) -> None:
         files.fsync_dir(os.path.join(log_dir.path, name))
 
 
-def freed_bytes(paths: Iterable[str]) -> int:
-    """What a disk gets back with these files: no holes, as indexes of active segments have, and nothing of what has another
-    name, as in a backup. Raises OSError.
-    """
-    found = [os.lstat(path) for path in paths]
-    return sum(one.st_blocks * _STAT_BLOCK_BYTES for one in found if one.st_nlink == 1)
+def freed_bytes(files: Files, paths: Iterable[str]) -> int:
+    """What a disk gets back with these names, as `FileStat.frees_bytes`; a link is not followed. Raises OSError."""
+    return sum(files.stat(path, follow_links=False).frees_bytes for path in paths)
 
 
 def delete_offset_indexes(partition: PartitionDir) -> Iterator[bool]:
@@ -86,11 +82,14 @@ def delete_offset_indexes(partition: PartitionDir) -> Iterator[bool]:
 
 def offset_indexes_bytes(partition: PartitionDir) -> int:
     """What rule 2 may free of one log, in bytes. Raises OSError, SourceChanged."""
-    return freed_bytes(map(partition.path_of, _offset_indexes(partition)))
+    return sum(partition.stat(index).frees_bytes for index in _offset_indexes(partition))
 
 
 def _offset_indexes(partition: PartitionDir) -> Iterator[SegmentFileName]:
+    """Those that give any space back."""
     for base in live_logs(partition)[:-1]:
         index, aborted = (SegmentFileName(base, kind) for kind in (FileKind.OFFSET_INDEX, FileKind.TXN_INDEX))
-        if partition.exists(index) and not (partition.exists(aborted) and partition.stat(aborted).size_bytes):
+        if partition.exists(aborted) and partition.stat(aborted).size_bytes:
+            continue
+        if partition.exists(index) and partition.stat(index).frees_bytes:
             yield index

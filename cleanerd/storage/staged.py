@@ -187,6 +187,16 @@ def is_waiting(partition: PartitionDir) -> bool:
     return False
 
 
+def replaced_bytes(partition: PartitionDir) -> int:
+    """What the disk gets back once what is staged is committed; 0 where that cannot be read. Never raises."""
+    with contextlib.suppress(CleanerdError, OSError):
+        sources = [source for group in read_manifests(partition) for source in group.sources]
+        return sum(
+            partition.stat(SegmentFileName(one.base_offset, FileKind.LOG)).frees_bytes for one in sources
+        )
+    return 0
+
+
 def live_logs(partition: PartitionDir) -> list[int]:
     """Base offsets of the live segments, ascending: listed once for all groups of a cleaning, with `.lock` held.
 

@@ -1,11 +1,13 @@
 """A dry run says what a run would do: what it removes, and what it takes of the disk."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from cleanerd.cleaning import rounds
 from cleanerd.env.space import space_of
 from cleanerd.format import names
 from cleanerd.spark_runtime.lazy_spark import LazySpark
@@ -63,16 +65,25 @@ def dry(session: LazySpark, log_dir: Path, *options: str) -> Ran:
 
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    ("records", "value_bytes", "segment_bytes"),
-    [(600, 900, 200_000), (9_000, 900, 4_000_000), (2_000, 20, 5_000)],
-    ids=["half a MB", "several chunks a segment", "segments of a page"],
-)
+    ("records", "value_bytes", "segment_bytes", "is_linked"),
+    [(600, 900, 200_000, False), (9_000, 900, 4_000_000, False), (2_000, 20, 5_000, False), (4_000, 900, 400_000, True)],
+    ids=["half a MB", "several chunks a segment", "segments of a page", "in a backup by hard links, and in rounds"],
+)  # fmt: skip
 def test_peak_extra_is_what_a_run_takes(
-    spark: LazySpark, disk: Path, records: int, value_bytes: int, segment_bytes: int
+    spark: LazySpark,
+    disk: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    records: int,
+    value_bytes: int,
+    segment_bytes: int,
+    is_linked: bool,
 ) -> None:
     """Never less; at most a tenth more, and a page for every file that is new."""
     log_dir = disk / "logs"
     write_records(log_dir, records, value_bytes=value_bytes, segment_bytes=segment_bytes)
+    if is_linked:
+        monkeypatch.setattr(rounds, "_BYTES_PER_CORE", segment_bytes)
+        shutil.copytree(log_dir / "t-0", disk / "backup", copy_function=os.link)
     options = [f"--topic-set=t:segment.bytes={segment_bytes}", *SMALL_CHUNKS]
     plan = dry(spark, log_dir, *options).results["logs", "t"]
     free_bytes = [space_of(str(disk)).free_bytes]
@@ -87,6 +98,8 @@ def test_peak_extra_is_what_a_run_takes(
     assert outlook(ran) == outlook(plan)
     assert plan["peak_extra_bytes"] == pytest.approx(peak_bytes, rel=0.1, abs=16 * 4096)
     assert plan["peak_extra_bytes"] >= peak_bytes
+    assert ("hard links" in str(plan["reason"])) is is_linked
+    assert not is_linked or peak_bytes > 2_000_000, "no round made room for the next one"
 
 
 def test_what_is_staged_is_foreseen_as_committed(spark: LazySpark, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from cleanerd.cli import rescue
 from cleanerd.cli.main import make_parser
+from cleanerd.env.space import space_of
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from tests.cleaning.test_rescue import SEGMENT_BYTES, full, run
 from tests.harness.ctl import captured
@@ -53,17 +54,40 @@ def test_what_a_backup_by_hard_links_keeps_is_not_promised_nor_tried(
     spark: LazySpark, tmp_path: Path, way: Sequence[str]
 ) -> None:
     with full(tmp_path / "full") as log_dir:
-        (log_dir / "backup").mkdir()
-        for path in sorted((log_dir / "t-0").glob("*.log"))[:2]:
-            os.link(path, log_dir / "backup" / path.name)
+        back_up(log_dir, 12)
         before = contents(log_dir / "t-0")
         code, done, _ = run(spark, log_dir, *way)
-        assert code == 1
-        assert not [step for step in done["steps"] if step["frees_bytes"]], done["steps"]
-        assert any(
-            "t-0: left alone:" in text and "of it have another name" in text for text in done["would_help"]
-        )
-        assert contents(log_dir / "t-0") == before
+        assert (code, done["free_bytes_after"] < 64 << 10) == (1, True)
+        (step,) = (one for one in done["steps"] if one["name"] == "compaction")
+        assert (step["outcome"], step["frees_bytes"]) == ("failed", 0)
+        assert "have another name on this disk (hard links" in step["reason"]
+        assert {name: size for name, size in contents(log_dir / "t-0").items() if name.endswith(".log")} == {
+            name: size for name, size in before.items() if name.endswith(".log")
+        }
+
+
+def test_of_a_log_that_is_partly_in_a_backup_by_hard_links_the_rest_is_promised_and_freed(
+    spark: LazySpark, tmp_path: Path
+) -> None:
+    with full(tmp_path / "full") as log_dir:
+        linked = back_up(log_dir, 8)
+        inodes = [path.stat().st_ino for path in linked]
+        _, plan, _ = run(spark, log_dir, "--until=90%")
+        _, done, _ = run(spark, log_dir, "--until=90%", "--yes")
+        (promised,) = (one for one in plan["steps"] if one["name"] == "compaction")
+        (freed,) = (one for one in done["steps"] if one["name"] == "compaction")
+        assert 1.9e6 < promised["frees_bytes"] == freed["frees_bytes"] < 2.1e6
+        assert plan["free_bytes_after"] <= done["free_bytes_after"] == space_of(str(log_dir)).free_bytes
+        assert [path.stat().st_ino for path in linked] == inodes, "none of these was written anew"
+
+
+def back_up(log_dir: Path, segments: int) -> list[Path]:
+    """The oldest segments get another name in a directory beside their log."""
+    (log_dir / "backup").mkdir()
+    linked = sorted((log_dir / "t-0").glob("*.log"))[:segments]
+    for path in linked:
+        os.link(path, log_dir / "backup" / path.name)
+    return linked
 
 
 def test_beside_a_live_broker_no_spare_is_advised(spark: LazySpark, tmp_path: Path) -> None:

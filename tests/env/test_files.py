@@ -48,6 +48,19 @@ def test_what_cannot_be_looked_up_is_not_absent(tmp_path: Path, monkeypatch: pyt
         RealFiles().exists("file")
 
 
+def test_a_file_frees_what_it_takes_of_the_disk_with_its_last_name_only(tmp_path: Path) -> None:
+    """A backup by hard links makes no other file of it."""
+    path, real = tmp_path / "file", RealFiles()
+    path.write_bytes(bytes(10_000))
+    with path.open("r+b") as file:
+        file.truncate(10 << 20)
+    alone = real.stat(str(path))
+    os.link(path, tmp_path / "backup")
+    linked = real.stat(str(path))
+    assert alone == linked
+    assert (10_000 <= alone.frees_bytes <= 64 << 10, linked.frees_bytes) == (True, 0)
+
+
 def test_errors_name_the_whole_path(tmp_path: Path) -> None:
     """What goes by descriptors, too: an operator has to find the file."""
     gone, target = str(tmp_path / "none" / "file"), str(tmp_path / "target")

@@ -25,7 +25,7 @@ import random
 import shutil
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest import mock
 
@@ -131,7 +131,7 @@ class Disk:
         size_bytes = (
             made.size_bytes if made.is_regular else 0
         )  # of a directory, it is the file system's affair
-        return env_files.FileStat(self._numbers[found.st_ino], size_bytes, made.mtime_ns, made.is_regular)
+        return replace(made, inode=self._numbers[found.st_ino], size_bytes=size_bytes)
 
     def number(self, inode: int) -> int:
         return self._numbers.setdefault(inode, len(self._numbers) + 100)

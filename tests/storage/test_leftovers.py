@@ -42,7 +42,7 @@ def test_what_a_broker_would_delete_goes_and_nothing_else(tmp_path: Path) -> Non
     log_dir, listed = beside(tmp_path), [path.name for path in tmp_path.iterdir()]
     kept = {path.name for path in (tmp_path / "t-0").iterdir() if path.suffix not in (".deleted", ".cleaned")}
     found = {name: leftover_files(log_dir, name) for name in listed}
-    blocks = {name: freed_bytes(paths) // 4096 for name, paths in found.items() if paths}
+    blocks = {name: freed_bytes(RealFiles(), paths) // 4096 for name, paths in found.items() if paths}
     for name in listed:
         delete_leftovers(log_dir, name)
     assert blocks == {"t-0": 1, GONE: 1}, "neither what lies in a backup, too, nor holes come back"

@@ -44,9 +44,9 @@ class CountingFiles(RealFiles):
         for calls in (self.stats, self.lists, self.reads):
             calls.clear()
 
-    def stat(self, path: str) -> FileStat:
+    def stat(self, path: str, *, follow_links: bool = True) -> FileStat:
         self.stats.append(path)
-        return super().stat(path)
+        return super().stat(path, follow_links=follow_links)
 
     def exists(self, path: str) -> bool:
         self.stats.append(path)
