@@ -1,10 +1,11 @@
 """Candidates to staged results: steps 3 to 8 of architecture 3, without the commit."""
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from secrets import randbits
+from types import MappingProxyType
 from typing import Any
 
 from cleanerd.cleaning import steps
@@ -37,10 +38,16 @@ from cleanerd.spark_runtime.channel import Channel, Reporter, driver_host
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.messages import GO_ON, Moved, Phase, ReportAnswer
 from cleanerd.storage.changed import changed_while_read, is_other_segment
+from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import discard_staged, try_discard_staged
 
 _STAGING_THREADS = 4
+_TO_SWAP = "have the broker swap results in, with --set cleanerd.commit.live=auto, or stop it"
+
+Owned = Mapping[str, str | None]
+"""Log directories of which another process has `.lock`, each with why that cannot be asked to swap."""
+NOBODYS: Owned = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,27 +104,25 @@ class Cleaner:
         self,
         candidates: Sequence[Candidate],
         reporter: Reporter | None = None,
-        owned: Collection[str] = (),
+        owned: Owned = NOBODYS,
     ) -> list[LogResult]:
         """Clean candidates as common Spark jobs and stage the results: `plan`, `write` and `end`."""
         return self.end(self.write(self.plan(candidates, owned), reporter))
 
     def plan(
-        self, candidates: Sequence[Candidate], owned: Collection[str] = (), *, drops_staged: bool = True
+        self, candidates: Sequence[Candidate], owned: Owned = NOBODYS, *, drops_staged: bool = True
     ) -> CleaningJob:
         """Plan the cleaning of candidates, of any log directories. With `drops_staged`, results of earlier cleanings are
         dropped first.
 
-        It may wait for its turn. `owned`: log directories of which another process has `.lock`. Where that is a broker that
-        cannot be asked to swap, results will wait, and cleanerd.staged.min.free.ratio holds: else they take room for a
-        moment.
+        It may wait for its turn. In a directory that is `owned` by a broker that cannot be asked to swap, results will
+        wait, and cleanerd.staged.min.free.ratio holds: else they take room for a moment.
         """
         job = CleaningJob(candidates, Stopwatch(self._clock), [], [])
         with job.watch.phase("plan"):
             for candidate in candidates:
                 with each_log(candidate.snapshot.directory) as log:
-                    is_owned = candidate.log_dir in owned
-                    plan = self._plan_one(candidate, is_owned=is_owned, drops_staged=drops_staged)
+                    plan = self._plan_one(candidate, owned, drops_staged=drops_staged)
                     plan = replace(plan, work=replace(plan.work, number=len(job.logs)))
                     job.logs.append(LogUnderWay.of(plan))
                 if log.error is not None:
@@ -189,7 +194,7 @@ class Cleaner:
     def _release(self, candidates: Sequence[Candidate]) -> None:
         self._reservations.release(map(self._directory, candidates))
 
-    def count(self, candidates: Sequence[Candidate], owned: Collection[str] = ()) -> list[LogResult]:
+    def count(self, candidates: Sequence[Candidate], owned: Owned = NOBODYS) -> list[LogResult]:
         """The results that `write` would have; writes nothing. Raises the errors of `write`."""
         job = self.plan(candidates, owned, drops_staged=False)
         job.watch.resume()
@@ -206,12 +211,14 @@ class Cleaner:
         """The directory for the new files of a candidate."""
         return self._request.spare or candidate.snapshot.directory
 
-    def _plan_one(self, candidate: Candidate, *, is_owned: bool, drops_staged: bool) -> CleaningPlan:
-        config, snapshot = self._request.config, candidate.snapshot
+    def _plan_one(self, candidate: Candidate, owned: Owned, *, drops_staged: bool) -> CleaningPlan:
+        config, snapshot, is_owned = self._request.config, candidate.snapshot, candidate.log_dir in owned
+        waits = is_owned and snapshot.is_kafka and not snapshot.is_reported
+        if is_owned:
+            self._check_may_stage(candidate, owned[candidate.log_dir], waits=waits)
         if drops_staged:
             self._rests.pop(self._directory(candidate), None)
             discard_staged(PartitionDir(self._files, self._directory(candidate)))
-        waits = is_owned and snapshot.is_kafka and not snapshot.is_reported
         space, ratio = space_of(snapshot.directory), config.staged_min_free_ratio if waits else 0.0
         least_bytes = floor_bytes(space, ratio)
         if self._request.rescues and not waits:
@@ -228,6 +235,20 @@ class Cleaner:
             in_any_order=self._request.rescues,
             directory=self._request.spare,
         )
+
+    def _check_may_stage(self, candidate: Candidate, why_not: str | None, *, waits: bool) -> None:
+        """Raise NoSpace where nothing more may be staged beside the owner of a directory."""
+        path = candidate.log_dir
+        if not self._request.rescues:
+            log_dir = LogDir(self._files, path, self._clock, candidate.snapshot.is_kafka)
+            full = log_dir.why_full(self._request.config, waits=waits)
+            if full is not None:
+                raise full
+        elif waits:
+            why = (
+                f"{path}: its broker runs, and what is cleaned would only take room until it stops: {why_not}"
+            )
+            raise NoSpace(why, remedy=_TO_SWAP)
 
     def _pay(self, read_bytes: int) -> None:
         self._throttle.charge(read_bytes, 0, lambda: False)

@@ -27,6 +27,7 @@ other setting can take anything: the active segment stays, and so does what a br
 
 from dataclasses import replace
 
+from cleanerd.cleaning.result import Size
 from cleanerd.cleaning.retain import Dispose, Retained, retire_below_start
 from cleanerd.config.model import TopicConfig
 from cleanerd.errors import CleanerdError, LockHeld
@@ -89,4 +90,4 @@ def delete_records(
     try:
         return retire_below_start(log_dir, snapshot, dispose=dispose)
     except LockHeld:  # a broker has come, which goes on from step 2
-        return Retained(0, 0, 0, (), snapshot.log_start_offset, rolled=False)
+        return Retained(Size(), 0, 0, 0, (), snapshot.log_start_offset, rolled=False)

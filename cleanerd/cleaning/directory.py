@@ -4,7 +4,7 @@ Whatever happens to one log becomes its result; the others go on.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -15,26 +15,23 @@ from cleanerd.cleaning.choose import Candidate, examine_all, failed_on_disk
 from cleanerd.cleaning.clean import Cleaner
 from cleanerd.cleaning.commit.checks import Checks
 from cleanerd.cleaning.commit.committer import Committer, in_rounds
-from cleanerd.cleaning.commit.host import AsRequested, Commit, Committed
+from cleanerd.cleaning.commit.host import AsRequested, Commit, Committed, Done
 from cleanerd.cleaning.commit.slices import OF_A_JOB, SliceSize
 from cleanerd.cleaning.foreign import left_elsewhere
 from cleanerd.cleaning.knowledge import Knowledge
-from cleanerd.cleaning.outcomes import Failed, Held, Outcome, Planned, Skipped, Unchanged, of_error
+from cleanerd.cleaning.outcomes import Failed, Held, Outcome, Planned, Skipped, of_error
 from cleanerd.cleaning.result import NO_LOG, CleanRequest, LogResult, Progress, Size, Statistics
-from cleanerd.cleaning.retain import Retained, retain_log
+from cleanerd.cleaning.retain import retain_log
 from cleanerd.cleaning.roll import roll
 from cleanerd.cleaning.wanted import ConfiguredNow
-from cleanerd.errors import CleanerdError, JobFailed, LockHeld, NoSpace, each_log
-from cleanerd.format.names import FileKind, TopicPartition
+from cleanerd.errors import CleanerdError, JobFailed, LockHeld, each_log
+from cleanerd.format.names import TopicPartition
 from cleanerd.policy.cleanable import urgency
 from cleanerd.policy.schedule import in_jobs
-from cleanerd.storage.log_dir import CleanedByAnother, LogDir, Owner
-from cleanerd.storage.partition_dir import PartitionDir, log_size
-from cleanerd.storage.scan import PartitionSnapshot
+from cleanerd.storage.log_dir import LogDir, Owner
+from cleanerd.storage.partition_dir import log_size
 from cleanerd.storage.staged import StagedGroup, is_waiting, replaced_bytes
 
-_NAMED = 3
-_TO_SWAP = "have the broker swap results in, with --set cleanerd.commit.live=auto, or stop it"
 _WAITED = "staged by an earlier cleaning"
 
 
@@ -54,15 +51,11 @@ class Run:
     locks: contextlib.ExitStack
 
     def add(self, result: LogResult) -> None:
-        """A log is done."""
-        self.replace(result)
-        self.progress.finished(result)
-
-    def replace(self, result: LogResult) -> None:
         """The newest result of a log, at its end of the account."""
         key = (result.topic_partition, result.log_dir)
         self.results.pop(key, None)
         self.results[key] = result
+        self.progress.finished(result)
 
 
 class Directory(AsRequested):
@@ -75,42 +68,35 @@ class Directory(AsRequested):
         self.candidates: list[Candidate] = []
         self._waiting: dict[TopicPartition, Sequence[StagedGroup]] = {}  # a dry run takes them for committed
 
-    def attempt(self, step: Callable[["Directory"], None]) -> bool:
-        """A step; False when it went wrong as a whole: then nothing more is to be done here."""
-        with each_log(self.path) as directory:
-            step(self)
-        if directory.error is not None:
-            self.fail(directory.error)
-        return directory.error is None
-
     def fail(self, error: CleanerdError) -> None:
         """The result of every log that has none yet, and the end of what is done here."""
-        remedy = self._by_the_daemon() if isinstance(error, CleanedByAnother) else None
         for tp in [tp for tp in self._found if self._result_of(tp) is None] or [NO_LOG]:
-            self._add(LogResult(tp, self.path, of_error(error, remedy)))
-        self._found = []
+            self._add(LogResult.of_error(tp, self.path, error))
+        self._found, self.candidates = [], []
 
-    def _by_the_daemon(self) -> str:
-        """Commands that ask the daemon of this directory for the same; its verb takes one topic, one log or a glob."""
-        request, options = self.request, ""
-        options += " --force" * request.force + " --roll" * request.roll
-        named = sorted(map(str, self._found)) if request.partitions else sorted(request.topics or ["'*'"])
-        asked = " and ".join(f"`cleanerctl clean {name}{options}`" for name in named[:_NAMED])
-        more = f" and so on, {len(named)} in all" if len(named) > _NAMED else ""
-        return f"if that is the daemon, have it do this: {asked}{more}"
+    def prepare(self) -> None:
+        """Everything before the first job, in its order. A dry run writes nothing, and so takes no lock either."""
+        is_real = not self.request.dry_run
+        if is_real:
+            self._run.locks.enter_context(self.log_dir.cleaned_by_us())
+        self._leave_elsewhere()
+        if is_real:
+            self._recover()
+        self._leave_untouchable()
+        self._commit_waiting()
+        if is_real:
+            self._reset_checkpoints()
+            self._roll()
+        self._examine()
 
     # -- before anything is cleaned -----------------------------------------------------------------------------
 
-    def lock(self) -> None:
-        """Keep a second cleanerd out until the run ends."""
-        self._run.locks.enter_context(self.log_dir.cleaned_by_us())
-
-    def leave_elsewhere(self) -> None:
+    def _leave_elsewhere(self) -> None:
         """Leave out logs that lie elsewhere, behind a link, or of which another directory of the same broker has a copy."""
         elsewhere = left_elsewhere(self.log_dir, self._found)
         self._leave_out({tp: of_error(error) for tp, error in elsewhere.items()})
 
-    def recover(self) -> None:
+    def _recover(self) -> None:
         """Finish or undo interrupted commits where no broker owns the directory; what cannot be is not looked at further.
 
         Where one does, a log in the middle of a commit is refused by the scan.
@@ -121,7 +107,7 @@ class Directory(AsRequested):
                 if one.error is not None:
                     self._leave_failed(by_name[one.name], one.error)
 
-    def leave_untouchable(self) -> None:
+    def _leave_untouchable(self) -> None:
         """Leave out logs that somebody has paused, whose daemon may be down, and those that nothing allows us to touch."""
         why_held = self.request.holds_of(self.path)
         self._leave_out({tp: Held(reason) for tp in self._found if (reason := why_held(tp)) is not None})
@@ -137,38 +123,33 @@ class Directory(AsRequested):
         self._add(failed_on_disk(self.log_dir, tp, error))
         self._found.remove(tp)
 
-    def commit_waiting(self) -> None:
-        """Commit what earlier cleanings left staged, so that nothing is done twice.
+    def _commit_waiting(self) -> None:
+        """Commit what earlier cleanings left staged, so that nothing is done twice; a dry run takes it for committed.
 
         What no longer fits has been dropped then: its log is cleaned again, and its result reports that.
         """
-        before = {tp: self._size(tp) for tp in self._found if is_waiting(self.log_dir.partition(tp))}
-        frees = {tp: _frees(self.log_dir.partition(tp)) for tp in before}
-        for tp, done in self.committer.commit(list(map(Commit, before))).items():
+        waiting = [tp for tp in self._found if is_waiting(self.log_dir.partition(tp))]
+        before = {tp: (self._size(tp), replaced_bytes(self.log_dir.partition(tp))) for tp in waiting}
+        is_dry, commits = self.request.dry_run, list(map(Commit, waiting))
+        for tp, done in (self._foreseen(commits) if is_dry else self.committer.commit(commits)).items():
             if isinstance(done, Committed):
-                outcome, end = outcomes.Committed(done.by, _WAITED), done.end_offset
-                self._replace(
-                    LogResult(tp, self.path, outcome, None, end, before[tp], self._size(tp), frees[tp])
+                outcome = Planned(_WAITED) if is_dry else outcomes.Committed(done.by, _WAITED)
+                size, frees = before[tp][0], Statistics(frees_bytes=before[tp][1])
+                self._add(
+                    LogResult(tp, self.path, outcome, None, done.end_offset, size, self._size(tp), frees)
                 )
 
-    def foresee_commits(self) -> None:
-        """The groups that `commit_waiting` would commit; results that no longer fit would be dropped."""
-        checks = Checks(self.log_dir, self, self._found)
-        for tp in () if self.log_dir.owner.has_lock else self._found:
-            ready = None
+    def _foreseen(self, commits: Sequence[Commit]) -> dict[TopicPartition, Done]:
+        """What would be committed. The groups are kept for `_examine`, which finds the size that they would leave."""
+        checks, found = Checks(self.log_dir, self, self._found), dict[TopicPartition, Done]()
+        for commit in () if self.log_dir.owner.has_lock else commits:
+            tp = commit.topic_partition
             with each_log(self.log_dir.partition(tp).path):
-                ready = checks.ready(Commit(tp))
-            if ready is not None:
-                groups = self._waiting[tp] = ready.groups
-                before, end = self._size(tp), ready.basis.round_end
-                replaced = sum(source.size_bytes for group in groups for source in group.sources)
-                made = sum(group.sizes[FileKind.LOG] for group in groups)
-                merged = sum(len(group.sources) - 1 for group in groups)
-                after = Size(before.bytes - replaced + made, before.segments - merged)
-                frees = _frees(ready.partition)
-                self._replace(LogResult(tp, self.path, Planned(_WAITED), None, end, before, after, frees))
+                if (ready := checks.ready(commit)) is not None:
+                    self._waiting[tp], found[tp] = ready.groups, Committed(ready.basis.round_end, "lock")
+        return found
 
-    def reset_checkpoints(self) -> None:
+    def _reset_checkpoints(self) -> None:
         """Before anything is chosen, for logs with nothing to clean as well (1.7)."""
         checkpoints = self.log_dir.checkpoints()
         for tp in self._found:
@@ -176,7 +157,7 @@ class Directory(AsRequested):
                 with each_log(self.log_dir.partition(tp).path):
                     self.log_dir.reset_checkpoint(tp, checkpoints)
 
-    def roll(self) -> None:
+    def _roll(self) -> None:
         """Close active segments, where that is asked for. A log that cannot be rolled has failed: it was asked for."""
         for tp in list(self._found) if self.request.roll else ():
             if not self.request.topic_config(tp.topic).compact:
@@ -186,7 +167,7 @@ class Directory(AsRequested):
             if log.error is not None:
                 self._leave_failed(tp, log.error)
 
-    def examine(self) -> None:
+    def _examine(self) -> None:
         """Find the logs to clean; the others have their results."""
         checkpoints = self._run.brokers.checkpoints(self.log_dir, self._found)
         pace_of = self._run.cleaner.pace_of
@@ -197,41 +178,25 @@ class Directory(AsRequested):
                 self.candidates.append(answer)
             elif isinstance(answer.outcome, Failed):
                 self._add(answer)
-            else:
+            elif (waited := self._result_of(answer.topic_partition)) is None:
                 self._add_if_wanted(answer)
+            elif self.request.dry_run:
+                self._add(replace(waited, after=answer.after))
 
     # -- cleaning -----------------------------------------------------------------------------------------------
 
-    def is_owned(self) -> bool:
-        """Whether another process holds `.lock`. What is out of reach has no owner, and its logs fail one by one."""
+    def owned(self) -> dict[str, str | None]:
+        """As `Cleaner.plan` takes it. What is out of reach has no owner, and its logs fail one by one."""
         owner = self._owner()
-        return owner is not None and owner.has_lock
-
-    def failed_if_full(self, candidates: Sequence[Candidate]) -> list[LogResult]:
-        """Failed results for all candidates if nothing more may be staged beside a live broker, else none."""
-        with each_log(self.path) as directory:
-            owner = self.log_dir.owner
-            if not owner.has_lock:
-                return []
-            why_not = self._run.brokers.why_not(self.path) if owner is Owner.LIVE_BROKER else None
-            if not self.request.rescues:
-                full = self.log_dir.why_full(self.request.config, waits=why_not is not None)
-                if full is not None:
-                    raise full
-            elif why_not is not None:  # `Cleaner` leaves what a swap needs
-                why = f"{self.path}: its broker runs, and what is cleaned would only take room until it stops: {why_not}"
-                raise NoSpace(why, remedy=_TO_SWAP)
-            return []
-        assert directory.error is not None
-        return [one.result(of_error(directory.error)) for one in candidates]
+        if owner is None or not owner.has_lock:
+            return {}
+        return {self.path: self._run.brokers.why_not(self.path) if owner is Owner.LIVE_BROKER else None}
 
     def count(self) -> None:
         """What a cleaning of the candidates would do."""
-        count, owned = self._run.cleaner.count, (self.path,) if self.is_owned() else ()
+        count = partial(self._run.cleaner.count, owned=self.owned())
         for job in jobs_of(self.candidates):
-            for result in self.failed_if_full(job) or one_by_one(
-                partial(count, owned=owned), job, job_failed
-            ):
+            for result in one_by_one(count, job, job_failed):
                 self._add(result)
 
     def take(self, settled: LogResult) -> None:
@@ -270,33 +235,25 @@ class Directory(AsRequested):
             if tp in alone or not config.compact or isinstance(result.outcome, Failed | outcomes.Aborted):
                 continue
             with each_log(self.log_dir.partition(tp).path) as log:
-                done = retain_log(self.log_dir, tp, checkpoints, config, dry_run=dry_run)
-                if done is not None:
-                    self._replace(_with_retention(result, *done, dry_run=dry_run))
+                retained = retain_log(self.log_dir, tp, checkpoints, config, dry_run=dry_run)
+                if retained is not None:
+                    self._add(retained.added_to(result, dry_run=dry_run))
             if isinstance(log.error, LockHeld):
                 return
             if log.error is not None:
-                self._replace(result.failed(log.error))
-
-    def _add_if_wanted(self, result: LogResult) -> None:
-        """Compacted logs are always reported, others only when they were named; a log with a result has been."""
-        tp = result.topic_partition
-        is_asked_for = self.request.topics is not None or self.request.topic_config(tp.topic).compact
-        if is_asked_for and self._result_of(tp) is None:
-            self._add(result)
+                self._add(result.failed(log.error))
 
     def _result_of(self, tp: TopicPartition) -> LogResult | None:
         return self._run.results.get((tp, self.path))
 
-    def _replace(self, result: LogResult) -> None:
-        self._run.replace(self._as_seen(result))
-
     def _add(self, result: LogResult) -> None:
-        self._run.add(self._as_seen(result))
+        """The newest result of a log, without a failure if a live broker has only changed the log meanwhile."""
+        self._run.add(result.beside_broker() if self._owner() is Owner.LIVE_BROKER else result)
 
-    def _as_seen(self, result: LogResult) -> LogResult:
-        """The result, without a failure if a live broker has only changed the log meanwhile."""
-        return result.beside_broker() if self._owner() is Owner.LIVE_BROKER else result
+    def _add_if_wanted(self, result: LogResult) -> None:
+        """Compacted logs are always reported, others only when they were named."""
+        if self.request.topics is not None or self.request.topic_config(result.topic_partition.topic).compact:
+            self._add(result)
 
     def _owner(self) -> Owner | None:
         with contextlib.suppress(CleanerdError, OSError):
@@ -305,10 +262,6 @@ class Directory(AsRequested):
 
     def _size(self, tp: TopicPartition) -> Size:
         return Size(*log_size(self.log_dir.partition(tp)))
-
-
-def _frees(partition: PartitionDir) -> Statistics:
-    return Statistics(frees_bytes=replaced_bytes(partition))
 
 
 def jobs_of(candidates: list[Candidate]) -> Iterator[list[Candidate]]:
@@ -320,17 +273,3 @@ def jobs_of(candidates: list[Candidate]) -> Iterator[list[Candidate]]:
 def job_failed(candidate: Candidate, error: JobFailed) -> LogResult:
     """The result of the only log of a job that failed."""
     return candidate.result(of_error(error))
-
-
-def _with_retention(
-    result: LogResult, snapshot: PartitionSnapshot, retained: Retained, *, dry_run: bool
-) -> LogResult:
-    """The result of a log after retention took segments from it."""
-    outcome, found = result.outcome, Size(snapshot.size_bytes, len(snapshot.segments))
-    if isinstance(outcome, Skipped | Unchanged):
-        outcome = Planned(str(retained)) if dry_run else outcomes.Committed(reason=str(retained))
-    else:
-        outcome = replace(outcome, reason="; ".join(filter(None, (outcome.reason, str(retained)))))
-    after = Size(found.bytes - retained.bytes, found.segments - retained.segments + retained.rolled)
-    before = result.before if result.before.bytes else found
-    return replace(result, outcome=outcome, before=before, after=after)

@@ -36,7 +36,7 @@ from cleanerd.cleaning.result import NO_LOG, CleanRequest, LogResult, Progress
 from cleanerd.cleaning.wanted import ConfiguredNow
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files, RealFiles
-from cleanerd.errors import DirOffline, each_log, ours
+from cleanerd.errors import DirOffline, JobFailed, each_log
 from cleanerd.format.names import TopicPartition
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.log_dir import LogDir
@@ -46,24 +46,6 @@ from cleanerd.storage.replicas import FollowedReplicas
 from cleanerd.storage.whose import whose
 
 _OfLog = TypeVar("_OfLog", Candidate, LogResult)
-_BEFORE = (
-    Directory.lock,
-    Directory.leave_elsewhere,
-    Directory.recover,
-    Directory.leave_untouchable,
-    Directory.commit_waiting,
-    Directory.reset_checkpoints,
-    Directory.roll,
-    Directory.examine,
-)
-_FORESEEN = (
-    Directory.leave_elsewhere,
-    Directory.leave_untouchable,
-    Directory.foresee_commits,
-    Directory.examine,
-    Directory.count,
-)
-"""The steps of a dry run, which writes nothing and so takes no lock either."""
 
 
 def clean_once(
@@ -139,16 +121,21 @@ class OneShot:
         self._directories = {directory.path: directory for directory in directories}
 
     def run(self, *, dry_run: bool) -> None:
-        """Go through all steps, each in all directories."""
-        for step in _FORESEEN if dry_run else _BEFORE:
-            self._each(step)
-        if not dry_run:
+        """Go through all steps; those of a directory ask nothing of the others."""
+        self._each(Directory.prepare)
+        if dry_run:
+            self._each(Directory.count)
+        else:
             self._clean([one for directory in self._directories.values() for one in directory.candidates])
         self._each(Directory.retain)
 
     def _each(self, step: Callable[[Directory], None]) -> None:
-        """A step. A directory in which it goes wrong as a whole is left alone from then on."""
-        self._directories = {path: one for path, one in self._directories.items() if one.attempt(step)}
+        """A step. Where it goes wrong as a whole, nothing more is done."""
+        for directory in self._directories.values():
+            with each_log(directory.path) as boundary:
+                step(directory)
+            if boundary.error is not None:
+                directory.fail(boundary.error)
 
     def _clean(self, candidates: list[Candidate]) -> None:
         with each_log(", ".join(self._directories)) as jobs:
@@ -164,19 +151,14 @@ class OneShot:
         with contextlib.closing(jobs), ThreadPoolExecutor(1, "cleanerd-commit") as pool:
             for job, planned in jobs:
                 ending = Ending(pool, partial(self._end, written))
-                failure = None
                 try:
                     try:
                         written = self._write(job, planned, ending)
-                    except Exception as error:  # noqa: BLE001 - the job before it is ended first
-                        failure = ours(error, job[0].log_dir)
-                    self._take(ending.result())
+                    finally:
+                        self._take(ending.result())
                 except BaseException:
-                    ending.begin()
                     self._cleaner.give_up(job)
                     raise
-                if failure is not None:
-                    raise failure
                 if any(one.has_rest for one in written):  # a log that is under way takes room
                     self._take(self._end(written))
                     written = []
@@ -186,8 +168,10 @@ class OneShot:
         """Plan the next job early; not beside a broker, where a waiting result may be all that can be staged."""
         return None if self._owned(candidates) else self._cleaner.plan(candidates)
 
-    def _owned(self, candidates: list[Candidate]) -> set[str]:
-        return {directory.path for directory, _ in self._by_directory(candidates) if directory.is_owned()}
+    def _owned(self, candidates: list[Candidate]) -> dict[str, str | None]:
+        """As `Cleaner.plan` takes it."""
+        owned = [directory.owned() for directory, _ in self._by_directory(candidates)]
+        return {path: why_not for one in owned for path, why_not in one.items()}
 
     def _write(
         self,
@@ -195,29 +179,20 @@ class OneShot:
         planned: "Future[CleaningJob | None]",
         ending: Ending[list[LogResult]],
     ) -> list[CleaningJob]:
-        """Write a job, but for logs in directories that others own and that are full."""
         plan, owned = planned.result(), self._owned(candidates)
-        failed, left = list[LogResult](), candidates
         if owned:
             plan = None
-            ending.wait()  # what others have staged counts against a limit
-            for directory, mine in self._by_directory(candidates):
-                failed += directory.failed_if_full(mine)
-            full = {one.log_dir for one in failed}
-            left = [one for one in candidates if one.log_dir not in full]
+            ending.wait()  # what it stages takes room
 
         def write(some: Sequence[Candidate]) -> list[CleaningJob]:
-            if not some:
-                return []
             job = plan if some is candidates else None
             return [self._cleaner.write(job or self._cleaner.plan(some, owned), before=ending)]
 
-        written = one_by_one(write, left, lambda one, error: self._ended([job_failed(one, error)]))
-        return [self._ended(failed), *written]
+        return one_by_one(write, candidates, self._failed)
 
-    def _ended(self, results: list[LogResult]) -> CleaningJob:
-        """A finished job for logs of which nothing was written."""
-        return CleaningJob([], Stopwatch(self._clock), [], results)
+    def _failed(self, candidate: Candidate, error: JobFailed) -> CleaningJob:
+        """A finished job for a log of which nothing was written."""
+        return CleaningJob([], Stopwatch(self._clock), [], [job_failed(candidate, error)])
 
     def _end(self, written: list[CleaningJob]) -> list[LogResult]:
         """Stage and commit what a job has written."""

@@ -120,10 +120,10 @@ class Aborted:
 Outcome = Committed | Staged | Unchanged | Skipped | Held | Planned | Failed | Superseded | Aborted
 
 
-def of_error(error: errors.CleanerdError, remedy: str | None = None) -> Failed | Aborted:
+def of_error(error: errors.CleanerdError) -> Failed | Aborted:
     """The outcome of a log whose work `error` has ended."""
     if isinstance(error, errors.Aborted | errors.PolicyChanged):
         return Aborted(str(error))
     is_retryable = isinstance(error, errors.Retryable | errors.DirOffline)
-    remedy = error.remedy if isinstance(error, errors.NoSpace) else remedy
+    remedy = error.remedy if isinstance(error, errors.NoSpace) else None
     return Failed(str(error), type(error).__name__, is_retryable, remedy)

@@ -344,7 +344,7 @@ class Rescue:
                     yield Step("retention", str(tp), 0, 0, "failed", str(log.error))
                 elif done is not None:
                     outcome: Outcome = "planned" if dry_run else "done"
-                    yield Step("retention", str(tp), 0, done[1].frees_bytes, outcome, str(done[1]))
+                    yield Step("retention", str(tp), 0, done.frees_bytes, outcome, str(done))
 
     # -- (d) ----------------------------------------------------------------------------------------------------
 

@@ -29,6 +29,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cleanerd.cleaning.causes import Cause, Held
+from cleanerd.cleaning.outcomes import Committed, Planned, Skipped, Unchanged
+from cleanerd.cleaning.result import LogResult, Size
 from cleanerd.cleaning.roll import is_closed_by_broker
 from cleanerd.config.model import TopicConfig
 from cleanerd.env.files import Files, check_unchanged
@@ -81,9 +83,10 @@ _EVER_MS = -1  # older than any limit
 class Retained:
     """The segments that retention took from a log, or would take; `rolled`: only a new empty segment is left.
 
-    `bytes`: of the log; `frees_bytes`: what the disk gets back.
+    `before`: the log until then. `bytes`: of its segments; `frees_bytes`: what the disk gets back.
     """
 
+    before: Size
     segments: int
     bytes: int
     frees_bytes: int
@@ -93,6 +96,18 @@ class Retained:
 
     def __str__(self) -> str:
         return f"retention: {counted(self.segments, 'segment')} ({', '.join(b.value for b in self.reasons)})"
+
+    def added_to(self, result: LogResult, *, dry_run: bool) -> LogResult:
+        """The result of a log after retention took segments from it, or would take them."""
+        outcome, before = result.outcome, result.before if result.before.bytes else self.before
+        if isinstance(outcome, Skipped | Unchanged):
+            outcome = Planned(str(self)) if dry_run else Committed(reason=str(self))
+        else:
+            outcome = replace(outcome, reason="; ".join(filter(None, (outcome.reason, str(self)))))
+        left = self.before.segments - self.segments + self.rolled
+        return replace(
+            result, outcome=outcome, before=before, after=Size(self.before.bytes - self.bytes, left)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +150,8 @@ def retain_log(
     dry_run: bool,
     dispose: Dispose | None = None,
     directory: str | None = None,
-) -> tuple[PartitionSnapshot, Retained] | None:
-    """One log of a retention pass: what it was and what went, None when nothing did. Raises as `retain`.
+) -> Retained | None:
+    """One log of a retention pass: what went, None when nothing did. Raises as `retain`.
 
     LockHeld ends the pass for the whole log directory: a broker lives, and its own retention works. A log that is not
     looked at has nothing that could go. `directory`: as `scan_partition` takes it.
@@ -146,8 +161,7 @@ def retain_log(
     snapshot = log_dir.scan(tp, checkpoints, directory=directory)
     if snapshot is None:
         return None
-    retained = retain(log_dir, snapshot, config, dry_run=dry_run, dispose=dispose)
-    return (snapshot, retained) if retained is not None else None
+    return retain(log_dir, snapshot, config, dry_run=dry_run, dispose=dispose)
 
 
 def retain(
@@ -237,6 +251,7 @@ def _base_of(path: str) -> int:
 
 def _retained(snapshot: PartitionSnapshot, plan: RetentionPlan) -> Retained:
     return Retained(
+        Size(snapshot.size_bytes, len(snapshot.segments)),
         len(plan.deletions),
         sum(segment.size_bytes for segment, _ in plan.deletions),
         sum(segment.identity.frees_bytes for segment in snapshot.segments[: len(plan.deletions)]),

@@ -9,6 +9,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from cleanerd.cleaning.assumed import NOW, SETTINGS
@@ -29,11 +30,12 @@ from cleanerd.format.names import META_PROPERTIES, TopicPartition, parse_partiti
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.spark_master import spark_place
 from cleanerd.storage.lock import stop_between_holds
-from cleanerd.storage.log_dir import LogDir
+from cleanerd.storage.log_dir import CleanedByAnother, LogDir
 from cleanerd.units import reasons, size, utc
 
 NOT_DONE = Failed | Aborted
 _DAY_MS = 86_400_000
+_NAMED = 3
 _KAFKA_MS = 1_293_840_000_000  # 2011
 
 
@@ -50,6 +52,7 @@ def run(arguments: Namespace, clean_once: CleanOnce | None = None) -> int:
     if requests:
         with progress_on(sys.stderr) as progress:
             results += (clean_once or _clean_once)(requests, progress, clock)
+    results = [_with_remedy(result, results, arguments) for result in results]
     _report(results, arguments)
     for request in requests:
         _report_assumed(request)
@@ -152,6 +155,23 @@ def _holds_of(configuration: Configuration, log_dir: str) -> Callable[[TopicPart
     )  # else a copy, of which that daemon knows nothing
     named = (str(state_dir.value),) if is_its or state_dir.origin != DEFAULT else ()
     return HoldsOnDisk(SystemClock(), named, output.print_message).of(log_dir)
+
+
+def _with_remedy(result: LogResult, results: Sequence[LogResult], arguments: Namespace) -> LogResult:
+    """Where another cleanerd works: the commands that ask its daemon for the same. Its verb takes one topic, one log or a
+    glob.
+    """
+    outcome = result.outcome
+    if not isinstance(outcome, Failed) or outcome.error != CleanedByAnother.__name__:
+        return result
+    options = " --force" * arguments.force + " --roll" * arguments.roll
+    logs = {one.topic_partition for one in results if one.log_dir == result.log_dir} - {NO_LOG}
+    named = sorted(map(str, logs) if arguments.partition else arguments.topic) or ["'*'"]
+    asked = " and ".join(f"`cleanerctl clean {name}{options}`" for name in named[:_NAMED])
+    more = f" and so on, {len(named)} in all" if len(named) > _NAMED else ""
+    return replace(
+        result, outcome=replace(outcome, remedy=f"if that is the daemon, have it do this: {asked}{more}")
+    )
 
 
 def _has_deleted_at_once(result: LogResult) -> bool:

@@ -4,7 +4,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 
 from cleanerd.cleaning.batching import Ending
 from cleanerd.cleaning.choose import Candidate
-from cleanerd.cleaning.clean import Cleaner, CleaningJob
+from cleanerd.cleaning.clean import NOBODYS, Cleaner, CleaningJob, Owned
 from cleanerd.cleaning.result import LogResult
 from cleanerd.format import names
 from cleanerd.format.uuid_text import render_uuid
@@ -77,7 +77,7 @@ def test_logs_of_owned_and_of_free_directories_share_a_job(
     spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who owns a directory decides about the results of its own logs alone."""
-    plans, plan = list[tuple[int, tuple[object, ...]]](), Cleaner.plan
+    plans, plan = list[tuple[int, tuple[Owned, ...]]](), Cleaner.plan
     monkeypatch.setattr(
         Cleaner,
         "plan",
@@ -88,7 +88,7 @@ def test_logs_of_owned_and_of_free_directories_share_a_job(
         ran = clean(spark, owned, free)
     found = {topic: result["outcome"] for (_, topic), result in ran.results.items()}
     assert found == {"a": "staged", "b": "committed"}
-    assert plans == [(2, ({str(owned)},))]
+    assert [(many, *map(set, of)) for many, of in plans] == [(2, {str(owned)})]
 
 
 class Steps:
@@ -101,7 +101,7 @@ class Steps:
         plan, write, end = Cleaner.plan, Cleaner.write, Cleaner.end
 
         def planning(
-            cleaner: Cleaner, logs: Sequence[Candidate], owned: Collection[str] = (), **more: Any
+            cleaner: Cleaner, logs: Sequence[Candidate], owned: Owned = NOBODYS, **more: Any
         ) -> CleaningJob:
             job = plan(cleaner, logs, owned, **more)
             with self.changed:

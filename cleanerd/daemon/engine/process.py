@@ -18,7 +18,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 
 from cleanerd.cleaning.choose import Candidate, PaceOf, examine_all
-from cleanerd.cleaning.clean import Cleaner
+from cleanerd.cleaning.clean import NOBODYS, Cleaner
 from cleanerd.cleaning.outcomes import Planned
 from cleanerd.cleaning.result import CleanRequest, LogResult, Progress, Step
 from cleanerd.cleaning.room import Reservations
@@ -148,7 +148,7 @@ class EngineProcess:
             answers = self._examine_all(task, request, pace_of)
             candidates = [answer for answer in answers if isinstance(answer, Candidate)]
             skipped = [answer for answer in answers if isinstance(answer, LogResult)]
-            owned = (task.log_dir,) if task.is_owned else ()
+            owned = {task.log_dir: None} if task.is_owned else NOBODYS
             return skipped + (cleaner.stage(candidates, task.reporter, owned) if candidates else [])
 
     def _go_on(self, cleaner: Cleaner, task: CleanCall) -> list[LogResult]:

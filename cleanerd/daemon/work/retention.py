@@ -293,8 +293,8 @@ class RetentionPasses:
             raise
         if done is None:
             return None
-        self._record(log, done[1])
-        return done[1]
+        self._record(log, done)
+        return done
 
     def _record(self, log: LogId, retained: Retained | None, reason: str | None = None) -> None:
         """A log lost segments, or its pass failed for this reason."""
