@@ -56,12 +56,8 @@ class Checks:
             staged = partition if spare is None else spare
             groups = read_manifests(staged)
             return self._ready_groups(tp, partition, groups, staged) if groups else None
+        assert basis.topic_stamp is not None, "no source segment is compared"
         self._check_basis(partition, tp, basis)
-        if topic_stamp(partition) != basis.topic_stamp:
-            raise SourceChanged(
-                f"{partition.path}: the topic was created again, or its directory exchanged, since this was planned"
-            )
-        self._check_reach(partition, basis)
         self._check_wanted(partition, tp, basis.round_end)
         return Ready(tp, partition, basis, (), [])
 
@@ -78,13 +74,10 @@ class Checks:
                 f"{partition.path}: the result waited too long: after {utc(last.commit_by_ms)} its tombstones may go "
                 "before a reader of the values meets them"
             )
-        bases = set(map(_basis, groups))  # one, where all are of one cleaning
-        for basis in bases:
+        for basis in set(map(_basis, groups)):  # one, where all are of one cleaning
             self._check_basis(partition, tp, basis)
         for group in groups:
             revalidate(partition, group, live, staged)
-        for basis in bases:
-            self._check_reach(partition, basis)
         if not last.leader_epochs:
             self._check_unwritten(partition, groups, live, staged)
         self._check_wanted(partition, tp, last.round_end)
@@ -93,10 +86,12 @@ class Checks:
         return Ready(tp, partition, _basis(last), groups, live, last.moves_checkpoint)
 
     def _check_basis(self, partition: PartitionDir, tp: TopicPartition, basis: Basis) -> None:
-        """Raise SourceChanged if the log was truncated, or created again, since the cleaning was planned.
+        """Raise SourceChanged if the log was truncated, created again, or cut by an unclean leader election below the end of
+        the cleaned range (spec disk G), since the cleaning was planned.
 
         A checkpoint above records that no cleaning has seen would let tombstones among them go before the values that they
-        delete. So it moves only from where the cleaning found it.
+        delete. So it moves only from where the cleaning found it. A cleaning judges with all records of its range: what
+        superseded a record in a staged group may be gone although nothing in that group has changed.
         """
         check_generation(partition, basis.generation)
         found = self._log_dir.first_dirty_offset(tp)
@@ -104,14 +99,10 @@ class Checks:
             raise SourceChanged(
                 f"{partition.path}: the first dirty offset was {basis.checkpoint}, is {found}"
             )
-
-    def _check_reach(self, partition: PartitionDir, basis: Basis) -> None:
-        """Raise SourceChanged if the log was cut below the end of the cleaned range by an unclean leader election (spec disk
-        G).
-
-        A cleaning judges with all records of its range: what superseded a record in a staged group may be gone although
-        nothing in that group has changed.
-        """
+        if basis.topic_stamp is not None and topic_stamp(partition) != basis.topic_stamp:
+            raise SourceChanged(
+                f"{partition.path}: the topic was created again, or its directory exchanged, since this was planned"
+            )
         epochs = read_leader_epochs(partition)
         reason = epochs_contradiction(basis.leader_epochs, epochs, next_base_offset=basis.round_end)
         if not partition.files.exists(segment_path(partition.path, basis.round_end, FileKind.LOG)):
@@ -126,7 +117,7 @@ class Checks:
         live: Sequence[int],
         staged: PartitionDir,
     ) -> None:
-        """As `_check_reach`, for a log without leader epochs (message format 0 or 1): raise SourceChanged if a segment below
+        """As `_check_basis`, for a log without leader epochs (message format 0 or 1): raise SourceChanged if a segment below
         the end of the range was written after the result was.
 
         Cleanings keep the times of segments. One that is later than now is that of a clock that was wrong.
