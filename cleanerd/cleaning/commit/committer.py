@@ -60,7 +60,7 @@ class Committer:
             batch = self._size.next_slice(rest)
             turn = Turn(self._host.begin([one.topic_partition for one in batch]))
             try:
-                turn, pause_s = self._take_turn([one for one in batch if one.topic_partition in turn.taken])
+                turn = self._take_turn([one for one in batch if one.topic_partition in turn.taken])
             except (LockHeld, DirOffline) as error:
                 return answers | dict.fromkeys((one.topic_partition for one in rest), error)
             finally:
@@ -69,11 +69,11 @@ class Committer:
             unfinished = [one for one in batch if isinstance(turn.done.get(one.topic_partition), TimeUp)]
             answers |= turn.done
             rest = unfinished + rest[len(batch) :]
-            self._host.pause(pause_s)
+            self._host.pause(turn.pause_s)
         return answers
 
-    def _take_turn(self, commits: Sequence[Commit]) -> tuple[Turn, float]:
-        """Commit these in one hold of the lock, or by the broker that has it; with the pause that should follow, in seconds.
+    def _take_turn(self, commits: Sequence[Commit]) -> Turn:
+        """Commit these in one hold of the lock, or by the broker that has it.
 
         Raises LockHeld, with the reason why that broker cannot be asked, and DirOffline: nothing was done.
         """
@@ -90,8 +90,8 @@ class Committer:
             self._brokers.check(held, self._log_dir)
             began_s = now_s()
             done = CommitBySwap(self._log_dir, self._host, self._brokers, logs).run(commits)
-            return Turn(logs, done, now_s() - began_s), 0.0
-        return Turn(logs, done, seconds, is_wanted, self._recovered(done)), pause_s
+            return Turn(logs, done, now_s() - began_s)
+        return Turn(logs, done, seconds, is_wanted, pause_s, self._recovered(done))
 
     def _recovered(self, done: dict[TopicPartition, Done]) -> dict[TopicPartition, Recovered]:
         """Recover logs whose commit failed in the middle: finish the commit, or take it back."""

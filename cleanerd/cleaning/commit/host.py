@@ -66,13 +66,15 @@ class TimeUp(LockHeld):
 class Turn:
     """Result of one hold of the lock, or of one conversation with a live broker, by log, and its seconds.
 
-    `is_wanted`: another process waited for the lock at the end. `recovered`: logs whose commit went wrong.
+    `is_wanted`: another process waited for the lock at the end; `pause_s`: how long to leave it alone now. `recovered`: logs
+    whose commit went wrong.
     """
 
     taken: Sequence[TopicPartition]
     done: Mapping[TopicPartition, Done] = field(default_factory=dict)
     seconds: float = 0.0
     is_wanted: bool = False
+    pause_s: float = 0.0
     recovered: Mapping[TopicPartition, Recovered] = field(default_factory=dict)
 
 
