@@ -91,4 +91,5 @@ def ratio_reached_ms(
     if written_bytes_per_s <= 0 or ratio >= 1:
         return NEVER_MS
     missing_bytes = ratio * clean_bytes / (1 - ratio) - dirty_bytes
-    return min(now_ms + math.floor(missing_bytes * 1000 / written_bytes_per_s) + 1, NEVER_MS)
+    after_ms = missing_bytes * 1000 / written_bytes_per_s
+    return now_ms + math.floor(after_ms) + 1 if after_ms < NEVER_MS - now_ms else NEVER_MS

@@ -67,7 +67,11 @@ def test_planned_as_the_clock_ticks(found: list[Work], workers: int) -> None:
 
 
 @given(
-    st.integers(0, 10**12), st.integers(0, 10**12), st.floats(0, 1), st.floats(0, 1e9), st.integers(0, 10**13)
+    st.integers(0, 10**12),
+    st.integers(0, 10**12),
+    st.floats(0, 1),
+    st.just(0.0) | st.floats(1e-3, 1e9),
+    st.integers(0, 10**13),
 )
 def test_when_a_dirty_ratio_is_reached(
     clean: int, dirty: int, ratio: float, written: float, now_ms: int
@@ -87,6 +91,11 @@ def test_when_a_dirty_ratio_is_reached(
         slack = max(1.0, (at_ms - now_ms) * 1e-6, at_ms * 1e-12)
         assert not exceeds(at_ms - 2 - slack)
         assert exceeds(at_ms + slack) or math.isclose(ratio, 1)
+
+
+def test_a_log_that_hardly_anybody_writes_is_never_dirty_enough() -> None:
+    """The least rate that there is: the time would be infinite."""
+    assert ratio_reached_ms(2, 0, 0.5, math.ulp(0.0), 1_700_000_000_000) == NEVER_MS
 
 
 @given(works.map(at_once))
