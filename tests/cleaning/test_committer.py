@@ -265,7 +265,7 @@ def test_a_live_broker_swaps_nothing_that_is_younger_than_the_lag_that_it_applie
         def check(self, *_: object) -> None:
             """It can be asked."""
 
-    brokers, log_dir = Broker(FILES, SystemClock(), CleanerdConfig), at(staged, ())
+    brokers, log_dir = Broker(FILES, SystemClock(), CleanerdConfig), at(staged, (staged.log_dir,))
     with lock_of_another(Path(staged.log_dir) / names.LOCK):
         (settled,) = Committer(log_dir, brokers=brokers).settle([LogResult(TP, staged.log_dir, Staged())])
         basis = staged.plan.candidate.basis

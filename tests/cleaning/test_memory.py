@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+import pytest
 
 from cleanerd.format.codecs import Codec
 from tests.harness.logs.synthetic import Shape, write_log
@@ -53,6 +54,7 @@ def worker_peak_bytes(log: Path, *sizes: str) -> int:
     return max(peak for pid, peak in found.items() if pid != command.pid)
 
 
+@pytest.mark.soak
 def test_two_keys_bound_the_memory_of_a_worker(tmp_path: Path) -> None:
     """Of what it holds for keys, and of what it writes. The floor of the second is what one chunk needs."""
     small, keys, growing = tmp_path / "small", tmp_path / "keys", tmp_path / "growing"

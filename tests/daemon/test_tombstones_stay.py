@@ -24,6 +24,7 @@ def keeping(daemon: DaemonProcess) -> float:
     return scrape.total("cleanerd_logs_keeping_tombstones")
 
 
+@pytest.mark.soak
 @pytest.mark.trap("tombstones that go while a replica is away")
 def test_a_log_is_looked_at_once_while_a_replica_is_away_and_cleaned_when_it_is_back(tmp_path: Path) -> None:
     now_ms = SystemClock().now_ms

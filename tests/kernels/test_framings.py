@@ -93,7 +93,7 @@ def in_order(records: Sequence[Record], one: Framing) -> bool:
 def test_compiled_readers_and_plain_python_read_the_same(tmp_path: Path) -> None:
     """Nothing at all, or the same records; but for offsets out of order, which the plain one leaves to its callers."""
     read = 0
-    for one in map(framing, range(1000)):
+    for one in map(framing, range(400)):
         plain = by_python(one)
         for is_cleaning in (False, True):
             compiled = by_kernels(one, tmp_path / "batch.log", is_cleaning=is_cleaning)
@@ -102,7 +102,7 @@ def test_compiled_readers_and_plain_python_read_the_same(tmp_path: Path) -> None
             else:
                 assert compiled == plain, one.what
                 read += 1
-    assert read > 800
+    assert read > 320
 
 
 @pytest.mark.broker

@@ -151,7 +151,7 @@ def _files(directory: Path) -> set[str]:
 
 @pytest.mark.parametrize("run", RUNS)
 def test_a_link_in_the_place_of_a_file_at_any_moment(run: Run, worlds: Callable[[], World]) -> None:
-    for world, _ in _moments(run, worlds, lambda world, path: _exchange(path, world.canary), step=7):
+    for world, _ in _moments(run, worlds, lambda world, path: _exchange(path, world.canary), step=17):
         assert world.canary.read_bytes() == b"root:secret"
 
 
@@ -166,7 +166,7 @@ def test_a_link_in_the_place_of_a_directory_at_any_moment(
     def exchange(world: World, _path: str) -> None:
         _exchange(str(world.log_dir / place).rstrip("/"), world.like_it / place)
 
-    for world, is_refused in _moments(run, worlds, exchange, step=5):
+    for world, is_refused in _moments(run, worlds, exchange, step=13):
         assert is_refused or world.log_dir.exists()
 
 

@@ -14,6 +14,7 @@ from cleanerd.format.control import ControlType, encode_end_txn_marker
 from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.format.record import Record
 from cleanerd.format.txn_index import AbortedTxn, render_txn_index
+from cleanerd.tools.insight import live
 from cleanerd.tools.insight.digest import Question, digest_logs
 from cleanerd.tools.insight.find import Occurrence, find
 from cleanerd.tools.insight.findings import KINDS
@@ -167,8 +168,9 @@ def test_the_name_of_a_deleted_directory_is_cut(tmp_path: Path) -> None:
         assert len(find([str(tmp_path)], [b"x"], topics, [12]).occurrences) == number
 
 
-def test_a_swap_under_way_hides_nothing(tmp_path: Path) -> None:
+def test_a_swap_under_way_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log cannot be judged, but it is looked through."""
+    monkeypatch.setattr(live, "_wait", lambda _: None)
     directory = write(tmp_path)
     segment(directory, 0).rename(f"{segment(directory, 0)}.swap")
     found = find([str(tmp_path)], [b"a"])
