@@ -1,12 +1,10 @@
 """A daemon beside a living broker (spec disk D4, E, G; architecture 2): results wait, and are committed only if they fit."""
 
 import json
-import random
 import shutil
 import subprocess
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -18,7 +16,6 @@ from tests.harness.broker.live import (
     BROKER_NODE,
     COMPACT,
     COMPACT_DELETE,
-    EVENTS,
     OTHER_NODE,
     PATIENCE_S,
     Place,
@@ -32,7 +29,6 @@ from tests.harness.broker.live import (
     warnings,
 )
 from tests.harness.broker.tools import offset_checkpoint, wait_until_deleted
-from tests.harness.broker.traffic import Ledger, Traffic
 from tests.harness.broker.workload import DAY_MS, alter_config, delete_records
 from tests.harness.daemon.processes import ROOT, environment, wait_until
 
@@ -381,42 +377,3 @@ def test_a_result_does_not_outlive_the_records_that_it_was_made_from(place: Plac
 
 def staged_bases(place: Place, topic: str) -> list[int]:
     return sorted(int(p.name.split(".")[0]) for p in place.directory(topic).glob("*.manifest.cleanerd"))
-
-
-RESTARTS, RESTARTS_MAX = 3, 20
-
-
-@pytest.mark.fault("files that change or grow while they are read")
-def test_producers_write_over_three_restarts(place: Place) -> None:
-    """End to end: one idempotent producer, a daemon, and a broker that is restarted, until both logs were committed so."""
-    compacted, topics = ("accounts", "sessions"), ("accounts", "sessions", "events")
-    place.create({"accounts": COMPACT, "sessions": COMPACT | {"delete.retention.ms": "1"}, "events": EVENTS})
-    committed: Counter[str] = Counter()
-    ledgers = {topic: Ledger(topic, place.bootstrap, random.Random(topic)) for topic in topics}
-    with Traffic(ledgers):
-        for restarts in range(1, RESTARTS_MAX + 1):
-            place.wait_staged(compacted)
-            place.broker.stop()
-            told, _ = start_waiting_commit(place, "*").communicate(timeout=PATIENCE_S)
-            rows = json.loads(told)["commits"]
-            # nothing: the log has become dirty again meanwhile, and is being cleaned
-            assert {row["outcome"] for row in rows} <= {"committed", "nothing"}
-            committed.update(row["topic"] for row in rows if row["outcome"] == "committed")
-            place.start_broker()
-            assert troubles(place.broker) == []
-            if restarts >= RESTARTS and all(committed[topic] for topic in compacted):
-                break
-    for ledger in ledgers.values():
-        ledger.flush()
-    seen = place.visible(topics)
-    for topic, ledger in ledgers.items():
-        ledger.check(seen[topic], 0)
-    for topic in compacted:
-        history = place.control.get("/v1/history", pattern=f"{topic}-0", limit=1000)["events"]
-        done = [event["kind"] for event in history if event["outcome"] == "committed"]
-        assert len(done) >= committed[topic] > 0, (
-            "of results that waited, or at once by a cleaning that met no lock"
-        )
-        assert len(seen[topic]) < len(ledgers[topic].written)
-    assert len(seen["events"]) == len(ledgers["events"].written)
-    assert "uncleanable" not in place.states().values()

@@ -16,7 +16,6 @@ from cleanerd.storage.log_dir import LogDir
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter
-from tests.harness.disks.counted import StoppingFiles
 from tests.harness.disks.hooked import HookedFiles
 from tests.harness.logs.retained import NOW_MS, TP, bases, offsets, segment_path, stop_broker, write_log
 from tests.harness.logs.troubled import clean, lock_of_another, newest, put
@@ -101,30 +100,6 @@ def test_nor_one_whose_writer_was_killed_before_the_time_index_was_complete(tmp_
     with pytest.raises(LogUncleanable, match=r"timeindex: is not complete"):
         roll(tmp_path)
     assert bases(tmp_path) == [0, 5, 10]
-
-
-def test_stopped_anywhere_the_log_is_as_it_was_or_rolled_and_can_be_rolled_again(tmp_path: Path) -> None:
-    """Steps 1 to 3; what a power cut does to step 3, `tests/storage/test_roll.py` tries on the simulated disk."""
-    found = set[bool]()
-    for operations in range(100):
-        log_dir = tmp_path / str(operations)
-        write_log(log_dir)
-        stop_broker(log_dir, 15)
-        before = contents(log_dir)
-        try:
-            roll(log_dir, StoppingFiles(operations))
-        except InterruptedError:
-            after = contents(log_dir)
-            assert {name: after[name] for name in before} == before
-            assert bases(log_dir) in ([0, 5, 10], [0, 5, 10, 15])
-            found.add(15 in bases(log_dir))
-            roll(log_dir)
-            assert bases(log_dir) == [0, 5, 10, 15]
-            assert offsets(log_dir) == list(range(15))
-        else:
-            break
-    assert operations > 10, "each step is an operation"
-    assert False in found
 
 
 def test_what_is_closed_is_on_disk_before_its_follower_can_be_seen(tmp_path: Path) -> None:

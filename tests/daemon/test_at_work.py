@@ -239,24 +239,6 @@ def test_a_log_without_room_for_all_its_groups_is_committed_group_by_group(tmp_p
         assert len([line for line in daemon.events() if line["event"] == "cleaning"]) == 1
 
 
-def test_retention_deletes_what_expired_after_its_delay(tmp_path: Path) -> None:
-    """6.5, 6.7, 5.8: `.deleted` first, gone after file.delete.delay.ms; the active segment of a writer stays."""
-    log_dir = tmp_path / "logs"
-    write_small(log_dir, "events")
-    log = log_dir / "events-0"
-    bases = sorted(path.stem for path in log.glob("*.log"))
-    settings = {
-        "log_retention_ms": 1000,
-        "log_retention_check_interval_ms": 200,
-        "log_segment_delete_delay_ms": 1500,
-    }
-    with running(tmp_path / "d", log_dir, topics={"events": "delete"}, **settings) as daemon:
-        daemon.wait(lambda: [path.stem for path in log.glob("*.log")] == bases[-1:], 60)
-        daemon.wait(lambda: not list(log.glob("*.deleted")), 30)
-        assert [event["kind"] for event in daemon.history("events-0")] == ["retention"]
-        assert daemon.log("events-0")["log_start_offset"] == int(bases[-1])
-
-
 def test_nothing_expires_while_the_configuration_is_rejected(tmp_path: Path) -> None:
     """Its broker has stopped, and may find a longer retention there when it starts."""
     log_dir = tmp_path / "logs"

@@ -19,7 +19,6 @@ import pytest
 from cleanerd.format import names
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.test_odd_files import PLACES, fifo, sparse
 from tests.daemon import test_at_work
 from tests.daemon.test_at_work import in_the_middle
 from tests.daemon.test_standalone_cluster import CLEANED_S, WORKERS
@@ -29,7 +28,6 @@ from tests.harness.daemon import processes
 from tests.harness.daemon.processes import ROOT, DaemonProcess, cmdline, customise, descendants, running
 from tests.harness.daemon.tracing import (
     PATIENCE_S,
-    RENAMES,
     SYNCS,
     failing,
     injecting,
@@ -37,7 +35,6 @@ from tests.harness.daemon.tracing import (
     staged_files,
     traced,
 )
-from tests.harness.damage.logs import end_beyond_int64
 from tests.harness.disks.ext4 import Ext4
 from tests.harness.logs.troubled import SEGMENT_BYTES, TRUTH, assert_settled, contents, newest, write_logs
 from tests.harness.spark.standalone import standalone
@@ -76,8 +73,6 @@ INJECTED = {
     "source cannot be read": Injected("read,pread64,preadv", errno.EIO, logs_of),
     "directory cannot be listed": Injected("getdents64", errno.EIO, itself),
     "disk full": Injected("write", errno.ENOSPC, staged_files),
-    "sync fails": Injected(SYNCS, errno.EIO, staged_files),
-    "read-only when it is named": Injected(RENAMES, errno.EROFS, itself),
     "directory cannot be synced": Injected(SYNCS, errno.EIO, itself),
     "log directory cannot be looked up": Injected("newfstatat,statx", errno.EIO, beside(names.CLEANERD_LOCK)),
     "log directory cannot be read": Injected("openat", errno.EIO, beside(names.META_PROPERTIES)),
@@ -342,30 +337,6 @@ def _assert_healthy_cleaned(daemon: DaemonProcess, log_dir: Path) -> None:
         assert newest(log_dir / f"{topic}-0") == TRUTH
         assert daemon.outcomes(f"{topic}-0") == ["committed"]
         assert daemon.log(f"{topic}-0")["state"] == "clean"
-
-
-def test_hostile_logs_become_uncleanable_and_no_other(tmp_path: Path) -> None:
-    """Every hostile log at once, and two healthy ones: no worker dies of any of them."""
-    places = [(fifo, place) for place in PLACES] + [(sparse, "txnindex"), (sparse, "epochs")]
-    odd_files = {f"{odd.__name__}.{place}": (odd, PLACES[place]) for odd, place in places}
-    topics = [*odd_files, "endless"]
-    log_dir = write_logs(tmp_path / "logs", *HEALTHY, *topics)
-    for topic, (odd, find) in odd_files.items():
-        odd(find(log_dir / f"{topic}-0"))
-    end_beyond_int64(log_dir / "endless-0")
-    os.mkdir(os.path.join(os.fsencode(log_dir), b"caf\xe9-0"))
-    policies = dict.fromkeys([*HEALTHY, *topics], "compact")
-    with running(tmp_path / "d", log_dir, topics=policies, cleanerd_retry_max=1) as daemon:
-        _assert_healthy_cleaned(daemon, log_dir)
-        for topic in topics:
-            daemon.wait(lambda topic=topic: _failed(daemon, topic), 60)  # type: ignore[misc]
-        assert not [event for event in daemon.events() if event["event"] == "worker_died"]
-
-
-def _failed(daemon: DaemonProcess, topic: str) -> bool:
-    """One that is no directory is no log that the daemon knows."""
-    listed = {f"{log['topic']}-{log['partition']}": log["state"] for log in daemon.ask("logs")["logs"]}
-    return listed.get(f"{topic}-0") not in ("dirty", "cleaning", "clean")
 
 
 KILLER = """

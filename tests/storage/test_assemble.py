@@ -16,29 +16,14 @@ from cleanerd.storage.assemble import assemble
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from cleanerd.storage.staged import discard_staged, read_manifests, write_manifest
-from tests.harness.disks.counted import CountedFiles
+from tests.harness.disks.counted import StoppingFiles
+from tests.harness.disks.simulated import SwitchedOff
 from tests.harness.logs.model import group_of
 
 FILES = RealFiles()
 MTIME_NS = 1_600_000_000_123_456_789
 PARTS = {5: b"first part, ", 9: b"second part, ", 12: b"third part"}
 ABORTED = (AbortedTxn(3, 5, 9, 10),)
-
-
-class Killed(BaseException):
-    """The process ends here."""
-
-
-class Killable(CountedFiles):
-    """Real files; instead of the operation after `left` changes the process ends."""
-
-    def __init__(self, left: int) -> None:
-        self.left = left
-
-    def count(self) -> None:
-        if self.left == 0:
-            raise Killed
-        self.left -= 1
 
 
 def name(base: int, kind: FileKind, suffix: Suffix = Suffix.LIVE) -> str:
@@ -147,8 +132,8 @@ def test_killed_anywhere_touches_nothing_live_and_recovery_removes_the_rest(part
     before = live_files(partition)
     for operations in range(100):
         try:
-            stage(Killable(operations), partition)
-        except Killed:
+            stage(StoppingFiles(operations), partition)
+        except SwitchedOff:
             is_done = False
         else:
             is_done = True

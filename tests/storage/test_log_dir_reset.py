@@ -1,7 +1,6 @@
 """Rule 1.7: a checkpoint that no cleaning can have written goes back to the log start before it can become valid."""
 
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from cleanerd.storage.generation import begin_truncation
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.tools.client.producer import Producer
-from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter
 from tests.harness.logs.troubled import META_PROPERTIES, clean, lock_of_another
 
@@ -158,30 +156,6 @@ def test_2_11_a_checkpoint_goes_back_to_what_was_written_later(
     assert known is not None
     assert known.may_need_reset == (expected is not None)
     assert known.offsets.checkpoint == (20 if expected is None else expected)
-
-
-def test_2_9_what_is_deleted_in_a_topic_that_was_created_again_stays_deleted(
-    tmp_path: Path, spark: LazySpark
-) -> None:
-    """A broker without a cleaner leaves the entry of the old topic behind, and the new one grows past it (2.11)."""
-    old = rolled(tmp_path, ROWS, ROWS, ROWS)
-    write(tmp_path, None, records=0)
-    assert clean(spark, tmp_path).outcome("t", tmp_path.name) == "committed"
-    left = (tmp_path / names.CLEANER_OFFSET_CHECKPOINT).read_bytes()
-    assert stored(tmp_path) == 30
-    shutil.rmtree(old)
-    secret = [(b"secret", b"value"), *ROWS, (b"secret", None)]
-    rolled(tmp_path, secret, ROWS, ROWS, ROWS)
-    (tmp_path / names.CLEANER_OFFSET_CHECKPOINT).write_bytes(left)
-    age(tmp_path / names.CLEANER_OFFSET_CHECKPOINT, 60)
-    for day in range(3):
-        now_ms = NOW_MS + day * 172_800_000
-        result = clean(spark, tmp_path, options=[f"--now-ms={now_ms}", "--assume=now"]).results[
-            tmp_path.name, "t"
-        ]
-        assert day > 0 or result["first_dirty_offset"] == 0
-        rolled(tmp_path, ROWS)
-    assert not [r for r in read_records(old) if r.key == b"secret" and r.value is not None]
 
 
 @pytest.mark.parametrize("option", ["--dry-run", "--topic-set=t:cleanup.policy=delete"])

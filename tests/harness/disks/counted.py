@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from cleanerd.env.files import RealFiles
+from tests.harness.disks.simulated import SwitchedOff
 
 CHANGES = (
     "write",
@@ -27,7 +28,7 @@ class CountedFiles(RealFiles, ABC):
 
 
 class StoppingFiles(CountedFiles):
-    """What is called after so many operations fails."""
+    """Raises SwitchedOff instead of the operation after so many."""
 
     def __init__(self, operations: int) -> None:
         self.left = operations
@@ -35,7 +36,7 @@ class StoppingFiles(CountedFiles):
     def count(self) -> None:
         self.left -= 1
         if self.left < 0:
-            raise InterruptedError
+            raise SwitchedOff
 
 
 def _counted(name: str) -> Any:

@@ -21,7 +21,7 @@ from cleanerd.storage.segments import LogBatch, live_bases, log_batches
 from cleanerd.tools.client.producer import Producer, ProducerRecord
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter, WriterOptions
-from tests.harness.disks.killed import KilledFiles, killed_at_every_operation
+from tests.harness.disks.counted import StoppingFiles
 from tests.harness.disks.simulated import SwitchedOff
 from tests.harness.logs.written import busy, check_indexes, contents, open_writer
 
@@ -168,44 +168,10 @@ def test_half_a_commit_that_cannot_be_mended_is_refused(tmp_path: Path) -> None:
 # -- interrupted ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "at", ["middle of a closed segment", "base of a closed segment", "active segment", "0"]
-)
-def test_killed_anywhere_and_opened_again(tmp_path: Path, at: str) -> None:
-    """The writer finds a beginning of the log that holds all below the offset, with right indexes, and can go on."""
-    batches, bases = fill(tmp_path / "log")
-    offset = {
-        "middle of a closed segment": next(b.last_offset + 1 for b in batches if b.last_offset > bases[2]),
-        "base of a closed segment": bases[2],
-        "active segment": batches[-1].last_offset,
-        "0": 0,
-    }[at]
-    every = [batch.data for batch in batches]
-    wanted = [batch.data for batch in batches if batch.last_offset < offset]
-
-    def truncate(log_dir: Path, files: KilledFiles) -> None:
-        writer = open_writer(log_dir, segment_bytes=SEGMENT_BYTES)
-        writer._files = files
-        writer.truncate(offset)
-        writer.close()
-
-    for log_dir in killed_at_every_operation(tmp_path / "log", tmp_path / "killed", truncate):
-        with open_writer(log_dir, segment_bytes=SEGMENT_BYTES) as writer:
-            found = [batch.data for batch in log_batches(writer.directory, 0)]
-            assert found == every[: len(found)]
-            assert found[: len(wanted)] == wanted
-            assert read_generation(PartitionDir(FILES, writer.directory)) is not None
-            writer.truncate(offset)
-            assert writer.log_end_offset == offset
-            assert [batch.data for batch in log_batches(writer.directory, 0)] == wanted
-            busy(writer, range(20, 22))
-        check_indexes(log_dir)
-
-
 def test_writer_that_failed_takes_nothing_more(tmp_path: Path) -> None:
     fill(tmp_path)
     writer = open_writer(tmp_path, segment_bytes=SEGMENT_BYTES)
-    writer._files = KilledFiles(5)
+    writer._files = StoppingFiles(5)
     with pytest.raises(SwitchedOff):
         writer.truncate(3)
     for use in (lambda: writer.truncate(1), lambda: Producer(writer).put(b"k", b"v"), writer.close):
