@@ -181,6 +181,13 @@ class CleanerdConfig(Settings):
         return self.broker_log_cleaner_enable if self.own_log_cleaner_enable is None else self.own_log_cleaner_enable
 
     @property
+    def off_by(self) -> str | None:
+        """The key that is false and keeps cleanerd from cleaning; None: it cleans."""
+        if self.log_cleaner_enable:
+            return None
+        return "log.cleaner.enable" if self.own_log_cleaner_enable is None else "cleanerd.log.cleaner.enable"
+
+    @property
     def log_cleaner_threads_is_set(self) -> bool:
         """False: no number was chosen, cleanerd may use all cores."""
         return "log_cleaner_threads" in self.model_fields_set

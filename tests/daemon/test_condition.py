@@ -72,7 +72,7 @@ LADDER: dict[str, tuple[dict[str, object], Condition]] = {
     ),
     "broker is coming": (DIRTY | {"coming": "a broker"}, Condition("dirty", None, "a broker")),
     "cleaning is off": (
-        DIRTY | {"is_enabled": False},
+        DIRTY | {"off_by": "log.cleaner.enable"},
         Condition("dirty", None, "cleaning is off: log.cleaner.enable is false"),
     ),
     "no room": (DIRTY | {"full": "no room"}, Condition("dirty", "no room", "no room")),

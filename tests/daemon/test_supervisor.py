@@ -22,6 +22,7 @@ from cleanerd.daemon.engine.client import CallHost, Engine
 from cleanerd.daemon.loops.cleanings import _reason
 from cleanerd.daemon.loops.housekeeper import Housekeeper
 from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.work.share import share
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import Aborted, CleanerdError, SourceChanged
 from cleanerd.format import names
@@ -310,6 +311,26 @@ def test_cleanerds_own_switch_and_ratio_win_over_the_brokers(world: World) -> No
     world.restart(cleanerd_log_cleaner_enable="true", cleanerd_min_cleanable_dirty_ratio="0.1")
     assert world.parts.configuration().topic("one").broker_min_cleanable_dirty_ratio == 1.0
     assert next_logs(world) != []
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"log_cleaner_enable": "false"}, "log.cleaner.enable"),
+        ({"cleanerd_log_cleaner_enable": "false"}, "cleanerd.log.cleaner.enable"),
+    ],
+)
+def test_what_switches_cleaning_off_is_named_by_its_key(
+    world: World, settings: dict[str, str], key: str
+) -> None:
+    """Where a log, its directory and its retention are explained."""
+    world.restart(**settings)
+    log = world.log("one")
+    assert world.parts.conditions.of(log).obstacle == f"cleaning is off: {key} is false"
+    text = share(world.parts.conditions, log.log_dir).text
+    assert text.endswith(f". To change that: cleanerd.log.cleaner.enable=true, for {key} is false")
+    obstacle = world.control.explainer.retention._obstacle(log)
+    assert obstacle == f"{key} is false, and compacted logs get their retention from the cleaner"
 
 
 def test_a_throttle_holds_until_a_reload_is_asked_for_or_the_rates_change(world: World) -> None:

@@ -92,8 +92,9 @@ class RetentionReport:
             pid = self.conditions.ownership.owner_of(log.log_dir)
             return f"process {pid or 'unknown'} holds .lock: retention is its broker's"
         config = self.conditions.configuration()
-        if config.topic(log.topic_partition.topic).compact and not config.broker.log_cleaner_enable:
-            return "log.cleaner.enable is false, and compacted logs get their retention from the cleaner"
+        off_by = config.broker.off_by
+        if off_by is not None and config.topic(log.topic_partition.topic).compact:
+            return f"{off_by} is false, and compacted logs get their retention from the cleaner"
         known = self.conditions.inventory.facts(log)
         failed = set() if self.conditions.failures.of(log) is None else {log}
         if known is None or not whose_turn([known], config, failed, is_time=True):

@@ -68,7 +68,7 @@ class Seen(NamedTuple):
     is_dirty: bool = False
     has_aged: bool = False  # the staged result has waited for long, or much was written behind it
     is_unrecorded: bool = False  # a cleaning would only write the checkpoint
-    is_enabled: bool = True  # log.cleaner.enable
+    off_by: str | None = None  # the key that is false and switches cleaning off
     full: str | None = None  # nothing more may be staged in the directory
     backs_off: bool = False  # the last failure was a moment ago
     left_until_ms: int | None = None  # see `left_until_ms`; None where nobody holds `.lock`
@@ -112,8 +112,8 @@ def after_a_look(log: Known, seen: Seen) -> Condition:
     state: LogState = "dirty" if seen.is_dirty else "clean"
     if seen.coming is not None:
         return Condition(state, log.failure, seen.coming)
-    if not seen.is_enabled:
-        return Condition(state, log.failure, "cleaning is off: log.cleaner.enable is false")
+    if seen.off_by is not None:
+        return Condition(state, log.failure, f"cleaning is off: {seen.off_by} is false")
     if seen.full is not None:
         return Condition(state, log.failure or (seen.full if seen.is_dirty else None), seen.full)
     if seen.backs_off:

@@ -119,7 +119,7 @@ class Conditions:
             is_dirty=is_dirty,
             has_aged=has_aged,
             is_unrecorded=is_unrecorded,
-            is_enabled=self.configuration().broker.log_cleaner_enable,
+            off_by=self.configuration().broker.off_by,
             full=self.states.obstacles.full.get(log.log_dir),
             backs_off=known.failure is not None and self.failures.blocks(log, now_ms),
             left_until_ms=self._left_until_ms(found, now_ms) if is_wanted else None,

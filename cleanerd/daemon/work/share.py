@@ -48,14 +48,16 @@ def share(conditions: Conditions, log_dir: str) -> Share:
             "restart": f"results wait until the running broker stops ({way.reason})",
         }[way.committed_by]
     )
-    changes = list(_changes(conditions, left=left, waits=way.committed_by == "restart", is_on=is_on))
+    changes = list(
+        _changes(conditions, left=left, waits=way.committed_by == "restart", off_by=config.broker.off_by)
+    )
     text = "; ".join(said) + (f". To change that: {'; '.join(changes)}" if changes else "")
     return Share(cleans, left, text, (way.committed_by, is_seen, cleans > 0, left > 0))
 
 
-def _changes(conditions: Conditions, *, left: int, waits: bool, is_on: bool) -> Iterator[str]:
-    if not is_on:
-        yield "cleanerd.log.cleaner.enable=true, for log.cleaner.enable is false"
+def _changes(conditions: Conditions, *, left: int, waits: bool, off_by: str | None) -> Iterator[str]:
+    if off_by is not None:
+        yield f"cleanerd.log.cleaner.enable=true, for {off_by} is false"
     if left:
         yield "a cleanerd.min.cleanable.dirty.ratio below the broker's has cleanerd clean first"
     if left and not waits:

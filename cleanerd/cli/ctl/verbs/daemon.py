@@ -116,9 +116,9 @@ def _ask_throttle(client: Client, options: Namespace) -> Reply:
 
 THROTTLE = Verb(
     "throttle",
-    """Show the I/O limits, or change them until the next change or reload.
+    """Show the I/O limits, or change them until the next change, reload or restart.
 
-Show the I/O limits, or change them until the next change or reload: like `50MB` per second, or `unlimited`.
+Show the I/O limits, or change them until the next change, reload or restart: like `50MB` per second, or `unlimited`.
 """,
     (endpoints.THROTTLE, endpoints.SET_THROTTLE),
     View(_throttle),

@@ -18,7 +18,7 @@ def throttle(control: Control) -> ThrottleView:
 
 
 def set_throttle(control: Control, change: ThrottleChange) -> ThrottleView:
-    """Change I/O limits at once, until the next change or reload."""
+    """Change I/O limits at once, until the next change, reload or restart."""
     limits, unlimited = change.applied_to(limits_view(control.parts.throttle)), float("inf")
     control.parts.throttle.set_limits(
         total=limits.io_bytes_per_s or unlimited,
