@@ -129,7 +129,16 @@ def _kill_children(daemon: DaemonProcess, what: str) -> list[int]:
     victims = [pid for pid in descendants(daemon.pid) if what.encode() in cmdline(pid)]
     for pid in victims:
         os.kill(pid, signal.SIGKILL)
+    daemon.wait(lambda: all(map(_has_ended, victims)), 20)
     return victims
+
+
+def _has_ended(pid: int) -> bool:
+    """Also if its parent has not noticed."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 @pytest.mark.soak

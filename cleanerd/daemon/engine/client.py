@@ -101,7 +101,7 @@ class _Child:
 
     @property
     def is_alive(self) -> bool:
-        return not self._closed
+        return not self._closed and self.process.poll() is None  # the reader may not have met its end yet
 
     @property
     def is_busy(self) -> bool:
