@@ -70,18 +70,16 @@ def refusing(calls: str, error: str) -> tuple[str, ...]:
 
 
 @pytest.mark.fault("calls, file systems and processes that a host refuses")
-@pytest.mark.parametrize("error", ["EPERM", "ENOSYS"])
 @pytest.mark.parametrize("command", WITHOUT_SPARK)
-def test_calls_that_old_kernels_and_sandboxes_refuse_are_not_needed(
-    place: Path, command: str, error: str
-) -> None:
+def test_calls_that_old_kernels_and_sandboxes_refuse_are_not_needed(place: Path, command: str) -> None:
     """Seccomp profiles answer EPERM, old kernels and gVisor ENOSYS."""
     words = (BIN / "cleanerd", *WITHOUT_SPARK[command])
     expected = ran(place, *words)
-    shutil.rmtree(place / "copy", ignore_errors=True)
-    found = ran(place, *words, before=refusing(ADVICE, error))
-    assert (found.returncode, found.stdout) == (expected.returncode, expected.stdout), found.stderr
-    assert "Traceback" not in found.stderr
+    for error in ("EPERM", "ENOSYS"):
+        shutil.rmtree(place / "copy", ignore_errors=True)
+        found = ran(place, *words, before=refusing(ADVICE, error))
+        assert (found.returncode, found.stdout) == (expected.returncode, expected.stdout), found.stderr
+        assert "Traceback" not in found.stderr
 
 
 @pytest.mark.fault("calls, file systems and processes that a host refuses")
