@@ -174,8 +174,9 @@ def test_second_cleanerd_in_the_same_directory(spark: LazySpark, tmp_path: Path)
         == "if that is the daemon, have it do this: `cleanerctl clean '*' --force`"
     )
     with lock_of_another(log_dir / names.CLEANERD_LOCK):
-        ran = clean(spark, log_dir, options=["--topic=bad", "--force"])
-    assert str(ran.results["logs", "bad"]["remedy"]).endswith(": `cleanerctl clean bad --force`")
+        for options, asked in ((["--topic=bad"], "bad"), (["--topic=bad", "--partition=0"], "bad-0")):
+            ran = clean(spark, log_dir, options=[*options, "--force"])
+            assert str(ran.results["logs", "bad"]["remedy"]).endswith(f": `cleanerctl clean {asked} --force`")
 
 
 # -- errors while writing -----------------------------------------------------------------------------------------
