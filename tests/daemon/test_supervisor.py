@@ -22,6 +22,7 @@ from cleanerd.daemon.engine.client import CallHost, Engine
 from cleanerd.daemon.loops.cleanings import _reason
 from cleanerd.daemon.loops.housekeeper import Housekeeper
 from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.work.jobs import rank
 from cleanerd.daemon.work.share import share
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import Aborted, CleanerdError, SourceChanged
@@ -293,6 +294,15 @@ def test_a_job_of_several_logs_says_which_reason_is_whose() -> None:
     assert _reason([("a-0", "why")], 4) == "a-0: why"
     many = [*((f"a-{number}", "why") for number in range(5)), ("b-0", "other")]
     assert _reason(many, 6) == "a-0, a-1, a-2 and 2 more: why; b-0: other"
+    assert sorted(["skipped", "committed", "held", "failed"], key=rank) == [
+        "failed",
+        "committed",
+        "skipped",
+        "held",
+    ]
+    each = [(f"c-{number}", f"held back from offset {number} on") for number in range(256)]
+    said = "; ".join(f"{log}: {reason}" for log, reason in each[:3])
+    assert _reason(each, 256) == f"{said}; and 253 more reasons, which `cleanerctl explain` has for each log"
 
 
 def test_requested_job_waits_for_its_log_and_goes_before_what_is_due(world: World) -> None:

@@ -28,7 +28,7 @@ from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.commits import UNREAD, Commits, JobHost
 from cleanerd.daemon.work.condition import Conditions
-from cleanerd.daemon.work.jobs import Jobs
+from cleanerd.daemon.work.jobs import Jobs, rank
 from cleanerd.daemon.work.schedule import Schedule
 from cleanerd.daemon.workers import Bells, Life, Workers
 from cleanerd.errors import Aborted, CleanerdError, JobFailed, each_log, ours
@@ -42,8 +42,9 @@ from cleanerd.storage.log_dir import Owner
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints
 from cleanerd.storage.staged import try_discard_staged
+from cleanerd.units import counted
 
-_NAMED = 3  # logs of a job with one reason
+_NAMED = 3  # reasons of a job, and logs with one reason
 _EXAMINED_FOR_MS = 60_000
 """An exact examination may find what the files do not show, like an open transaction: look again then."""
 
@@ -131,12 +132,14 @@ class Cleanings:
                 self.conditions.states.done_cleaning(log)
         finally:
             words = [result.outcome.word for result in results]
-            reasons = [(str(result.topic_partition), result.reason) for result in results if result.reason]
+            worst_first = sorted(results, key=lambda result: rank(result.outcome.word))
+            reasons = [
+                (str(result.topic_partition), result.reason) for result in worst_first if result.reason
+            ]
             if busy:  # an error that is a defect, or of the machine: the log of the daemon has it
                 words.append(Failed.word)
-                reasons += [
-                    (str(log), "an unexpected error, which the log of the daemon reports") for log in busy
-                ]
+                unexpected = "an unexpected error, which the log of the daemon reports"
+                reasons = [*((str(log), unexpected) for log in busy), *reasons]
             self.jobs.end(job, words, _reason(reasons, len(job.logs)))
             for log in busy:
                 self.conditions.states.done_cleaning(log)
@@ -361,13 +364,17 @@ def _with_examination(results: list[LogResult], seconds: float) -> list[LogResul
 
 
 def _reason(reasons: Sequence[tuple[str, str]], logs: int) -> str | None:
-    """The reason of a job: each reason of its logs once, with their names if not all logs have it."""
+    """The reason of a job: each reason of its logs once, with their names if not all logs have it; of many the first few."""
     by_reason: dict[str, list[str]] = {}
     for log, reason in reasons:
         by_reason.setdefault(reason, []).append(log)
     if len(by_reason) == 1 and len(reasons) == logs:
         return next(iter(by_reason))
-    return "; ".join(f"{_named(names)}: {reason}" for reason, names in by_reason.items()) or None
+    said = [f"{_named(names)}: {reason}" for reason, names in list(by_reason.items())[:_NAMED]]
+    more = len(by_reason) - len(said)
+    if more:
+        said.append(f"and {counted(more, 'more reason')}, which `cleanerctl explain` has for each log")
+    return "; ".join(said) or None
 
 
 def _named(names: Sequence[str]) -> str:

@@ -16,6 +16,11 @@ _OUTCOMES = ("failed", "aborted", Superseded.word, "staged", "committed", "uncha
 """The outcome of a job is the first of these that one of its logs had, else skipped."""
 
 
+def rank(outcome: str) -> int:
+    """The place of an outcome among those of a job, the worst of which is 0."""
+    return _OUTCOMES.index(outcome) if outcome in _OUTCOMES else len(_OUTCOMES)
+
+
 class Jobs:
     """All jobs; thread-safe. Requested jobs wait in a queue for a worker, others start at once."""
 
