@@ -44,8 +44,8 @@ class _Part:
 class _Group:
     """Bytes that a group takes: its parts, the largest part that is appended while it still exists, the staged files.
 
-    `replaced_bytes`: what the disk gets back with its commit; `linked_bytes`: of segments that have another name (hard
-    links), and do not come back.
+    `replaced_bytes`: of segments that go with its commit; `linked_bytes`: of those that have another name (hard links), and
+    stay. All count as files are written: a file system that compresses takes less, of the old and of the new ones.
     """
 
     parts_bytes: int
@@ -243,7 +243,7 @@ def _group(plan: CleaningPlan, indexed: IndexedLog, number: int, parts: Sequence
         _MANIFEST_BYTES + _SOURCE_BYTES * len(group.sources) + _EPOCH_BYTES * epochs,
     )
     sizes = [_blocks(staged[0])] if plan.work.in_place else [_blocks(part.size_bytes) for part in parts]
-    replaced = sum(source.identity.frees_bytes for source in group.sources)
+    replaced = sum(_blocks(source.size_bytes) for source in group.sources if source.identity.links == 1)
     linked = sum(source.size_bytes for source in group.sources if source.identity.links > 1)
     return _Group(sum(sizes), max(sizes[1:], default=0), sum(map(_blocks, staged)), replaced, linked)
 

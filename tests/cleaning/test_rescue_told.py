@@ -3,12 +3,14 @@
 import os
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cleanerd.cli import rescue
 from cleanerd.cli.main import make_parser
+from cleanerd.env.files import FileStat
 from cleanerd.env.space import space_of
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from tests.cleaning.test_rescue import SEGMENT_BYTES, full, run
@@ -78,6 +80,25 @@ def test_of_a_log_that_is_partly_in_a_backup_by_hard_links_the_rest_is_promised_
         assert 1.9e6 < promised["frees_bytes"] == freed["frees_bytes"] < 2.1e6
         assert plan["free_bytes_after"] <= done["free_bytes_after"] == space_of(str(log_dir)).free_bytes
         assert [path.stat().st_ino for path in linked] == inodes, "none of these was written anew"
+
+
+def test_on_a_file_system_that_compresses_old_and_new_files_count_alike(
+    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ZFS and btrfs do: a segment that keeps two thirds of its bytes takes half of them on the disk."""
+    of = FileStat.of
+    monkeypatch.setattr(FileStat, "of", lambda found: compressed(of(found)))
+    with full(tmp_path / "full", every=3) as log_dir:
+        os.truncate(log_dir / "filler", 1 << 20)
+        free_bytes = space_of(str(log_dir)).free_bytes
+        _, done, _ = run(spark, log_dir, "--until=90%", "--yes")
+        (freed,) = (one for one in done["steps"] if one["name"] == "compaction")
+        assert freed["outcome"] == "done"
+        assert freed["frees_bytes"] == pytest.approx(done["free_bytes_after"] - free_bytes, rel=0.1)
+
+
+def compressed(stat: FileStat) -> FileStat:
+    return replace(stat, disk_bytes=stat.disk_bytes // 2)
 
 
 def back_up(log_dir: Path, segments: int) -> list[Path]:
