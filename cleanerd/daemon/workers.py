@@ -15,6 +15,8 @@ from cleanerd.env.clock import Clock
 
 _RESTART_PAUSE_S = 1.0
 _RESTART_PAUSE_MAX_S = 60.0
+_WAIT_MAX_S = threading.TIMEOUT_MAX / 2
+"""No thread can wait for as long as the largest value of a key in ms."""
 _log = structlog.get_logger("cleanerd")
 
 
@@ -47,7 +49,7 @@ class Bell:
     def wait(self, seen: int, timeout_s: float) -> bool:
         """Wait until it has rung more than `seen` times; False after `timeout_s`."""
         with self._condition:
-            return self._condition.wait_for(lambda: self._rings > seen, timeout_s)
+            return self._condition.wait_for(lambda: self._rings > seen, min(timeout_s, _WAIT_MAX_S))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class Worker:
     def join(self, timeout_s: float) -> bool:
         """Wait for the end of the thread; False after `timeout_s`."""
         if self._thread.is_alive():
-            self._thread.join(timeout_s)
+            self._thread.join(min(timeout_s, _WAIT_MAX_S))
         return not self._thread.is_alive()
 
     def beat(self) -> None:

@@ -26,6 +26,19 @@ def test_bell_that_rings_between_look_and_wait_is_heard() -> None:
     assert not bell.wait(bell.rings(), 0.0)
 
 
+def test_a_thread_pauses_for_the_longest_time_that_a_key_allows() -> None:
+    """log.cleaner.backoff.ms and others of 2^63-1: the wait has no overflow, and ends with the bell."""
+    bell, longest_s = Bell(), (2**63 - 1) / 1000
+    ringing = threading.Timer(0.1, bell.ring)
+    ringing.start()
+    assert bell.wait(bell.rings(), longest_s)
+    worker = Worker("w", lambda: longest_s, bell, SystemClock())
+    worker.start()
+    worker.stop()
+    assert worker.join(longest_s)
+    assert worker.deaths == 0
+
+
 def test_c146_a_thread_that_dies_is_counted_and_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """7.16 with cleanerd's restart: Kafka's DeadThreadCount stays until somebody reconfigures."""
     monkeypatch.setattr(workers, "_RESTART_PAUSE_S", 0.01)
