@@ -245,6 +245,7 @@ class Cleaner:
             if full is not None:
                 raise full
         elif waits:
+            why_not = why_not or "it has not described this log"
             why = (
                 f"{path}: its broker runs, and what is cleaned would only take room until it stops: {why_not}"
             )
