@@ -145,6 +145,20 @@ def test_no_disk_waits_that_is_nearly_full_or_that_nobody_can_ask(
         assert (takes(world)[0] == set()) == (room == AMPLE_BYTES)
 
 
+def test_a_log_for_which_a_client_has_waited_waits_for_others_again_after_its_cleaning(world: World) -> None:
+    """Also where a request cleaned it."""
+    takes(world)
+    add(world, "four")
+    assert takes(world) == (set(), 15.0)
+    four = world.log("four")
+    world.parts.schedule.hurry([four])
+    job = world.parts.jobs.request([four], force=False)
+    assert takes(world)[0] == {"four"}
+    world.parts.jobs.end(job, ["aborted"], None)
+    world.parts.states.done_cleaning(four)
+    assert takes(world) == (set(), 15.0)
+
+
 def test_a_client_that_comes_while_a_worker_chooses_wakes_it_when_it_asks_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

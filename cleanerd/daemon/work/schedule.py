@@ -94,6 +94,7 @@ class Schedule:
             if barred is not None:  # since it was requested
                 self.jobs.end(job, ["failed"], barred)
         begun = [job for job in first_job(self._requests()) if self._take(job)]
+        self._wanted.difference_update(log for job in begun for log in job.logs)
         return self.jobs.begin_requested(begun) if begun else None
 
     def _requests(self) -> Iterator[Ready[Job]]:
