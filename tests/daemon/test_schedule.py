@@ -176,6 +176,23 @@ def test_a_client_that_comes_while_a_worker_chooses_wakes_it_when_it_asks_again(
     assert takes(world)[0] == {"four"}
 
 
+def test_a_worker_whose_choice_somebody_else_has_taken_looks_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The express worker, or `delete-records`: other logs may be ready, and wait for nobody."""
+
+    def choose(*args: Any) -> object:
+        choice = policy.choose(*args)
+        assert world.parts.states.try_start_all([due.log for due in choice.begin])
+        return choice
+
+    with monkeypatch.context() as patched:
+        patched.setattr(schedule, "choose", choose)
+        assert takes(world) == (set(), 0.01)
+    add(world, "four")
+    assert takes(world)[0] == {"four"}
+
+
 def test_a_disk_that_hangs_while_a_worker_looks_keeps_no_client_and_no_reserved_topic_waiting(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,10 @@ _TRIGGERS: dict[DueReason, JobTrigger] = {
 }
 
 
+_AGAIN_S = 0.01
+"""Shortest pause before another look."""
+
+
 class Next(NamedTuple):
     """A job. Without one, `pause_s`: how long there will be none if nothing happens, log.cleaner.backoff.ms at most."""
 
@@ -58,8 +62,10 @@ class Schedule:
             look = self.conditions.due_logs.look(is_free)
             choice = self._choose(look.due)
             job = self._begin(choice.begin)
-            if job is None:
-                return Next(None, self._pause_s(look, choice, is_free))
+            if (
+                job is None
+            ):  # somebody else has taken all that was chosen: another look finds what else there is
+                return Next(None, _AGAIN_S if choice.begin else self._pause_s(look, choice, is_free))
             if choice.is_rest:
                 self._begun_s[_kind(choice.begin[0])] = self.conditions.clock.monotonic_s()
             return Next(job)
@@ -154,7 +160,7 @@ class Schedule:
         if next_ms is not None:
             left_ms.append(next_ms - self.conditions.clock.now_ms())
         backoff_ms = self.conditions.configuration().broker.backoff_ms
-        return min(backoff_ms, max(min(left_ms, default=backoff_ms), 10)) / 1000
+        return min(backoff_ms / 1000, max(min(left_ms, default=backoff_ms) / 1000, _AGAIN_S))
 
     def _is_free(self) -> Callable[[LogId], bool]:
         """A predicate for one look at many logs: may this log be cleaned now? It looks once at each log directory."""
