@@ -1,6 +1,7 @@
 """A daemon beside a living broker (spec disk D4, E, G; architecture 2): results wait, and are committed only if they fit."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -208,7 +209,13 @@ STRIKES = {
     "retained": Row(
         retain_less, "dropped", "the segments in the group were", COMPACT_DELETE, old_records=120
     ),
-    "deleted-above": Row(delete_all_closed, "dropped", "the segments in the group were", COMPACT_DELETE),
+    # The broker writes down in the background that it has no epochs below any more: one of the two is seen first.
+    "deleted-above": Row(
+        delete_all_closed,
+        "dropped",
+        "the segments in the group were|the leader epochs below",
+        COMPACT_DELETE,
+    ),
     "deleted-into": Row(delete_half, "dropped", "the segments in the group were", COMPACT_DELETE),
     "deleted-a-few": Row(delete_a_few, "committed", config=COMPACT_DELETE),
     "made-anew": Row(recreate, "committed"),
@@ -250,7 +257,7 @@ def struck(running: Place) -> Aftermath:
 def test_only_what_still_fits_is_committed(running: Place, struck: Aftermath, topic: str) -> None:
     """Spec disk D4: the broker starts on the result, the log start does not step back, nothing is lost or returns."""
     outcome, reason = struck.commits[topic][0]
-    assert (outcome, STRIKES[topic].reason in reason) == (STRIKES[topic].outcome, True), reason
+    assert (outcome, bool(re.search(STRIKES[topic].reason, reason))) == (STRIKES[topic].outcome, True), reason
     assert struck.troubles == []
     check_nothing_is_lost(
         running.journal.written[topic], struck.seen[topic], log_start=struck.log_starts[topic], why=topic
