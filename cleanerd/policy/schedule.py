@@ -60,8 +60,9 @@ def choose(ready: Iterable[Ready[_T]], begun_ms: Mapping[Hashable, int], pause_m
     """Choose from what is ready, most urgent first.
 
     Of each kind a job begins once in `pause_ms`, and before that if there is more than one job holds, or one of its logs has
-    no more patience; it takes all others along. `begun_ms`: how long ago a job of a kind last began that
-    left nothing behind: so nothing waits for longer than `pause_ms`.
+    no more patience; it takes all others along. What waits lets only small jobs of a less urgent kind go first: a large one
+    may have the last worker for hours. `begun_ms`: how long ago a job of a kind last began that left nothing behind: so
+    nothing waits for longer than `pause_ms`.
     """
     kinds: dict[Hashable, list[Ready[_T]]] = {}
     for one in ready:
@@ -69,6 +70,7 @@ def choose(ready: Iterable[Ready[_T]], begun_ms: Mapping[Hashable, int], pause_m
     begin: list[_T] = []
     is_rest = False
     waiting: list[tuple[_T, int]] = []
+    urgent: list[_T] = []  # the first that waits: one job has it all
     for kind, alike in kinds.items():
         jobs = in_jobs(alike, lambda one: one.size_bytes)
         job, is_more = next(jobs), next(jobs, None) is not None
@@ -76,6 +78,9 @@ def choose(ready: Iterable[Ready[_T]], begun_ms: Mapping[Hashable, int], pause_m
         left_ms = min(left_ms, *(one.patience_ms for one in alike))
         if left_ms > 0 and not is_more:
             waiting += [(one.work, left_ms) for one in alike]
+            urgent = urgent or [one.work for one in alike]
+        elif not begin and urgent and sum(one.size_bytes for one in job) > SMALL_LOG_BYTES:
+            begin, is_rest, waiting = urgent, True, waiting[len(urgent) :]
         elif not begin:
             begin, is_rest = [one.work for one in job], not is_more
     return Choice(begin, is_rest, waiting)

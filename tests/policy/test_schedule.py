@@ -48,7 +48,14 @@ def test_no_log_waits_for_longer_than_it_may_and_no_job_begins_early_without_nee
         alike = [one for one in ready.values() if one.kind == kind]
         is_full = sum(one.size_bytes for one in alike) > JOB_MAX_BYTES
         assert choice.begin == first_job(alike)
-        assert ago_ms.get(kind, bound_ms) >= bound_ms or is_full or not all(one.patience_ms for one in alike)
+        is_first = kind == next(iter(ready.values())).kind
+        is_late = any(one.size_bytes > SMALL_LOG_BYTES for one in ready.values() if one.kind != kind)
+        assert (
+            ago_ms.get(kind, bound_ms) >= bound_ms
+            or is_full
+            or not all(one.patience_ms for one in alike)
+            or (is_first and is_late)
+        )
         assert choice.is_rest == (len(choice.begin) == len(alike))
         begun_ms |= {kind: now_ms} if choice.is_rest else {}
         left.difference_update(choice.begin)
@@ -73,6 +80,14 @@ def test_who_may_not_wait_takes_the_others_of_its_kind_along() -> None:
     choice = choose(hurried, {"/a": 1, "/b": 1}, 15_000)
     assert choice.begin == ["a", "b"]
     assert choice.waiting == [("x", 14_999)]
+
+
+def test_what_waits_is_not_overtaken_by_a_large_job_that_is_less_urgent() -> None:
+    small_job = choose([*small("a"), *small("x", kind="/b")], {"/a": 1}, 15_000)
+    assert (small_job.begin, small_job.waiting) == (["x"], [("a", 14_999)])
+    large = [*small("a", "b"), Ready("x", "/b", SMALL_LOG_BYTES + 1), *small("y", kind="/c")]
+    choice = choose(large, {"/a": 1, "/c": 1}, 15_000)
+    assert (choice.begin, choice.is_rest, choice.waiting) == (["a", "b"], True, [("y", 14_999)])
 
 
 def test_more_than_a_job_holds_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:

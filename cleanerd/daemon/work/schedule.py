@@ -62,10 +62,10 @@ class Schedule:
             look = self.conditions.due_logs.look(is_free)
             choice = self._choose(look.due)
             job = self._begin(choice.begin)
-            if (
-                job is None
-            ):  # somebody else has taken all that was chosen: another look finds what else there is
-                return Next(None, _AGAIN_S if choice.begin else self._pause_s(look, choice, is_free))
+            if job is None and choice.begin:  # somebody else has taken it all: there may be more
+                return Next(None, _AGAIN_S)
+            if job is None:
+                return Next(None, self._pause_s(look, choice, is_free))
             if choice.is_rest:
                 self._begun_s[_kind(choice.begin[0])] = self.conditions.clock.monotonic_s()
             return Next(job)
