@@ -1,5 +1,6 @@
 """Which logs exist: scans that cost one `stat` for each directory, and what they report (rules 1.1, 1.4)."""
 
+import contextlib
 import errno
 import os
 import shutil
@@ -263,6 +264,44 @@ def test_4_log_directory_that_fails_goes_offline_alone_and_comes_back(fixture: F
     assert (report.offline, report.back_online) == ({}, [str(fixture.root)])
     assert in_words(report) == ["+ d-0", "~ b-0"]
     assert fixture.due_names() == ["a-0", "c-0", "b-0"]
+
+
+@pytest.mark.parametrize("is_mount_point_left", [False, True])
+@pytest.mark.parametrize(
+    "when", ["before what was touched is looked at", "while it is listed", "after it is checked"]
+)
+def test_d14_the_logs_of_a_log_directory_that_goes_away_in_a_scan_have_not_vanished(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch, when: str, is_mount_point_left: bool
+) -> None:
+    """A missing partition directory is a deleted log only in the log directory that was there before."""
+    fixture.scan()
+    away, real = fixture.root.with_name("away"), fixture.files.list_names
+
+    def unmount() -> None:
+        fixture.root.rename(away)
+        if is_mount_point_left:
+            fixture.root.mkdir()
+
+    def list_names(path: str) -> list[str]:
+        monkeypatch.undo()
+        found = real(path) if when == "while it is listed" else []
+        unmount()
+        return found or real(path)
+
+    if when == "before what was touched is looked at":
+        unmount()
+        assert fixture.scan_touched("a-0") == []
+    else:
+        monkeypatch.setattr(fixture.files, "list_names", list_names)
+        assert fixture.scan() == []
+    assert len(fixture.inventory.logs()) == 2
+    assert fixture.due_names() == []
+    with contextlib.suppress(FileNotFoundError):
+        fixture.root.rmdir()
+    away.rename(fixture.root)
+    report = [fixture.inventory.scan([str(path) for path in fixture.dirs]) for _ in range(2)][-1]
+    assert (report.vanished, report.appeared, report.offline) == ([], [], {})
+    assert fixture.due_names() == ["a-0", "b-0"]
 
 
 @pytest.mark.parametrize("kind", ["missing", "a file"])

@@ -131,8 +131,14 @@ def test_a_log_that_is_gone_is_forgotten(world: World) -> None:
     world.scan()
     assert known() == [other]
     world.a.rename(world.root / "unmounted")
+    parts.inventory.touch_log(other)  # as the end of its cleaning does
+    world.daemon.scanner.refresh()
     world.scan()
     assert known() == [other], "a log directory that fails may come back"
+    (world.root / "unmounted").rename(world.a)
+    (world.a / names.CLEANER_OFFSET_CHECKPOINT).write_text("garbage")
+    world.restart()
+    assert [one.log for one in world.parts.failures.all()] == [other], "offline since the start"
 
 
 def vanishes(world: World) -> str:

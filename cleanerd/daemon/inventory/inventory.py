@@ -5,11 +5,15 @@ listed again only when that time, or the directory itself, is another one. Two w
 clock have one time: what was changed a moment before it was listed is listed once more by the next scan. The second `stat`
 is that of the active segment, whose growth changes no directory.
 
+A missing partition directory is a log that is gone only if its log directory is the one that was scanned before, also after
+that look. Else the log directory is offline until the next full scan, and nothing is forgotten: its disk may be unmounted.
+
 Everything here may be lost at any time; a scan brings it back. Every method may be called by any thread; scans exclude each
 other, and no lock is held while the disk is read.
 """
 
 import contextlib
+import errno
 import functools
 import os
 import threading
@@ -99,6 +103,7 @@ class _LogDir:
     """A log directory."""
 
     path: str
+    inode: int | None = None  # of the last scan
     offline: str | None = None
     is_kafka: bool = False
     identities: dict[str, FileStat | None] = field(default_factory=dict)
@@ -292,6 +297,7 @@ class Inventory:
     def _scan_dir(self, place: _LogDir, marked: set[str] | None, found: ScanReport) -> None:
         """Look at the `marked` names or at all; offsets before names, as in any scan (spec disk G)."""
         try:
+            self._check_same(place)
             self._read_root(place)
             self._ask_broker(place, marked)
             place.note_checkpoints()
@@ -303,20 +309,33 @@ class Inventory:
             place.offline = str(ours(error, place.path))
             return
         place.offline = None
+        gone = set() if marked is not None else place.entries.keys() - set(listed)
         for name in listed:
             entry = place.entries.get(name) or _new_entry(place.path, name)
-            if entry is not None:
-                self._look(place, name, entry, found)
+            if entry is not None and self._look(place, name, entry, found):
+                gone.add(name)
+        if gone:
+            try:
+                self._check_same(place)
+            except OSError as error:
+                place.offline = str(ours(error, place.path))
+                return
+        for name in sorted(gone):
+            self._drop(place, name, found)
         if marked is None:
             place.futures = frozenset(futures(listed))
-            for name in sorted(place.entries.keys() - set(listed)):
-                self._drop(place, name, found)
         elif marked.intersection(LOG_DIR_CHECKPOINTS):
             for entry in place.concerned():
                 self._note(place, entry, entry.known.contents if entry.known else None, entry.error, found)
         else:
             return
         place.noted = place.checkpoints
+
+    def _check_same(self, place: _LogDir) -> None:
+        """Raise OSError if a log directory is away, or another one than at the last check; the next one knows it then."""
+        before, place.inode = place.inode, self._files.stat(place.path).inode
+        if before not in (None, place.inode):
+            raise OSError(errno.ESTALE, "another directory than before", place.path)
 
     def _read_root(self, place: _LogDir) -> None:
         """Read what has changed of the files of a log directory. Raises OSError, CorruptFile."""
@@ -359,8 +378,11 @@ class Inventory:
         except FileNotFoundError:
             return None
 
-    def _look(self, place: _LogDir, name: str, entry: Entry, found: ScanReport) -> None:
-        """One partition directory: its `stat`, its listing if that changed, and the difference into `found`."""
+    def _look(self, place: _LogDir, name: str, entry: Entry, found: ScanReport) -> bool:
+        """One partition directory: its `stat`, its listing if that changed, and the difference into `found`.
+
+        Returns whether nothing has this name.
+        """
         before = entry.known.contents if entry.known is not None else None
         error = None
         try:
@@ -369,9 +391,8 @@ class Inventory:
             # The directory went away, or a file in it did while we looked. Then the next scan sees what that meant.
             entry.is_settled = False
             with contextlib.suppress(OSError):
-                if not self._files.exists(entry.log.directory):
-                    self._drop(place, name, found)
-            return
+                return not self._files.exists(entry.log.directory)
+            return False
         except NotADirectoryError:
             contents = None
         except Exception as problem:  # noqa: BLE001  # the boundary of a log: the scan goes on with the others
@@ -381,6 +402,7 @@ class Inventory:
             with self._mutex:
                 place.entries[name] = entry
         self._note(place, entry, contents, error, found)
+        return False
 
     def _read_contents(self, entry: Entry, before: Contents | None) -> Contents | None:
         partition = PartitionDir(self._files, entry.log.directory)

@@ -61,6 +61,7 @@ class Scanner:
         usable, were_offline = self._online(), self._logged_offline
         with self.metrics.phase("scan"):
             self._take_in(self._inventory.scan(usable))
+        usable = self._online()
         known = {entry.log for entry in self._inventory.entries()}
         reported = self.events.logs() | {failure.log for failure in self.conditions.failures.all()}
         for log in reported - known:  # it vanished before its work ended, or while no daemon ran
