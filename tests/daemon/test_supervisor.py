@@ -21,6 +21,7 @@ from cleanerd.daemon.engine.calls import CleanCall
 from cleanerd.daemon.engine.client import CallHost, Engine
 from cleanerd.daemon.loops.cleanings import _reason
 from cleanerd.daemon.loops.housekeeper import Housekeeper
+from cleanerd.daemon.rules.log_states import Taken
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.jobs import rank
 from cleanerd.daemon.work.share import share
@@ -309,6 +310,37 @@ def test_a_job_of_several_logs_says_which_reason_is_whose() -> None:
     each = [(f"c-{number}", f"held back from offset {number} on") for number in range(256)]
     said = "; ".join(f"{log}: {reason}" for log, reason in each[:3])
     assert _reason(each, 256) == f"{said}; and 253 more reasons, which `cleanerctl explain` has for each log"
+
+
+def test_an_abort_ends_what_was_asked_for_and_waits_for_a_worker(world: World) -> None:
+    """Who aborts does not expect the cleaning a moment later. Other requests stay."""
+    parts = world.parts
+    ((ended,), (other,)) = (clean.clean(world.control, topic, force=True) for topic in ("one", "two"))
+    assert [one.topic for one in abort(world.control, "one", 0)] == ["one"]
+    found = parts.jobs.view(ended.id)
+    assert (found.state, found.outcome, found.reason) == ("done", "aborted", "`cleanerctl abort`")
+    assert [job.id for job in parts.jobs.requested()] == [other.id]
+    assert abort(world.control, "three", 0) == ()
+    assert next_logs(world) == ["two-0"]
+
+
+def test_a_request_that_is_aborted_while_a_worker_takes_it_gives_its_log_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would be in progress for ever (2.13)."""
+    parts, log = world.parts, world.log("one")
+    job, take = parts.jobs.request([log], force=True), parts.states.try_start_all
+
+    def taking(logs: Iterable[LogId]) -> list[Taken]:
+        taken = take(logs)
+        parts.jobs.refuse(job, "aborted", "the test")
+        return taken
+
+    monkeypatch.setattr(parts.states, "try_start_all", taking)
+    begun = parts.schedule.next().job
+    assert (job.outcome, job.started_ms) == ("aborted", None)
+    assert begun is not None
+    assert (begun.trigger, log in begun.logs) == ("schedule", True), "it is free again"
 
 
 def test_requested_job_waits_for_its_log_and_goes_before_what_is_due(world: World) -> None:

@@ -42,11 +42,24 @@ class Jobs:
         with self._changed:
             return tuple(self._queue)
 
-    def begin_requested(self, jobs: Sequence[Job]) -> Job:
-        """Requested jobs begin as one: the first, whose ids those of the others are from now on."""
+    def refuse(self, job: Job, outcome: str, reason: str) -> bool:
+        """End a requested job that waits for a worker; False if it does no longer."""
         with self._changed:
-            job, *others = jobs
-            for one in jobs:
+            is_waiting = job in self._queue
+            if is_waiting:
+                self.end(job, [outcome], reason)
+            return is_waiting
+
+    def begin_requested(self, jobs: Sequence[Job]) -> Job | None:
+        """Requested jobs begin as one: the first, whose ids those of the others are from now on. Without those that were
+        refused meanwhile; None if none is left.
+        """
+        with self._changed:
+            left = [one for one in jobs if one in self._queue]
+            if not left:
+                return None
+            job, *others = left
+            for one in left:
                 del self._queue[one]
             job.logs += tuple(log for one in others for log in one.logs)
             self._jobs |= dict.fromkeys((one.id for one in others), job)

@@ -4,7 +4,7 @@ The rule is `policy.schedule`; here its facts are gathered, and its choice is ca
 """
 
 import threading
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -98,10 +98,14 @@ class Schedule:
         for job in self.jobs.requested():
             barred = next(filter(None, map(self.conditions.states.obstacles.barred, job.logs)), None)
             if barred is not None:  # since it was requested
-                self.jobs.end(job, ["failed"], barred)
-        begun = [job for job in first_job(self._requests()) if self._take(job)]
-        self._wanted.difference_update(log for job in begun for log in job.logs)
-        return self.jobs.begin_requested(begun) if begun else None
+                self.jobs.refuse(job, "failed", barred)
+        taken = [job for job in first_job(self._requests()) if self._take(job)]
+        self._wanted.difference_update(log for job in taken for log in job.logs)
+        begun = self.jobs.begin_requested(taken)
+        for job in taken:
+            if job.ended_ms is not None:  # aborted meanwhile
+                self._give_back(job.logs)
+        return begun
 
     def _requests(self) -> Iterator[Ready[Job]]:
         """Requests whose logs are to be had, the oldest first."""
@@ -118,9 +122,12 @@ class Schedule:
         taken = self.conditions.states.try_start_all(job.logs)
         if len(taken) == len(job.logs):
             return True
-        for log in taken:
-            self.conditions.states.done_cleaning(log)
+        self._give_back(taken)
         return False
+
+    def _give_back(self, logs: Iterable[LogId]) -> None:
+        for log in logs:
+            self.conditions.states.done_cleaning(log)
 
     def _size_bytes(self, log: LogId) -> int:
         known = self.conditions.inventory.facts(log)

@@ -107,9 +107,9 @@ VERBS = (
     ),
     Verb(
         "abort",
-        "Stop cleanings that run now; the logs stay as they were, and may be cleaned again.",
+        "Stop cleanings that run or were asked for; the logs stay as they were, and may be cleaned again.",
         (endpoints.ABORT,),
-        View(lambda rows: table(rows, WHERE), "no matching log was being cleaned"),
+        View(lambda rows: table(rows, WHERE), "no matching log was being cleaned, or was to be on request"),
         (PATTERN,),
         ("abort orders-3",),
         is_bounded=True,

@@ -1,4 +1,4 @@
-"""Stop running cleanings."""
+"""Stop cleanings that run or were asked for."""
 
 from cleanerd.daemon.api.control import Control, refs
 from cleanerd.daemon.api.parameters import Pattern, WaitMs
@@ -8,14 +8,19 @@ from cleanerd.daemon.work.states import StillRunning
 from cleanerd.errors import CleanerdError
 from cleanerd.policy.lifecycle import Status
 
+_WHY = "`cleanerctl abort`"
+
 
 def abort(control: Control, pattern: Pattern, timeout_ms: WaitMs = DEFAULT_WAIT_MS) -> tuple[LogRef, ...]:
-    """Stop the running cleanings of matching logs, wait until they have stopped, and answer these logs."""
-    states, now_s = control.parts.states, control.parts.clock.monotonic_s
-    deadline_s = now_s() + timeout_ms / 1000
-    busy = [log for log in control.some(pattern) if states.state(log).status is Status.IN_PROGRESS]
+    """Stop cleanings of matching logs, and answer these when it is done. Requests that wait for a worker end, too."""
+    states, jobs, now_s = control.parts.states, control.parts.jobs, control.parts.clock.monotonic_s
+    deadline_s, matching = now_s() + timeout_ms / 1000, control.some(pattern)
+    asked_for = [job for job in jobs.requested() if not set(matching).isdisjoint(job.logs)]
+    refused = {log for job in asked_for if jobs.refuse(job, "aborted", _WHY) for log in job.logs}
+    # Looked at after that: a job that was refused too late has begun, and its logs are in progress.
+    busy = [log for log in matching if states.state(log).status is Status.IN_PROGRESS]
     for log in busy:
-        states.stop(log, "`cleanerctl abort`")
+        states.stop(log, _WHY)
     for log in busy:
         try:
             states.abort(log, max(deadline_s - now_s(), 0))
@@ -25,4 +30,4 @@ def abort(control: Control, pattern: Pattern, timeout_ms: WaitMs = DEFAULT_WAIT_
             raise Conflict(str(error)) from error
         except CleanerdError as error:
             raise Unavailable(str(error)) from error
-    return refs(busy)
+    return refs(log for log in matching if log in refused or log in busy)
