@@ -154,6 +154,7 @@ def test_a_log_for_which_a_client_has_waited_waits_for_others_again_after_its_cl
     world.parts.schedule.hurry([four])
     job = world.parts.jobs.request([four], force=False)
     assert takes(world)[0] == {"four"}
+    assert not world.parts.schedule.hurry([four]), "the client asks again while it is cleaned"
     world.parts.jobs.end(job, ["aborted"], None)
     world.parts.states.done_cleaning(four)
     assert takes(world) == (set(), 15.0)

@@ -80,7 +80,7 @@ class Schedule:
 
         Whether a worker has to be woken: it may have chosen to wait a moment ago. So who waits for a log asks again.
         """
-        self._wanted.update(logs)
+        self._wanted.update(filter(self.conditions.states.is_free, logs))  # else its cleaning has begun
         return any(self._chosen_until_ms(log) is not None for log in logs)
 
     def waits_until_ms(self, log: LogId) -> int | None:
