@@ -22,7 +22,7 @@ from cleanerd.daemon.inventory.listed_log import ListedLog
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.store import Store
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.work.retention import whose_turn
+from cleanerd.daemon.work.retention import RetentionPasses, whose_turn
 from cleanerd.daemon.work.states import NotTaken
 from cleanerd.env.clock import FixedNow
 from cleanerd.env.files import RealFiles
@@ -148,6 +148,17 @@ def test_1_30_released_also_after_a_failure(tmp_path: Path) -> None:
         assert names.LEADER_EPOCH_CHECKPOINT in str(passes.retention.run([passes.log])[passes.log])
         assert passes.retained == [None]
         assert passes.is_free()
+
+
+def test_1_30_a_log_that_vanishes_during_the_pass_ends_no_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pause has gone with it, and nobody has to undo that."""
+    write_log(tmp_path)
+    passes = Passes(tmp_path, "delete")
+    monkeypatch.setattr(RetentionPasses, "_pass_future", lambda self, log, _: self.states.forget(log))
+    assert passes.run() == 2
+    assert passes.is_free()
 
 
 def test_a_truncation_whose_writer_died_counts_as_ended(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ may not have seen yet what has changed, and by the limits of a wrong topic all o
 """
 
 from collections.abc import Callable, Iterable, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
@@ -46,6 +47,7 @@ from cleanerd.errors import (
     raising_ours,
 )
 from cleanerd.format.names import DirKind, parse_partition_dir
+from cleanerd.policy.lifecycle import IllegalTransition
 from cleanerd.policy.retention import Keeper
 from cleanerd.storage.delete import deleted_files
 from cleanerd.storage.generation import end_left_truncation
@@ -133,7 +135,8 @@ class RetentionPasses:
                 if log in outcomes and not isinstance(outcomes[log], Failed):
                     self._pass_future(log, configuration)
         finally:
-            self.states.resume_all(paused)
+            with suppress(IllegalTransition):  # of a log that has vanished meanwhile there is no pause left
+                self.states.resume_all(paused)
         return outcomes
 
     def _undisturbed(self, logs: Iterable[LogId]) -> list[LogId]:
