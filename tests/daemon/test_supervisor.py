@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from cleanerd.cleaning.commit.host import Turn
 from cleanerd.cleaning.outcomes import Failed
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.throttle import RateLimit
@@ -23,6 +24,7 @@ from cleanerd.daemon.loops.cleanings import _reason
 from cleanerd.daemon.loops.housekeeper import Housekeeper
 from cleanerd.daemon.rules.log_states import Taken
 from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.work.commits import JobHost, _WaitingHost
 from cleanerd.daemon.work.jobs import rank
 from cleanerd.daemon.work.share import share
 from cleanerd.env.files import RealFiles
@@ -292,6 +294,20 @@ def test_a_job_ends_and_gives_its_logs_back_whatever_fails(
         world.daemon.cleaners.cleanings.run(job)
     assert parts.states.is_free(log)
     assert (job.outcome, "the log of the daemon" in str(job.reason)) == ("failed", True)
+
+
+def test_a_slice_of_a_commit_gives_its_logs_back_whatever_fails(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the look whether a broker starts there."""
+    log, log_dir = world.log("one"), world.parts.ownership.at(str(world.a))
+    host = _WaitingHost(log_dir, world.parts.commits, lambda _: True, {})
+    turn = Turn(host.begin([log.topic_partition]))
+    assert not world.parts.states.is_free(log)
+    monkeypatch.setattr(JobHost, "end", lambda *_: (world.a / "no such").stat())
+    with pytest.raises(FileNotFoundError):
+        host.end(turn)
+    assert world.parts.states.is_free(log)
 
 
 def test_a_job_of_several_logs_says_which_reason_is_whose() -> None:

@@ -235,10 +235,10 @@ class _WaitingHost(JobHost):
 
     def end(self, turn: Turn) -> None:
         """Record what became of the logs of a slice, and give them back."""
-        super().end(turn)
         commits, logs = self.commits, [LogId(self.path, tp) for tp in turn.taken]
-        assert turn.done.keys() <= set(turn.taken), "only what is taken is committed"
         try:
+            super().end(turn)
+            assert turn.done.keys() <= set(turn.taken), "only what is taken is committed"
             commits.metrics.phases_took({"commit": turn.seconds} if turn.done else {})
             _log.debug(
                 "commit_slice", log_dir=self.path, logs=len(logs), seconds=turn.seconds, is_wanted=turn.is_wanted
