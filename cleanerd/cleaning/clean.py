@@ -244,7 +244,7 @@ class Cleaner:
             full = log_dir.why_full(self._request.config, waits=waits)
             if full is not None:
                 raise full
-        elif waits:
+        elif waits or why_not is not None:  # it may have described this log, and hang since
             why_not = why_not or "it has not described this log"
             why = (
                 f"{path}: its broker runs, and what is cleaned would only take room until it stops: {why_not}"
@@ -417,11 +417,10 @@ class Cleaner:
         extra, rescues = Room.counted(log.plan, counted), self._request.rescues
         needed_bytes = extra.peak_bytes
         room = self._take(log, needed_bytes)
-        is_partly = (
-            self._request.spare or self._lacks_names([(log, extra)]) or (rescues and extra.linked_bytes)
-        )
-        if room is None and is_partly:
+        if room is None and (self._request.spare or self._lacks_names([(log, extra)])):
             room = needed_bytes
+        elif room is None and rescues and extra.linked_bytes:
+            room = needed_bytes + SWAP_BYTES  # are free, else it would lack names
         if room is not None and not log.plan.waits:
             if rescues:
                 wait_for_deleted()  # what was replaced before may still have its names

@@ -186,11 +186,15 @@ class Directory(AsRequested):
     # -- cleaning -----------------------------------------------------------------------------------------------
 
     def owned(self) -> dict[str, str | None]:
-        """As `Cleaner.plan` takes it. What is out of reach has no owner, and its logs fail one by one."""
-        owner = self._owner()
+        """As `Cleaner.plan` takes it. What is out of reach has no owner, and its logs fail one by one. Never raises: it is
+        asked for several directories at once.
+        """
+        owner, why_not = self._owner(), None
         if owner is None or not owner.has_lock:
             return {}
-        return {self.path: self._run.brokers.why_not(self.path) if owner is Owner.LIVE_BROKER else None}
+        with each_log(self.path) as asked:
+            why_not = self._run.brokers.why_not(self.path) if owner is Owner.LIVE_BROKER else None
+        return {self.path: why_not if asked.error is None else str(asked.error)}
 
     def count(self) -> None:
         """What a cleaning of the candidates would do."""

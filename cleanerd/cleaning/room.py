@@ -243,8 +243,8 @@ def _group(plan: CleaningPlan, indexed: IndexedLog, number: int, parts: Sequence
         _MANIFEST_BYTES + _SOURCE_BYTES * len(group.sources) + _EPOCH_BYTES * epochs,
     )
     sizes = [_blocks(staged[0])] if plan.work.in_place else [_blocks(part.size_bytes) for part in parts]
-    replaced = sum(_blocks(source.size_bytes) for source in group.sources if source.identity.links == 1)
-    linked = sum(source.size_bytes for source in group.sources if source.identity.links > 1)
+    replaced = sum(_blocks(source.size_bytes) for source in group.sources if source.identity.is_last_name)
+    linked = sum(source.size_bytes for source in group.sources if not source.identity.is_last_name)
     return _Group(sum(sizes), max(sizes[1:], default=0), sum(map(_blocks, staged)), replaced, linked)
 
 

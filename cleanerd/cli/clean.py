@@ -166,6 +166,8 @@ def _with_remedy(result: LogResult, results: Sequence[LogResult], arguments: Nam
         return result
     options = " --force" * arguments.force + " --roll" * arguments.roll
     logs = {one.topic_partition for one in results if one.log_dir == result.log_dir} - {NO_LOG}
+    if arguments.partition and not logs:
+        return result  # none of those that were named lies there: there is nothing to ask for
     named = sorted(map(str, logs) if arguments.partition else arguments.topic) or ["'*'"]
     asked = " and ".join(f"`cleanerctl clean {name}{options}`" for name in named[:_NAMED])
     more = f" and so on, {len(named)} in all" if len(named) > _NAMED else ""

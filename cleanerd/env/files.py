@@ -55,7 +55,12 @@ class FileStat:
     @property
     def frees_bytes(self) -> int:
         """What the disk gets back with this name: nothing while the file has another one, as in a backup by hard links."""
-        return self.disk_bytes if self.links == 1 else 0
+        return self.disk_bytes if self.is_last_name else 0
+
+    @property
+    def is_last_name(self) -> bool:
+        """Whether the file goes with this name. A file system that does not count names (FUSE) may say 0."""
+        return self.links <= 1
 
     def __str__(self) -> str:
         return f"inode {self.inode}, {self.size_bytes} bytes, modified at {self.mtime_ns} ns"

@@ -86,10 +86,10 @@ def offset_indexes_bytes(partition: PartitionDir) -> int:
 
 
 def _offset_indexes(partition: PartitionDir) -> Iterator[SegmentFileName]:
-    """Those that give any space back."""
+    """Those that give back space, or a name where those are short: an empty one has an inode, too."""
     for base in live_logs(partition)[:-1]:
         index, aborted = (SegmentFileName(base, kind) for kind in (FileKind.OFFSET_INDEX, FileKind.TXN_INDEX))
         if partition.exists(aborted) and partition.stat(aborted).size_bytes:
             continue
-        if partition.exists(index) and partition.stat(index).frees_bytes:
+        if partition.exists(index) and partition.stat(index).is_last_name:
             yield index
