@@ -189,9 +189,10 @@ class Directory(AsRequested):
         """As `Cleaner.plan` takes it. What is out of reach has no owner, and its logs fail one by one. Never raises: it is
         asked for several directories at once.
         """
-        owner, why_not = self._owner(), None
+        owner = self._owner()
         if owner is None or not owner.has_lock:
             return {}
+        why_not: str | None = None
         with each_log(self.path) as asked:
             why_not = self._run.brokers.why_not(self.path) if owner is Owner.LIVE_BROKER else None
         return {self.path: why_not if asked.error is None else str(asked.error)}
