@@ -214,6 +214,9 @@ def _examine(
     snapshot = log_dir.scan(tp, checkpoints, first_batch_timestamps=with_timestamps, pace=pace, staged=staged)
     if snapshot is None:
         return LogResult(tp, log_dir.path, Skipped("the directory holds no segment"))
+    if tp in request.starts:
+        assert request.dry_run, "only what is foreseen is taken for done"
+        snapshot = snapshot.starting_at(request.starts[tp])
     if snapshot.is_kafka and not snapshot.is_reported and log_dir.owner is Owner.STOPPED_BROKER:
         flushed = as_flushed(snapshot, booted_ms())
         if flushed is not snapshot and not request.dry_run:

@@ -126,9 +126,11 @@ class Directory(AsRequested):
     def _commit_waiting(self) -> None:
         """Commit what earlier cleanings left staged, so that nothing is done twice; a dry run takes it for committed.
 
-        What no longer fits has been dropped then: its log is cleaned again, and its result reports that.
+        What no longer fits has been dropped then: its log is cleaned again, and its result reports that. So will be what
+        lacks the segments that retention takes before.
         """
-        waiting = [tp for tp in self._found if is_waiting(self.log_dir.partition(tp))]
+        found = (tp for tp in self._found if tp not in self.request.starts)
+        waiting = [tp for tp in found if is_waiting(self.log_dir.partition(tp))]
         before = {tp: (self._size(tp), replaced_bytes(self.log_dir.partition(tp))) for tp in waiting}
         is_dry, commits = self.request.dry_run, list(map(Commit, waiting))
         for tp, done in (self._foreseen(commits) if is_dry else self.committer.commit(commits)).items():

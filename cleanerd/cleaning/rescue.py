@@ -28,7 +28,7 @@ import errno
 import fcntl
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from cleanerd.cleaning.assumed import UNCHANGED
@@ -128,10 +128,11 @@ class Rescue:
         if self._is_enough(found):
             found.free_bytes_after = found.free_bytes
             return found
+        starts = dict[TopicPartition, int]()
         if log_dir.owner is not Owner.LIVE_BROKER:
             found.steps += self._foreseen_leftovers(log_dir)
-            found.steps += self._retained(log_dir, ours, dry_run=True)
-        results = self._clean(path, ours, dry_run=True)
+            found.steps += self._retained(log_dir, ours, starts, dry_run=True)
+        results = self._clean(path, ours, dry_run=True, starts=starts)
         found.steps += sorted(
             map(_foreseen, results), key=lambda step: -step.frees_bytes / max(step.needs_bytes, 1)
         )
@@ -204,7 +205,7 @@ class Rescue:
                 has_file = self._files.exists(os.path.join(log_dir.path, CLEANERD_LOCK))
                 self._make_writable(log_dir, ours, found, 0 if has_file else LEAST_BYTES)
                 with _unless_full():
-                    found.steps += self._retained(log_dir, ours, dry_run=False)
+                    found.steps += self._retained(log_dir, ours, {}, dry_run=False)
             if not self._is_enough(found):
                 self._make_writable(log_dir, ours, found, LEAST_BYTES)
 
@@ -328,8 +329,15 @@ class Rescue:
                 return self._make_writable(log_dir, ours, found, least_bytes)
         return False
 
-    def _retained(self, log_dir: LogDir, ours: Sequence[TopicPartition], *, dry_run: bool) -> Iterator[Step]:
-        """(b)"""
+    def _retained(
+        self,
+        log_dir: LogDir,
+        ours: Sequence[TopicPartition],
+        starts: dict[TopicPartition, int],
+        *,
+        dry_run: bool,
+    ) -> Iterator[Step]:
+        """(b); notes where these logs start then."""
         configuration = self._request.configuration
         assert configuration is not None
         limits = Knowledge(log_dir, configuration, self._request.assumed).limits
@@ -343,6 +351,7 @@ class Rescue:
                 if log.error is not None:
                     yield Step("retention", str(tp), 0, 0, "failed", str(log.error))
                 elif done is not None:
+                    starts[tp] = done.log_start_offset
                     outcome: Outcome = "planned" if dry_run else "done"
                     yield Step("retention", str(tp), 0, done.frees_bytes, outcome, str(done))
 
@@ -422,8 +431,16 @@ class Rescue:
             threading.Event().wait(_POLL_S)
         return True
 
-    def _clean(self, path: str, logs: Iterable[TopicPartition], *, dry_run: bool) -> list[LogResult]:
-        request = replace(self._request, log_dirs=(path,), logs=frozenset(logs), dry_run=dry_run)
+    def _clean(
+        self,
+        path: str,
+        logs: Iterable[TopicPartition],
+        *,
+        dry_run: bool,
+        starts: Mapping[TopicPartition, int] | None = None,
+    ) -> list[LogResult]:
+        of_logs = replace(self._request, log_dirs=(path,), logs=frozenset(logs))
+        request = replace(of_logs, starts=starts or {}, dry_run=dry_run)
         results = clean_once([request], self._progress, self._clock, session=self._session, files=self._files)
         return [one for one in results if one.topic_partition != NO_LOG] if request.logs else []
 

@@ -208,6 +208,9 @@ class CleanRequest:
     roll: bool = False  # close the active segments first, so that what is in them can be cleaned
     horizons: bool = False  # also clean what is not dirty enough, if a delete horizon there has expired
     dry_run: bool = False
+    starts: Mapping[TopicPartition, int] = field(
+        default_factory=dict
+    )  # of logs that retention shortens before (dry run)
     rescues: bool = False  # the disk is full (`cleaning.rescue`)
     logs: frozenset[TopicPartition] | None = None  # of these, which it does not name as `topics` does
     spare: str | None = None  # where the group of one log is staged that frees the most (`storage.spare`)

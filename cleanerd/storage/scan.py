@@ -8,8 +8,9 @@ Kernels are imported by the first who walks many batches: a process that only wa
 
 import errno
 import os
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cleanerd.env.files import Files, FileStat, NotRegular, open_regular, regular_file
@@ -130,6 +131,13 @@ class PartitionSnapshot:
     def size_bytes(self) -> int:
         """Bytes of all `.log` files."""
         return sum(segment.size_bytes for segment in self.segments)
+
+    def starting_at(self, offset: int) -> "PartitionSnapshot":
+        """The log once it starts there, and the segments that lie below have gone; the active one stays."""
+        gone = bisect_right([segment.base_offset for segment in self.segments[1:]], offset)
+        return replace(
+            self, segments=self.segments[gone:], log_start_offset=max(self.log_start_offset, offset)
+        )
 
     def facts(self, last_stable_offset: int) -> LogFacts:
         """The facts that policy needs."""

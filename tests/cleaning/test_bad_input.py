@@ -177,6 +177,8 @@ def test_second_cleanerd_in_the_same_directory(spark: LazySpark, tmp_path: Path)
         for options, asked in ((["--topic=bad"], "bad"), (["--topic=bad", "--partition=0"], "bad-0")):
             ran = clean(spark, log_dir, options=[*options, "--force"])
             assert str(ran.results["logs", "bad"]["remedy"]).endswith(f": `cleanerctl clean {asked} --force`")
+        ran = clean(spark, log_dir, options=["--topic=bad", "--partition=7"])
+        assert (ran.code, "clean '*'" in ran.told) == (1, False), "none of these lies there"
 
 
 # -- errors while writing -----------------------------------------------------------------------------------------

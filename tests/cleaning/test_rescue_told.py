@@ -13,7 +13,7 @@ from cleanerd.cli.main import make_parser
 from cleanerd.env.files import FileStat
 from cleanerd.env.space import space_of
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from tests.cleaning.test_rescue import SEGMENT_BYTES, full, run
+from tests.cleaning.test_rescue import SEGMENT_BYTES, full, rescued, run
 from tests.harness.ctl import captured
 from tests.harness.logs.troubled import contents, lock_of_another
 
@@ -80,6 +80,24 @@ def test_of_a_log_that_is_partly_in_a_backup_by_hard_links_the_rest_is_promised_
         assert 1.9e6 < promised["frees_bytes"] == freed["frees_bytes"] < 2.1e6
         assert plan["free_bytes_after"] <= done["free_bytes_after"] == space_of(str(log_dir)).free_bytes
         assert [path.stat().st_ino for path in linked] == inodes, "none of these was written anew"
+
+
+def test_what_retention_takes_is_promised_once(spark: LazySpark, tmp_path: Path) -> None:
+    """Not again by the cleaning of the segments that will have gone by then."""
+    options = (
+        f"--topic-set=t:segment.bytes={SEGMENT_BYTES}",
+        "--topic-set=t:cleanup.policy=compact,delete",
+        "--topic-set=t:retention.bytes=6000000",
+        "--until=90%",
+    )
+    with full(tmp_path / "full") as log_dir:
+        plan, done = (rescued(spark, log_dir, *options, *way)[1] for way in ([], ["--yes"]))
+        promised, freed = (
+            {step["name"]: step["frees_bytes"] for step in one["steps"]} for one in (plan, done)
+        )
+        assert promised["retention"] == freed["retention"] > 4e6
+        assert promised["compaction"] == freed["compaction"] > 3e6
+        assert plan["free_bytes_after"] <= done["free_bytes_after"]
 
 
 def test_on_a_file_system_that_compresses_old_and_new_files_count_alike(

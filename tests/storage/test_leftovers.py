@@ -68,6 +68,16 @@ def test_an_offset_index_goes_only_where_its_broker_would_make_the_same_again(tm
     assert sorted(partition.glob("*.index")) == indexes[:2] + indexes[-1:], "the active segment keeps its own"
 
 
+def test_an_empty_offset_index_gives_a_name_back_and_one_in_a_backup_gives_nothing(tmp_path: Path) -> None:
+    """A segment of a single batch has an empty one: on a disk without inodes that is all that may go."""
+    partition = write_logs(tmp_path, "t") / "t-0"
+    empty, linked, *_, _ = indexes = sorted(partition.glob("*.index"))
+    empty.write_bytes(b"")
+    os.link(linked, tmp_path / "backup")
+    assert all(delete_offset_indexes(PartitionDir(RealFiles(), str(partition))))
+    assert sorted(partition.glob("*.index")) == [linked, indexes[-1]]
+
+
 @pytest.mark.parametrize("suffix", [".deleted", ".cleaned"])
 def test_whatever_of_them_a_power_failure_brings_back_a_broker_deletes(suffix: str) -> None:
     disk = SimDisk()
