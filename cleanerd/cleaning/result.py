@@ -196,7 +196,8 @@ class CleanRequest:
     `configuration`: what to ask which logs are left alone (`cleaning.foreign`); None where the host has asked.
     `assumed`: the word of the operator. `holds_of`: of a log directory, why one of its logs is held, None for one that
     is not; raises DirOffline if that is not known.
-    `why_tombstones_stay`, `is_only_replica`: as `Knowledge` has them.
+    `why_tombstones_stay`, `is_only_replica`: as `Knowledge` has them. `starts`: in a dry run, of logs that retention makes
+    shorter before.
     """
 
     config: CleanerdConfig
@@ -208,9 +209,7 @@ class CleanRequest:
     roll: bool = False  # close the active segments first, so that what is in them can be cleaned
     horizons: bool = False  # also clean what is not dirty enough, if a delete horizon there has expired
     dry_run: bool = False
-    starts: Mapping[TopicPartition, int] = field(
-        default_factory=dict
-    )  # of logs that retention shortens before (dry run)
+    starts: Mapping[TopicPartition, int] = field(default_factory=dict)
     rescues: bool = False  # the disk is full (`cleaning.rescue`)
     logs: frozenset[TopicPartition] | None = None  # of these, which it does not name as `topics` does
     spare: str | None = None  # where the group of one log is staged that frees the most (`storage.spare`)
