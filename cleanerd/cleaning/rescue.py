@@ -131,11 +131,9 @@ class Rescue:
         starts = dict[TopicPartition, int]()
         if log_dir.owner is not Owner.LIVE_BROKER:
             found.steps += self._foreseen_leftovers(log_dir)
-            found.steps += self._retained(log_dir, ours, starts, dry_run=True)
-        results = self._clean(path, ours, dry_run=True, starts=starts)
-        found.steps += sorted(
-            map(_foreseen, results), key=lambda step: -step.frees_bytes / max(step.needs_bytes, 1)
-        )
+            found.steps += self._retained(log_dir, ours, starts)
+        foreseen = map(_foreseen, self._clean(path, ours, starts))
+        found.steps += sorted(foreseen, key=lambda step: -step.frees_bytes / max(step.needs_bytes, 1))
         self._fit(log_dir, ours, found)
         is_planned = any(step.outcome == "planned" for step in found.steps)
         found.lacks_names = lacks_names(path) and not is_planned
@@ -205,7 +203,7 @@ class Rescue:
                 has_file = self._files.exists(os.path.join(log_dir.path, CLEANERD_LOCK))
                 self._make_writable(log_dir, ours, found, 0 if has_file else LEAST_BYTES)
                 with _unless_full():
-                    found.steps += self._retained(log_dir, ours, {}, dry_run=False)
+                    found.steps += self._retained(log_dir, ours)
             if not self._is_enough(found):
                 self._make_writable(log_dir, ours, found, LEAST_BYTES)
 
@@ -330,14 +328,10 @@ class Rescue:
         return False
 
     def _retained(
-        self,
-        log_dir: LogDir,
-        ours: Sequence[TopicPartition],
-        starts: dict[TopicPartition, int],
-        *,
-        dry_run: bool,
+        self, log_dir: LogDir, ours: Sequence[TopicPartition], starts: dict[TopicPartition, int] | None = None
     ) -> Iterator[Step]:
-        """(b); notes where these logs start then."""
+        """(b). `starts`, of a plan, gets where these logs will start then."""
+        dry_run = starts is not None
         configuration = self._request.configuration
         assert configuration is not None
         limits = Knowledge(log_dir, configuration, self._request.assumed).limits
@@ -351,7 +345,8 @@ class Rescue:
                 if log.error is not None:
                     yield Step("retention", str(tp), 0, 0, "failed", str(log.error))
                 elif done is not None:
-                    starts[tp] = done.log_start_offset
+                    if starts is not None:
+                        starts[tp] = done.log_start_offset
                     outcome: Outcome = "planned" if dry_run else "done"
                     yield Step("retention", str(tp), 0, done.frees_bytes, outcome, str(done))
 
@@ -365,7 +360,7 @@ class Rescue:
         while left and not self._is_enough(found):
             before, refused, is_any = space_of(log_dir.path).free_bytes, set[TopicPartition](), False
             for job in in_jobs(left, lambda tp: log_size(log_dir.partition(tp))[0]):
-                for result in () if self._is_enough(found) else self._clean(log_dir.path, job, dry_run=False):
+                for result in () if self._is_enough(found) else self._clean(log_dir.path, job):
                     if _error_of(result) == CleanedByAnother.__name__:
                         raise CleanedByAnother(result.reason or "")
                     steps[result.topic_partition] = _done(result, steps.get(result.topic_partition))
@@ -432,15 +427,11 @@ class Rescue:
         return True
 
     def _clean(
-        self,
-        path: str,
-        logs: Iterable[TopicPartition],
-        *,
-        dry_run: bool,
-        starts: Mapping[TopicPartition, int] | None = None,
+        self, path: str, logs: Iterable[TopicPartition], starts: Mapping[TopicPartition, int] | None = None
     ) -> list[LogResult]:
+        """Clean these logs, or with `starts`, of a plan, foresee that."""
         of_logs = replace(self._request, log_dirs=(path,), logs=frozenset(logs))
-        request = replace(of_logs, starts=starts or {}, dry_run=dry_run)
+        request = replace(of_logs, starts=starts or {}, dry_run=starts is not None)
         results = clean_once([request], self._progress, self._clock, session=self._session, files=self._files)
         return [one for one in results if one.topic_partition != NO_LOG] if request.logs else []
 
@@ -490,10 +481,8 @@ def _unless_full() -> Iterator[None]:
     try:
         yield
     except DirOffline as error:
-        if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in (
-            errno.ENOSPC,
-            errno.EDQUOT,
-        ):
+        cause = error.__cause__
+        if not isinstance(cause, OSError) or cause.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
 
 
