@@ -151,7 +151,8 @@ class Cleaner:
         try:
             self._run(job, reporter, before, write=True)
         except BaseException:
-            self.give_up(job.candidates)
+            # not of those that were refused: an earlier result of theirs may wait
+            self.give_up([log.candidate for log in job.logs])
             raise
         job.watch.pause()
         return job
@@ -169,7 +170,7 @@ class Cleaner:
                     self._rests[self._directory(log.candidate)] = log
             return job.results + results
         except BaseException:
-            self.give_up(job.candidates)
+            self.give_up([log.candidate for log in job.logs])
             raise
         finally:
             self._release(job.candidates)
