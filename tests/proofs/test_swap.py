@@ -198,6 +198,6 @@ def conversations(pid: int | None) -> int:
     """Threads of the agent in a broker."""
     found = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
-        with suppress(FileNotFoundError):  # it has ended
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
             found += (task / "comm").read_text().startswith("cleanerd-agent")
     return found

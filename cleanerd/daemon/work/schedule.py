@@ -135,7 +135,8 @@ class Schedule:
 
     def _choose(self, due: list[Due]) -> Choice[Due]:
         now_ms, now_s = self.conditions.clock.now_ms(), self.conditions.clock.monotonic_s()
-        free_bytes = {log_dir: _free_bytes(log_dir) for log_dir in {one.log.log_dir for one in due}}
+        log_dirs = dict.fromkeys(one.log.log_dir for one in due)
+        free_bytes = {log_dir: _free_bytes(log_dir) for log_dir in log_dirs}
         ready = [self._ready(one, free_bytes[one.log.log_dir]) for one in due]
         begun_ms = {kind: round(1000 * (now_s - begun_s)) for kind, begun_s in self._begun_s.items()}
         choice = choose(ready, begun_ms, self.conditions.configuration().broker.backoff_ms)
