@@ -8,6 +8,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from numba.core import config
 
 import cleanerd
 from cleanerd.kernels import compiled
@@ -53,6 +54,8 @@ def test_without_any_directory_that_can_be_written_each_process_compiles_for_its
     assert isinstance(kernel._cache, NotKept)
     assert kernel(1) == 2
     assert kernel._cache.signatures() == []
+    monkeypatch.undo()
+    config.reload_config()  # else the next compilation does that, and takes a directory that a test has set for changed
 
 
 def test_memory_that_may_not_be_executable_is_named() -> None:
