@@ -5,7 +5,7 @@ Accepted texts: `50MB`, `1.5GiB`, `4096` (bytes); `90s`, `5m`, `2h`, `7d`, `90` 
 
 import codecs
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 _SIZES = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -43,6 +43,12 @@ def counted(number: int, what: str) -> str:
     if number == 1:
         return f"1 {what}"
     return f"{number:,} {what[:-1]}ies" if what.endswith("y") else f"{number:,} {what}s"
+
+
+def first_of(words: Sequence[str], shown: int) -> str:
+    """The first words of a list, and how many others there are: `a, b and 3 more`. Empty for none."""
+    more = f" and {len(words) - shown} more" if len(words) > shown else ""
+    return f"{', '.join(words[:shown])}{more}"
 
 
 def instant(time_ms: int) -> str:

@@ -55,3 +55,10 @@ def test_one_of_a_thing_has_no_plural() -> None:
 def test_a_producer_may_write_times_that_no_calendar_has(time_ms: int) -> None:
     """Microseconds in place of milliseconds, for one."""
     assert units.utc(time_ms) == units.instant(time_ms) == f"{time_ms} ms, which no calendar has"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"), [("", ""), ("a", "a"), ("abc", "a, b, c"), ("abcd", "a, b, c and 1 more")]
+)
+def test_of_many_words_the_first_are_named(words: str, expected: str) -> None:
+    assert units.first_of(words, 3) == expected

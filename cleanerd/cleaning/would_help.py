@@ -14,7 +14,7 @@ from cleanerd.format.names import DirKind, FileKind, SegmentFileName, TopicParti
 from cleanerd.storage.log_dir import LogDir, Owner
 from cleanerd.storage.partition_dir import PartitionDir, log_size
 from cleanerd.storage.staged import live_logs
-from cleanerd.units import counted, size
+from cleanerd.units import counted, first_of, size
 
 LEAST_BYTES, LEAST_INODES = 512 << 10, 32
 """With less than that nothing at all can be written. XFS makes no file with less than 200 KiB."""
@@ -26,8 +26,7 @@ def why_alone(alone: Mapping[TopicPartition, str]) -> Iterator[str]:
     for tp, reason in alone.items():
         by_reason.setdefault(reason, []).append(str(tp))
     for reason, logs in by_reason.items():
-        more = f" and {len(logs) - 1} more" if logs[1:] else ""
-        yield f"{logs[0]}{more}: left alone: {reason}"
+        yield f"{first_of(logs, 1)}: left alone: {reason}"
 
 
 def _active_bytes(partition: PartitionDir) -> int:

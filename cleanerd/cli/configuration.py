@@ -27,6 +27,7 @@ from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.metadata_log import by_node, find_metadata, why_other_node
 from cleanerd.storage.no_log_dir import why_no_log_dir
 from cleanerd.storage.whose import whose
+from cleanerd.units import first_of
 
 _NO_METADATA = "no metadata log found: the cluster's overrides for topics and brokers are not known"
 _SHOWN = 5
@@ -159,8 +160,7 @@ def _unknown_topics(
             if log_dir.is_kafka:
                 brokers.append({tp.topic for tp in left_alone(log_dir, asked, configuration, named)})
     topics = sorted(set().union(*brokers))
-    more = f" and {len(topics) - _SHOWN} more" if len(topics) > _SHOWN else ""
-    left = f"; until their cleanup.policy is set, these are left alone: {', '.join(topics[:_SHOWN])}{more}"
+    left = f"; until their cleanup.policy is set, these are left alone: {first_of(topics, _SHOWN)}"
     if topics or (brokers and metadata is None):
         yield f"{_NO_METADATA}{left if topics else ''}"
 

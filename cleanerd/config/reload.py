@@ -17,6 +17,7 @@ from cleanerd.config.keys import broker_key, is_secret
 from cleanerd.config.load import Configuration, SettingsByKey
 from cleanerd.config.settings import Layer, Scope, Setting
 from cleanerd.errors import BadConfiguration
+from cleanerd.units import first_of
 
 THREADS = "log.cleaner.threads"
 CLEANER_KEYS = (
@@ -131,9 +132,8 @@ def _vanished(old: Configuration, new: Configuration) -> Iterator[str]:
         yield f"{old.metadata.directory}: expected the cluster's metadata log, found none"
     gone = sorted(old.topic_files - new.topic_files)
     if gone:
-        more = f" and {len(gone) - 1} more" if gone[1:] else ""
         yield (
-            f"{gone[0]}{more}: expected the topic file, which was there before, found none: its settings stay in force; "
+            f"{first_of(gone, 1)}: expected the topic file, which was there before, found none: its settings stay in force; "
             "to end that, leave an empty file there, or restart cleanerd"
         )
 

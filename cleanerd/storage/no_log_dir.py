@@ -9,6 +9,7 @@ import re
 
 from cleanerd.env.files import Files
 from cleanerd.format.names import parse_partition_dir, parse_segment_file
+from cleanerd.units import first_of
 
 from .scan import is_kafka_dir
 
@@ -41,8 +42,7 @@ def found_instead(files: Files, log_dir: str) -> str | None:
     other = _other_engine(files, log_dir, listed)
     if other is not None:
         return other
-    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
-    return f"{', '.join(listed[:_SHOWN]) or 'nothing'}{more}"
+    return first_of(listed, _SHOWN) or "nothing"
 
 
 def _other_engine(files: Files, log_dir: str, listed: list[str]) -> str | None:

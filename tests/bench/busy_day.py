@@ -41,7 +41,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 from confluent_kafka.admin import NewTopic
 
 from tests.bench.day_load import TOPICS, Latencies, Traffic
@@ -246,8 +245,8 @@ class Day:
 
     def _memory_bytes(self) -> int:
         """Proportional set size of the largest daemon with all that it has begun."""
-        trees = (members(pid_of(daemon)) for daemon in self._daemons.values())
-        return max((sum(map(pss_bytes, tree)) for tree in trees), default=0)
+        trees = (ProcessTree(pid_of(daemon)) for daemon in self._daemons.values())
+        return max((tree.pss_bytes() for tree in trees), default=0)
 
     def _sample(self, before: dict[str, float], used_before_s: dict[str, float], worked_s: float) -> None:
         now = self._cpu_s()
@@ -358,13 +357,6 @@ def used_bytes(log_dir: Path) -> int:
                 stat = os.stat(os.path.join(parent, name))
                 found[stat.st_ino] = 512 * stat.st_blocks
     return sum(found.values())
-
-
-def pss_bytes(process: psutil.Process) -> int:
-    """Memory of a process, shared pages by their share; 0 for one that has ended."""
-    with suppress(psutil.NoSuchProcess):
-        return int(process.memory_full_info().pss)
-    return 0
 
 
 def percentiles(took_ms: "np.ndarray[Any, Any]") -> dict[str, float | None]:

@@ -42,7 +42,7 @@ from cleanerd.storage.log_dir import Owner
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints
 from cleanerd.storage.staged import try_discard_staged
-from cleanerd.units import counted
+from cleanerd.units import counted, first_of
 
 _NAMED = 3  # reasons of a job, and logs with one reason
 _EXAMINED_FOR_MS = 60_000
@@ -370,15 +370,11 @@ def _reason(reasons: Sequence[tuple[str, str]], logs: int) -> str | None:
         by_reason.setdefault(reason, []).append(log)
     if len(by_reason) == 1 and len(reasons) == logs:
         return next(iter(by_reason))
-    said = [f"{_named(names)}: {reason}" for reason, names in list(by_reason.items())[:_NAMED]]
+    said = [f"{first_of(names, _NAMED)}: {reason}" for reason, names in list(by_reason.items())[:_NAMED]]
     more = len(by_reason) - len(said)
     if more:
         said.append(f"and {counted(more, 'more reason')}, which `cleanerctl explain` has for each log")
     return "; ".join(said) or None
-
-
-def _named(names: Sequence[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
 def jobs_at_once(config: CleanerdConfig) -> int:

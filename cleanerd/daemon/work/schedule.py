@@ -46,9 +46,8 @@ class Schedule:
     conditions: Conditions
     jobs: Jobs
     _choosing: threading.Lock = field(default_factory=threading.Lock)
-    _begun_s: dict[Hashable, float] = field(
-        default_factory=dict
-    )  # when a job of a kind last began that left nothing behind; only read and written by who chooses
+    # When a job of a kind last began that left nothing behind; only read and written by who chooses.
+    _begun_s: dict[Hashable, float] = field(default_factory=dict)
     _wanted: set[LogId] = field(default_factory=set)
     _until_ms: Mapping[LogId, int] = field(default_factory=dict)  # replaced as a whole
 

@@ -28,20 +28,16 @@ class PartitionStates:
     def __init__(self, holds: Iterable[Hold] = ()) -> None:
         self._rules = rules = LogStates(holds)
         self._changed = threading.Condition()  # guards the rules
-        self._answers: dict[
-            LogId, list[Decided]
-        ] = {}  # of each client that waits; empty until its claim is decided
-        self.obstacles, self.state, self.is_free, self.holds = (
-            rules.obstacles,
-            rules.state,
-            rules.is_free,
-            rules.holds,
-        )
-        self.is_aborted, self.why_stopped, self.begin_commit = (
-            rules.is_aborted,
-            rules.why_stopped,
-            rules.begin_commit,
-        )
+        # Of each client that waits; empty until its claim is decided.
+        self._answers: dict[LogId, list[Decided]] = {}
+        # Questions, which need no lock.
+        self.obstacles = rules.obstacles
+        self.state = rules.state
+        self.is_free = rules.is_free
+        self.is_aborted = rules.is_aborted
+        self.why_stopped = rules.why_stopped
+        self.begin_commit = rules.begin_commit
+        self.holds = rules.holds
 
     def try_start_all(self, logs: Iterable[LogId]) -> list[Taken]:
         """Take all that can be taken, at once."""

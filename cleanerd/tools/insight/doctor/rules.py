@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
 from cleanerd.tools.insight.findings import KINDS, Severity
-from cleanerd.units import counted, size
+from cleanerd.units import counted, first_of, size
 
 from . import cleaning_rules, key_rules, topic_rules
 from .facts import (
@@ -93,7 +93,7 @@ def _directory(directory: DirectoryFacts) -> Iterator[Finding]:
         yield finding(
             "left_alone",
             Place(directory.path),
-            f"{_some(logs)}: {reason}",
+            f"{first_of(logs, _NAMED)}: {reason}",
             "restore or set what the reason names",
         )
     unknown = sorted({log.topic_partition.topic for log in directory.logs if log.config is None})
@@ -101,12 +101,7 @@ def _directory(directory: DirectoryFacts) -> Iterator[Finding]:
         remedy = (
             "give the broker's --config with its metadata.log.dir, or --topic-set TOPIC:cleanup.policy=..."
         )
-        yield finding("unknown_topics", Place(directory.path), _some(unknown), remedy)
-
-
-def _some(words: Sequence[str]) -> str:
-    more = f" and {len(words) - _NAMED} more" if len(words) > _NAMED else ""
-    return f"{', '.join(words[:_NAMED])}{more}"
+        yield finding("unknown_topics", Place(directory.path), first_of(unknown, _NAMED), remedy)
 
 
 def _skew(broker: BrokerFacts, limits: Limits) -> Iterator[Finding]:
