@@ -122,7 +122,8 @@ class CleanerdConfig(Settings):
         "The daemon slows cleaning down while requests of clients wait longer than this, on average, in the queue "
         "of a running broker (cleanerd.commit.live=auto); 0: never.")] = 0
     spark_idle_timeout_ms: Annotated[Long, at_least(0), Key("cleanerd.spark.idle.timeout.ms",
-        "Idle time after which Spark is stopped and its memory given back.")] = 60_000
+        "Idle time after which Spark is stopped and its memory given back. "
+        "Its next start takes some 3 CPU seconds.")] = 600_000
     scan_interval_ms: Annotated[Long, at_least(1), Key("cleanerd.scan.interval.ms",
         "Pause between two full scans of the log directories.")] = 30_000
     retry_max: Annotated[Int, at_least(1), Key("cleanerd.retry.max",

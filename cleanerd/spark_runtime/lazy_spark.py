@@ -62,6 +62,8 @@ _SETTINGS = {
     "spark.executorEnv.MALLOC_TOP_PAD_": str(16 << 20),
     "spark.sql.catalogImplementation": "in-memory",
 }
+# Driver and executor are one process, which a daemon keeps while it has nothing to do.
+_ONE_MACHINE = {"spark.executor.heartbeatInterval": "60s", "spark.network.timeout": "600s"}
 
 
 _LOST = (Py4JError, ConnectionError, EOFError)
@@ -69,7 +71,7 @@ _LOST = (Py4JError, ConnectionError, EOFError)
 _SHARED = "spark.authenticate.secret"
 _START_LIMIT_S = 180.0  # a minute for a master that does not answer, twice that for a machine under load
 _KILLED_S = 10.0
-_KEPT_S = 30.0  # half of the time after which Spark gives a worker up
+_KEPT_S = 45.0  # Spark gives a worker up after a minute
 
 
 class SparkFailed(JobFailed):
@@ -125,6 +127,7 @@ class LazySpark:
         self._start_limit_s = start_limit_s
         self._settings = {
             **_SETTINGS,
+            **(_ONE_MACHINE if self.is_one_machine else {}),
             # Else in a home that there may not be.
             "spark.jars.ivy": os.path.join(cache_directory(os.environ), "ivy"),
             **_authentication(master, settings or {}),

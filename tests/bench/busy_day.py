@@ -43,6 +43,7 @@ from typing import Any
 import numpy as np
 from confluent_kafka.admin import NewTopic
 
+from cleanerd.config.model import CleanerdConfig
 from tests.bench.day_load import TOPICS, Latencies, Traffic
 from tests.bench.processes import (
     KINDS,
@@ -86,7 +87,10 @@ BROKER = {
 JVM = ("-Xmx320m", "-XX:TieredStopAtLevel=4", "-XX:-UseSerialGC", "-XX:+UseG1GC")
 """As a broker runs, but for the size of its heap: the tests' own options are for a quick start."""
 RETENTION_S = 60
-"""delete.retention.ms, of the time in which the brokers of a mode work: clocks go on while others have their turn."""
+"""delete.retention.ms for each MiB of a segment (of 1 GiB: some 17 hours; the default is a day), of the time in which the
+brokers of a mode work: clocks go on while others have their turn."""
+IDLE_TIMEOUT_MS = int(CleanerdConfig.model_fields["spark_idle_timeout_ms"].default)
+"""cleanerd.spark.idle.timeout.ms, of the time in which it works."""
 NICE = 10
 NAMES = {"kafka": "Kafka's cleaner", "swap": "cleanerd, swaps"}
 COLOURS = {"kafka": "#8c8c8c", "swap": "#d98200"}
@@ -147,8 +151,9 @@ class Day:
             self._cluster = stack.enter_context(KafkaCluster(self._root, BROKER, jvm_options=JVM))
             create_topics(self._cluster, self._options, is_muted=self.mode != "kafka")
             nodes = () if self.mode == "kafka" else NODES
+            turns = turns_of(self._options)
             self._daemons = {
-                node: stack.enter_context(cleanerd(self._cluster, node, self._root)) for node in nodes
+                node: stack.enter_context(cleanerd(self._cluster, node, self._root, turns)) for node in nodes
             }
             self._clients = [
                 stack.enter_context(Client(what, self._cluster.bootstrap, self._root, self._traffic))
@@ -269,10 +274,14 @@ class Day:
             signal_tree(daemon, signal.SIGSTOP)
 
 
+def turns_of(options: argparse.Namespace) -> float:
+    """How much faster clocks go than the time of a mode: they go on while others have their turn."""
+    return float(len(options.mode or MODES) * (options.slice + DRAIN_S) / options.slice)
+
+
 def create_topics(cluster: KafkaCluster, options: argparse.Namespace, *, is_muted: bool) -> None:
-    turns = len(options.mode or MODES) * (options.slice + DRAIN_S) / options.slice
     config = TOPIC | {"segment.bytes": str(options.segment_mib << 20)}
-    config["delete.retention.ms"] = str(round(1000 * RETENTION_S * turns))
+    config["delete.retention.ms"] = str(round(1000 * RETENTION_S * options.segment_mib * turns_of(options)))
     config |= {"min.cleanable.dirty.ratio": "1.0"} if is_muted else {}
     topics = [NewTopic(topic, options.partitions, len(NODES), config=config) for topic in TOPICS]
     admin = cluster.admin()  # the futures end with it
@@ -281,7 +290,7 @@ def create_topics(cluster: KafkaCluster, options: argparse.Namespace, *, is_mute
 
 
 @contextmanager
-def cleanerd(cluster: KafkaCluster, node: int, root: Path) -> Iterator[DaemonProcess]:
+def cleanerd(cluster: KafkaCluster, node: int, root: Path, turns: float) -> Iterator[DaemonProcess]:
     settings = {
         "cleanerd.min.cleanable.dirty.ratio": "0.5",
         "cleanerd.commit.live": "auto",
@@ -289,7 +298,7 @@ def cleanerd(cluster: KafkaCluster, node: int, root: Path) -> Iterator[DaemonPro
         "log.cleaner.backoff.ms": "15000",  # this and the next two: the defaults, which a daemon of the tests has not
         "cleanerd.scan.interval.ms": "30000",
         "cleanerd.retry.backoff.ms": "10000",
-        "cleanerd.spark.idle.timeout.ms": "3600000",  # the time in which it is stopped does not count
+        "cleanerd.spark.idle.timeout.ms": str(round(turns * IDLE_TIMEOUT_MS)),
     }
     directory = root / f"cleanerd-{node}"
     directory.mkdir()

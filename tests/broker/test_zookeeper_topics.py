@@ -58,8 +58,7 @@ def daemon(place: Place, tmp_path: Path) -> Iterator[DaemonProcess]:
     """Beside the broker, which lives, to be started by the test; it is told nothing of the topics."""
     if place.broker.pid is None:
         place.broker.start()
-    settings = {"cleanerd.spark.idle.timeout.ms": "600000"}
-    with DaemonProcess(tmp_path, [place.logs], settings, topics={}) as daemon:
+    with DaemonProcess(tmp_path, [place.logs], {}, topics={}) as daemon:
         yield daemon
 
 

@@ -215,7 +215,7 @@ def test_horizons_that_others_stamped_are_visited_once_by_a_new_daemon(tmp_path:
             log.roll()
     entries = "".join(f"{topic} 0 1\n" for topic in ("graves", "quiet", "later"))
     (log_dir / names.CLEANER_OFFSET_CHECKPOINT).write_text(f"0\n3\n{entries}")
-    with running(state_dir, log_dir, cleanerd_spark_idle_timeout_ms=600_000) as daemon:
+    with running(state_dir, log_dir) as daemon:
         daemon.wait(lambda: daemon.outcomes("graves-0") == ["committed"], 60)
         assert not list(read_records(str(log_dir / "graves-0")))
         assert (daemon.outcomes("quiet-0"), daemon.outcomes("later-0")) == ([], [])
@@ -273,7 +273,7 @@ def test_d14_log_dir_that_fails_is_offline_alone_and_comes_back(tmp_path: Path) 
     good, bad, away = tmp_path / "good", tmp_path / "bad", tmp_path / "away"
     write_small(good, "one")
     write_small(bad, "two")
-    settings = {"cleanerd_scan_interval_ms": 300, "cleanerd_spark_idle_timeout_ms": 600_000}
+    settings = {"cleanerd_scan_interval_ms": 300}
     with running(
         tmp_path / "d", good, bad, topics={"one": "compact", "two": "compact"}, **settings
     ) as daemon:

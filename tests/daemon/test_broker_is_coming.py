@@ -58,7 +58,6 @@ SETTINGS = {
     **QUICK,
     "log.cleaner.delete.retention.ms": 1,
     "log.retention.check.interval.ms": 200,
-    "cleanerd.spark.idle.timeout.ms": 600_000,
 }
 
 

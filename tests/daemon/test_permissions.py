@@ -74,7 +74,6 @@ def place() -> Iterator[Place]:
     (root / "tmp").mkdir()
     before = frozenset(str(path) for path in root.rglob("*"))
     settings = {
-        "cleanerd.spark.idle.timeout.ms": 600_000,
         "cleanerd.metrics.listen": "127.0.0.1:0",
         "cleanerd.spark.conf.spark.local.dir": root / "tmp",
     }

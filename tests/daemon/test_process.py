@@ -28,7 +28,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def daemon(place: Path) -> Iterator[DaemonProcess]:
     """One daemon for the tests that leave it as it was."""
     write_logs(place / "logs", "first", "second")
-    with running(place / "d", place / "logs", cleanerd_spark_idle_timeout_ms=600_000) as daemon:
+    with running(place / "d", place / "logs") as daemon:
         yield daemon
 
 

@@ -29,7 +29,6 @@ def test_daemon_cleans_on_a_standalone_cluster(tmp_path: Path, secret: str | Non
             tmp_path / "d",
             logs,
             cleanerd_spark_master=master,
-            cleanerd_spark_idle_timeout_ms=600_000,
             **settings,
         ) as daemon,
     ):

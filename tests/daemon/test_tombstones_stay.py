@@ -37,7 +37,7 @@ def test_a_log_is_looked_at_once_while_a_replica_is_away_and_cleaned_when_it_is_
     )
     broker.hear(now_ms())
     broker.write(values, deletions)
-    listens = {"cleanerd.metrics.listen": "127.0.0.1:0", "cleanerd.spark.idle.timeout.ms": "600000"}
+    listens = {"cleanerd.metrics.listen": "127.0.0.1:0"}
     with DaemonProcess(tmp_path / "d", [broker.log_dir], listens, topics={}) as daemon:
         daemon.start().wait_committed(LOG)
         assert len(broker.keys()) == 6

@@ -72,7 +72,6 @@ def begun(place: Path) -> Iterator[Story]:
         "log_cleaner_threads": 1,
         "cleanerd_metrics_listen": "127.0.0.1:0",
         "cleanerd_metrics_per_partition_topics": "first",
-        "cleanerd_spark_idle_timeout_ms": 600_000,
         "log_cleaner_io_max_bytes_per_second": SLOW,
         "cleanerd_throttle_request_queue_max_ms": 60_000,  # never too much, but shown
     }

@@ -32,6 +32,9 @@ class Mute:
     since_ms: int
 
 
+_MUTE = TypeAdapter(Mute)  # what it builds takes a millisecond, and the mutes are read every second
+
+
 class Mutes:
     """All muted topics; thread-safe."""
 
@@ -42,7 +45,7 @@ class Mutes:
 
     def all(self) -> tuple[Mute, ...]:
         """All mutes, ordered by topic."""
-        found = self._history.all(MUTE, TypeAdapter(Mute).validate_python)
+        found = self._history.all(MUTE, _MUTE.validate_python)
         return tuple(found[topic] for topic in sorted(found))
 
     def topics(self) -> set[str]:

@@ -54,7 +54,6 @@ DAEMON = {
     "log.cleaner.backoff.ms": "500",
     "cleanerd.scan.interval.ms": "500",
     "cleanerd.staged.commit.interval.ms": "200",
-    "cleanerd.spark.idle.timeout.ms": "600000",
 }
 """Quick."""
 
