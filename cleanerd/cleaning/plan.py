@@ -10,6 +10,7 @@ import numpy as np
 
 from cleanerd.cleaning.choose import Candidate
 from cleanerd.cleaning.cuts import Uncut, cut_all
+from cleanerd.config.model import TopicConfig
 from cleanerd.env.files import Files, open_regular
 from cleanerd.env.pace import Pace
 from cleanerd.env.page_cache import Ranges, cold_ranges, size_bytes, within
@@ -17,7 +18,7 @@ from cleanerd.errors import CorruptFile
 from cleanerd.format.errors import FormatError
 from cleanerd.format.names import FileKind
 from cleanerd.format.offset_index import OffsetIndex, parse_offset_index
-from cleanerd.pipeline.values import ChunkWork, IndexedLog, LogWork, Source, TopicCodec
+from cleanerd.pipeline.values import ChunkWork, IndexedLog, IndexPart, LogWork, Source, TopicCodec
 from cleanerd.policy.cleanable import range_query
 from cleanerd.policy.grouping import group_segments
 from cleanerd.policy.merging import merge_runs
@@ -84,6 +85,7 @@ def plan_cleaning(
     in_place: bool = False,
     waits: bool = False,
     in_any_order: bool = False,
+    in_rounds: bool = False,
     directory: str | None = None,
 ) -> CleaningPlan:
     """Plan one log. Reads its offset and transaction indexes, and what `cuts` does. Raises CorruptFile, OSError, Aborted.
@@ -92,19 +94,21 @@ def plan_cleaning(
 
     `least_free_bytes` of the file system are left free by what is written; `in_place`: see `LogWork`; `waits`: the result
     will, and its delete horizons are later by that (`policy.staging`). `in_any_order`: some groups may wait for another
-    cleaning, and so do new horizons: who reads a value there, then, must still meet its tombstone. `directory`: where new
+    cleaning, and so do new horizons: who reads a value there, then, must still meet its tombstone. `in_rounds`: some groups
+    may be committed before others are written. `directory`: where new
     files go, None for beside the old ones.
     """
     snapshot, found, config = candidate.snapshot, candidate.range, candidate.config
     end = found.first_uncleanable_offset
-    groups = _groups(candidate)
+    aborted = read_aborted_txns(files, snapshot)
+    check_aborted(snapshot, candidate.stability, aborted)
+    # Between two rounds a broker's cleaner may take over at the first dirty offset. In the middle of a new segment it would
+    # meet aborted transactions there whose markers lie before it (rule 10.1).
+    groups = _groups(candidate, found.first_dirty_offset if in_rounds and aborted else None)
     horizon_ms = _legacy_horizon_ms(candidate)
     places = [(number, uncut) for number, group in enumerate(groups) for uncut in _uncut(files, group)]
     damaged = [(number, flaw) for number, uncut in places for flaw in _damaged_indexes(uncut)]
     chunks = _plan_chunks(places, found.first_dirty_offset, horizon_ms, chunk_bytes, pace)
-    horizon = now_ms + config.delete_retention_ms + (WAIT_MS if waits else 0)
-    aborted = read_aborted_txns(files, snapshot)
-    check_aborted(snapshot, candidate.stability, aborted)
     # A bitmap of verdicts is found by the place of its chunk, and a staged group must not reach behind its successor.
     assert all(one.group <= other.group for one, other in pairwise(chunks)), (
         "chunks lie in the order of their groups"
@@ -117,7 +121,7 @@ def plan_cleaning(
         first_dirty_offset=found.first_dirty_offset,
         round_end=end,
         expired_ms=_NONE_EXPIRED_MS if candidate.stay is not None else now_ms,
-        new_horizon_ms=horizon if horizon <= _MAX_MS and not in_any_order else -1,
+        new_horizon_ms=-1 if in_any_order else new_horizon_ms(now_ms, config, waits=waits),
         index_interval_bytes=config.index_interval_bytes,
         producers=candidate.stability.producers,
         aborted_txns=aborted,
@@ -132,8 +136,14 @@ def plan_cleaning(
     return CleaningPlan(candidate, tuple(groups), work, within_ms, waits, tuple(flaw for _, flaw in damaged))
 
 
-def _groups(candidate: Candidate) -> list[Group]:
-    """The segments to rewrite, in groups."""
+def new_horizon_ms(now_ms: int, config: TopicConfig, *, waits: bool) -> int:
+    """Delete horizon of what begins to expire now; -1 if there is no such time."""
+    horizon_ms = now_ms + config.delete_retention_ms + (WAIT_MS if waits else 0)
+    return horizon_ms if horizon_ms <= _MAX_MS else -1
+
+
+def _groups(candidate: Candidate, cut_at: int | None) -> list[Group]:
+    """The segments to rewrite, in groups; one begins at `cut_at`, if a segment does."""
     segments, config, end = (
         candidate.snapshot.segments,
         candidate.config,
@@ -145,6 +155,7 @@ def _groups(candidate: Candidate) -> list[Group]:
         segment_bytes=config.segment_bytes,
         index_bytes=config.segment_index_bytes,
         first_uncleanable_offset=end,
+        cut_at=cut_at,
     )
     following = [
         *(facts[0].base_offset for facts in grouped[1:]),
@@ -200,6 +211,7 @@ def _plan_chunks(
     chunks = []
     for (number, one), heads, own in zip(places, cut, cold, strict=True):
         segment, starts = one.segment, heads.starts.tolist()
+        index = segment.sibling(FileKind.OFFSET_INDEX)
         columns = (
             starts,
             [*starts[1:], segment.size_bytes],
@@ -222,8 +234,7 @@ def _plan_chunks(
                     group=number,
                     is_dirty=may_supersede(one.end_offset - 1, first_dirty_offset),
                     retain_legacy_deletes=segment.identity.mtime_ms > legacy_horizon_ms,
-                    index=OffsetIndex(one.index.offsets[low:high], one.index.positions[low:high]),
-                    index_first_entry=int(low),
+                    index=IndexPart(index, int(low), int(high - low)),
                     records_max=records,
                     dirty_records_max=dirty_records,
                 )

@@ -200,7 +200,7 @@ class Reservations:
 
         `least_free_bytes` stay free. Raises OSError.
         """
-        path = next(iter(wanted))
+        path = next(filter(os.path.isdir, wanted), next(iter(wanted)))  # a partition may be deleted meanwhile
         device, total = os.stat(path).st_dev, sum(wanted.values())
         with self._mutex:
             others = sum(

@@ -10,21 +10,15 @@ from dataclasses import dataclass, replace
 
 from cleanerd.cleaning.choose import Candidate
 from cleanerd.cleaning.outcomes import Outcome, Planned, Staged, Unchanged
-from cleanerd.cleaning.plan import CleaningPlan
+from cleanerd.cleaning.plan import CleaningPlan, new_horizon_ms
 from cleanerd.cleaning.result import LogResult, Size, Statistics
 from cleanerd.cleaning.room import Room
+from cleanerd.cleaning.round_size import round_bytes
 from cleanerd.config.model import CleanerdConfig
 from cleanerd.errors import CleanerdError
 from cleanerd.pipeline.values import IndexedLog, LogWork, RewrittenLog
 from cleanerd.policy.verdicts import REMOVED_VERDICTS
 from cleanerd.storage.staged import StagedGroup
-
-_BYTES_PER_CORE = 1 << 30
-"""Of segments in a round: some 8 s of work. Begin and end of one keep all cores waiting for some 0.2 s."""
-_ROUND_S = 10
-"""A round takes so long, about, where I/O is limited, and keeps no core busy."""
-_BYTES_PER_KEY_BYTE = 8
-"""The keys of the dirty section, where they are looked up with the rewrite, are handed to the tasks in each round."""
 
 
 @dataclass(slots=True)
@@ -49,6 +43,15 @@ class LogUnderWay:
     def candidate(self) -> Candidate:
         """As it was chosen."""
         return self.plan.candidate
+
+    def stamp(self, now_ms: int) -> None:
+        """Let new delete horizons count from now: values go with what is written from here on, not with the plan."""
+        plan, indexed = self.plan, self.indexed
+        if plan.work.new_horizon_ms >= 0:
+            horizon_ms = new_horizon_ms(now_ms, plan.candidate.config, waits=plan.waits)
+            self.plan = replace(plan, work=replace(plan.work, new_horizon_ms=horizon_ms))
+            if indexed is not None:
+                indexed.work = replace(indexed.work, new_horizon_ms=horizon_ms)
 
     @property
     def is_alive(self) -> bool:
@@ -75,8 +78,7 @@ class LogUnderWay:
         assert self.indexed is not None
         reads_first = self.candidate.snapshot.was_unflushed and not self.indexed.is_read
         keys, size_bytes, now = self.indexed.dirty_keys, 0, list[int]()
-        keys_bytes = 0 if keys is None else keys.table.nbytes
-        most_bytes = max(round_bytes(cores, config), _BYTES_PER_KEY_BYTE * keys_bytes)
+        most_bytes = round_bytes(cores, config, 0 if keys is None else keys.table.nbytes)
         for number in sorted(self.indexed.changed_groups):
             group_bytes = sum(segment.size_bytes for segment in self.plan.groups[number].sources)
             if now and size_bytes + group_bytes > most_bytes and not self.plan.waits and not reads_first:
@@ -139,16 +141,6 @@ class LogUnderWay:
             peak_bytes = max(peak_bytes, taken_bytes + room.peak_of(now))
             taken_bytes += room.kept_bytes(now)
         return replace(found, statistics=replace(found.statistics, peak_extra_bytes=peak_bytes))
-
-
-def round_bytes(cores: int, config: CleanerdConfig) -> float:
-    """Bytes of a round, unless the keys that its tasks share are many: what is smaller has one."""
-    rate = min(
-        config.io_max_bytes_per_second / 2,  # what is read is written, too
-        config.io_max_read_bytes_per_second,
-        config.io_max_write_bytes_per_second,
-    )
-    return min(_BYTES_PER_CORE * cores, _ROUND_S * rate)
 
 
 Rests = dict[str, LogUnderWay]

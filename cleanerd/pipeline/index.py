@@ -22,6 +22,7 @@ from cleanerd.kernels.transactions import collect_events
 from cleanerd.policy.verdicts import RecordVerdict
 from cleanerd.policy.winner import newest_first
 from cleanerd.spark_runtime.channel import Advance
+from cleanerd.storage.index_files import read_offset_entries
 
 from .chunks import Piece, Slice, map_slices, read_pieces, size_bytes
 from .values import Bits, ChunkSummary, ChunkWork, IndexedLog, PackedBits, Source, TopicCodec
@@ -53,6 +54,11 @@ class Block:
     def records(self) -> int:
         """Number of records."""
         return len(self.fingerprints) if self.superseded is None else self.superseded.count
+
+    @property
+    def is_reduced(self) -> bool:
+        """Whether some records are known to be superseded."""
+        return len(self.fingerprints) < self.records
 
     def answered(self, answers: Bits) -> Bits:
         """Superseded or not, one entry per record, from the answers for its `fingerprints`."""
@@ -153,10 +159,13 @@ def beyond_segment(source: Source, log: LogContext) -> CorruptFile:
 
 
 class ChunkTally:
-    """Sums over the pieces of a chunk."""
+    """Sums over the pieces of a chunk. Raises OSError."""
 
     def __init__(self, work: ChunkWork) -> None:
-        self._work = work
+        self._first_entry = work.index.first
+        self._index = read_offset_entries(
+            work.index.path, work.source.min_offset, work.index.first, work.index.count
+        )
         self._index_flaw: FormatError | None = None
         self.changed = self._records = self._expanded_bytes = self._batches = self._legacy_batches = 0
         self._first_offset = self._last_offset = -1
@@ -164,7 +173,7 @@ class ChunkTally:
 
     def add_batches(self, piece: Piece, events: Table) -> None:
         """Count the batches of a piece whose records were walked: legacy wrappers have no base offset before that."""
-        self._index_flaw = self._index_flaw or _misplaced(piece, self._work)
+        self._index_flaw = self._index_flaw or self._misplaced(piece)
         if self._batches == 0:
             self._first_offset = int(piece.batches["base_offset"][0])
         self._last_offset = int(piece.batches["last_offset"][-1])
@@ -194,14 +203,12 @@ class ChunkTally:
             index_flaw=self._index_flaw,
         )
 
-
-def _misplaced(piece: Piece, work: ChunkWork) -> FormatError | None:
-    """The first entry of the offset index that does not lead to a batch of this piece."""
-    slot = first_misplaced(piece.batches, piece.file_position, work.index)
-    if slot < 0:
-        return None
-    at = (work.index_first_entry + slot) * ENTRY_BYTES
-    return FormatError(at, NAMED_BATCH, work.index.entry(slot))
+    def _misplaced(self, piece: Piece) -> FormatError | None:
+        """The first entry of the offset index that does not lead to a batch of this piece."""
+        slot = first_misplaced(piece.batches, piece.file_position, self._index)
+        if slot < 0:
+            return None
+        return FormatError((self._first_entry + slot) * ENTRY_BYTES, NAMED_BATCH, self._index.entry(slot))
 
 
 def resolve(blocks: list[Block]) -> tuple[list[Bits], Fingerprints]:

@@ -21,11 +21,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, count
 from typing import Any
 
+import numpy as np
+
 from cleanerd.env.files import RealFiles
-from cleanerd.errors import Aborted, CleanerdError
+from cleanerd.errors import Aborted, CleanerdError, LogUncleanable
 from cleanerd.format.names import FileKind, Suffix, segment_path
 from cleanerd.kernels.fingerprint import MAX_BUCKETS
 from cleanerd.kernels.newest import key_set
@@ -36,6 +38,7 @@ from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.messages import Phase, Place
 from cleanerd.spark_runtime.place import places
 from cleanerd.spark_runtime.resident_job import TaskStep
+from cleanerd.spark_runtime.task_queue import TURN_BYTES
 
 from .chunks import PIECE_BYTES
 from .index import Blocks, LogContext, log_context, resolve_all
@@ -57,8 +60,11 @@ from .whole_log import foreseen, join_chunks, join_rest, too_large
 BUCKET_RECORDS = 1 << 18
 """A set of this many keys stays in the caches, which makes it ten times as fast as one large set."""
 _BLOCKS_MAX = 1 << 17
-"""Of a log, one for each chunk and bucket: each costs this process half a kilobyte. Where there would be more, buckets are
-larger, as far as the budget allows all cores together."""
+"""Of a log, one for each bucket of the chunks that a process holds together: each costs this process half a kilobyte. Where
+there would be more, buckets are larger, as far as the budget allows all cores together."""
+_BLOCKS_LIMIT = 1 << 21
+"""With more than a GiB of them a log is refused: a larger budget makes fewer, by its square."""
+_RECORD_BYTES_MIN = 7  # no block is empty
 
 _HELD_RECORDS_MAX = 1 << 22  # more find few duplicates more
 
@@ -85,7 +91,7 @@ class Budget:
 
     def held_records(self, cores: int) -> int:
         """Records whose fingerprints a task holds before it ships those that are left; a chunk is held whole."""
-        return min(self.bytes // cores // FINGERPRINT_BYTES, _HELD_RECORDS_MAX)
+        return max(min(self.bytes // cores // FINGERPRINT_BYTES, _HELD_RECORDS_MAX), 1)
 
     def held_bytes(self, cores: int) -> int:
         """Bytes of a part that its task holds."""
@@ -239,7 +245,9 @@ class Pipeline:
         # The dirty section first: nothing in the clean one supersedes, so its keys alone decide there.
         dirty = _index_tasks(indexed, dirty=True)
         for task, (summary, found) in self._run(dirty, contexts, self._index_together(), take=loaded):
-            summaries[task.log, task.chunk], blocks[task.log, task.chunk] = summary, found
+            summaries[task.log, task.chunk] = summary
+            for place, of_chunk in {(task.log, task.chunk): {}, **found}.items():
+                blocks.setdefault(place, {}).update(of_chunk)
         clean = _index_tasks(indexed, dirty=False)
         with ThreadPoolExecutor(self._executor.cores, "cleanerd-resolve") as threads:
             dirty_keys = _resolve_here(indexed, blocks, bits, threads, {task.log for task in clean})
@@ -286,8 +294,11 @@ class Pipeline:
         return chosen
 
     def _index_by_bucket(self, logs: Sequence[LogWork], keys: Sequence[tuple[int, int]]) -> list[IndexedLog]:
+        cores = self._executor.cores
         indexed = [
-            IndexedLog(log, key, _buckets(log.records_max, self._per_bucket(log)))
+            IndexedLog(
+                log, key, _buckets_of_files(log, self._budget, cores), _too_many(log, self._budget, cores)
+            )
             for log, key in zip(logs, keys, strict=True)
         ]
         contexts, tasks = [log_context(log, ()) for log in indexed], _index_tasks(indexed, dirty=None)
@@ -298,18 +309,15 @@ class Pipeline:
         summaries = {(task.log, task.chunk): one for task, one in zip(tasks, found, strict=True)}
         of_log: dict[int, list[ResolvedBucket]] = defaultdict(list)
         for one in resolved:
-            assert sum(one.counts) == one.superseded.count, "every record of a bucket has an answer"
+            assert one.counts.sum(dtype=np.int64) == one.superseded.count, (
+                "every record of a bucket has an answer"
+            )
             of_log[one.log].append(one)
         bits = [by_chunk(of_log[number], len(log.work.chunks)) for number, log in enumerate(indexed)]
         return _join_all(indexed, summaries, bits)
 
     def _index_together(self) -> Callable[..., Any]:
         return partial(index_together, self._budget.held_records(self._executor.cores))
-
-    def _per_bucket(self, log: LogWork) -> int:
-        with_few_blocks = log.records_max * len(log.chunks) // _BLOCKS_MAX
-        wanted = min(with_few_blocks, self._budget.records // self._executor.cores)
-        return min(max(BUCKET_RECORDS, wanted), self._budget.records)
 
     def _run(
         self,
@@ -330,6 +338,34 @@ def _buckets(records: int, per_bucket: int) -> int:
     return min(1 << (wanted - 1).bit_length(), MAX_BUCKETS)
 
 
+def _buckets_of_files(log: LogWork, budget: Budget, cores: int) -> int:
+    with_few_blocks = log.records_max * _held_together(log, budget, cores) // _BLOCKS_MAX
+    wanted = min(with_few_blocks, budget.records // cores)
+    return _buckets(log.records_max, min(max(BUCKET_RECORDS, wanted), budget.records))
+
+
+def _held_together(log: LogWork, budget: Budget, cores: int) -> int:
+    """How many times, at most, a process ships the chunks that it holds: when it has enough, or its Spark task ends."""
+    enough = log.records_max // budget.held_records(cores)
+    return min(enough + log.size_bytes // TURN_BYTES + cores, len(log.chunks))
+
+
+def _too_many(log: LogWork, budget: Budget, cores: int) -> LogUncleanable | None:
+    """The error for a log whose blocks would take more memory of this process than they are worth."""
+
+    def blocks(times: int) -> int:
+        larger = replace(budget, bytes=budget.bytes * times)
+        found = _buckets_of_files(log, larger, cores) * _held_together(log, larger, cores)
+        return min(found, log.size_bytes // _RECORD_BYTES_MIN)
+
+    times = next(times for times in (1 << shift for shift in count()) if blocks(times) <= _BLOCKS_LIMIT)
+    if times == 1:
+        return None
+    return LogUncleanable(
+        f"{log.directory}: up to {log.records_max} records need a log.cleaner.dedupe.buffer.size of {times} times what it is"
+    )
+
+
 def _index_tasks(logs: Sequence[IndexedLog], *, dirty: bool | None) -> list[IndexTask]:
     """Tasks for the dirty chunks, the clean ones, or all (None)."""
     tasks, first_bucket = [], 0
@@ -337,7 +373,7 @@ def _index_tasks(logs: Sequence[IndexedLog], *, dirty: bool | None) -> list[Inde
         tasks += [
             IndexTask(number, chunk, work, first_bucket)
             for chunk, work in enumerate(log.work.chunks)
-            if dirty is None or work.is_dirty == dirty
+            if log.error is None and (dirty is None or work.is_dirty == dirty)
         ]
         first_bucket += log.buckets
     return tasks
@@ -419,5 +455,7 @@ def _join_all(
 ) -> list[IndexedLog]:
     return [
         join_chunks(log, [summaries[number, chunk] for chunk in range(len(log.work.chunks))], of_log)
+        if log.error is None
+        else log
         for number, (log, of_log) in enumerate(zip(logs, bits, strict=True))
     ]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from cleanerd.errors import CleanerdError, ours, portable
 from cleanerd.kernels.native import make_ready  # noqa: F401 - the runtime calls it, through `TASKS`
@@ -28,39 +29,69 @@ from .rewrite import rewrite_chunk
 from .values import Bits, ChunkSummary, ChunkWork, PackedBits, Part, Verdicts
 
 _T = TypeVar("_T")
+Numbers = npt.NDArray[np.int32]
 
 _WORTH_COMBINING = 0.25
 """If a larger share of a bucket is left, writing and reading it again costs less than finding duplicates."""
 
+_ROW_BYTES = 16  # chunk, records, fingerprints, those of the clean section
 
 Indexed = tuple[ChunkSummary | CleanerdError, Blocks]
 """An indexed chunk: its summary and its blocks. One with an error has none."""
 
 
-class ShippedBlock(NamedTuple):
-    """A `Block` on its way from the index to the resolve step. A tuple: thousands of them are pickled."""
+class ShippedBlocks(NamedTuple):
+    """The blocks of one bucket of the chunks that a process held together, on their way from the index to the resolve step.
+
+    All that grows with chunks or records lies in `data`: fingerprints, then a row a chunk, then packed bits of each chunk of
+    which some are known to be superseded. A tuple: thousands of them are pickled.
+    """
 
     log: int
-    chunk: int
     bucket: int
-    superseded: PackedBits | None
-    fingerprints: Shipped
-    clean: int
+    chunks: int
+    records: int
+    fingerprints: int
+    data: Shipped
+
+    @staticmethod
+    def of(log: int, bucket: int, blocks: Mapping[int, Block], put: Put) -> "ShippedBlocks":
+        """Ship blocks, by chunk. Raises OSError."""
+        rows = np.array(
+            [(chunk, one.records, len(one.fingerprints), one.clean) for chunk, one in blocks.items()],
+            np.uint32,
+        )
+        known = [
+            one.superseded.packed for one in blocks.values() if one.superseded is not None and one.is_reduced
+        ]
+        fingerprints = [one.fingerprints.reshape(-1).view(np.uint8) for one in blocks.values()]
+        _, records, left, _ = rows.sum(axis=0, dtype=np.int64).tolist()
+        data = put(np.concatenate([*fingerprints, rows.reshape(-1).view(np.uint8), *known]))
+        return ShippedBlocks(log, bucket, len(blocks), records, left, data)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of log whose indexing takes about as long as resolving this block."""
-        known = self.superseded
-        return 2 * (self.fingerprints.nbytes if known is None else known.count * FINGERPRINT_BYTES)
+        """Bytes of log whose indexing takes about as long as resolving these blocks."""
+        return 2 * self.records * FINGERPRINT_BYTES
 
-    def load(self) -> Block:
-        """The block. Raises OSError, EOFError."""
-        fingerprints = load(self.fingerprints).view(np.uint64).reshape(-1, 2)
-        return Block(self.superseded, fingerprints, self.clean)
+    def load(self) -> Iterator[tuple[int, Block]]:
+        """The blocks, with their chunks. Raises OSError, EOFError."""
+        data = load(self.data)
+        at = self.fingerprints * FINGERPRINT_BYTES
+        fingerprints = data[:at].view(np.uint64).reshape(-1, 2)
+        bits_at = at + self.chunks * _ROW_BYTES
+        first = 0
+        for chunk, records, left, clean in data[at:bits_at].view(np.uint32).reshape(-1, 4).tolist():
+            known = None
+            if left < records:
+                bits_end = bits_at + (records + 7) // 8
+                known, bits_at = PackedBits(records, data[bits_at:bits_end]), bits_end
+            yield chunk, Block(known, fingerprints[first : first + left], clean)
+            first += left
 
 
-IndexAnswer = tuple[ChunkSummary | CleanerdError, dict[int, ShippedBlock]]
-"""An indexed chunk, with references to its shipped blocks by bucket of the job."""
+IndexAnswer = tuple[ChunkSummary | CleanerdError, dict[int, ShippedBlocks]]
+"""An indexed chunk. With the first of those that were held together come their blocks, by bucket of the job."""
 Common = tuple[list[LogContext], Reporter]
 """The values shared by all tasks of a step, and by some later steps."""
 
@@ -115,19 +146,30 @@ def index_together(
     """The chunks of one process, in order; duplicates are resolved here between those with so many records together."""
     for chunks in _held(held_records, tasks, *shared):
         _combine([(task.log, found) for task, found in chunks])
-        for task, (summary, blocks) in chunks:
-            yield summary, {task.first_bucket + b: _ship(task, b, block, put) for b, block in blocks.items()}
+        shipped = _ship(chunks, put)
+        for _, (summary, _) in chunks:
+            yield summary, shipped
+            shipped = {}
 
 
-def _ship(task: IndexTask, bucket: int, block: Block, put: Put) -> ShippedBlock:
-    fingerprints = put(block.fingerprints.reshape(-1).view(np.uint8))
-    return ShippedBlock(task.log, task.chunk, bucket, block.superseded, fingerprints, block.clean)
+def _ship(held: list[tuple[IndexTask, Indexed]], put: Put) -> dict[int, ShippedBlocks]:
+    found: dict[tuple[int, int, int], dict[int, Block]] = defaultdict(dict)
+    for task, (_, blocks) in held:
+        for bucket, block in blocks.items():
+            found[task.first_bucket + bucket, task.log, bucket][task.chunk] = block
+    return {
+        of_job: ShippedBlocks.of(log, bucket, blocks, put) for (of_job, log, bucket), blocks in found.items()
+    }
 
 
-def loaded(answer: IndexAnswer) -> tuple[ChunkSummary | CleanerdError, Blocks]:
-    """Load the blocks, by bucket of their log. Raises OSError."""
-    summary, blocks = answer
-    return summary, {block.bucket: block.load() for block in blocks.values()}
+def loaded(answer: IndexAnswer) -> tuple[ChunkSummary | CleanerdError, dict[tuple[int, int], Blocks]]:
+    """Load the blocks: (log, chunk) -> bucket of the log -> block. Raises OSError, EOFError."""
+    summary, shipped = answer
+    found: dict[tuple[int, int], Blocks] = defaultdict(dict)
+    for one in shipped.values():
+        for chunk, block in one.load():
+            found[one.log, chunk][one.bucket] = block
+    return summary, found
 
 
 def _held(
@@ -173,20 +215,24 @@ class ResolvedBucket(NamedTuple):
 
     log: int
     bucket: int
-    chunks: tuple[int, ...]
-    counts: tuple[int, ...]
+    chunks: Numbers
+    counts: Numbers
     superseded: PackedBits
 
 
-def resolve_bucket(blocks: Iterable[ShippedBlock], shared: Common) -> ResolvedBucket:
+def resolve_bucket(shipped: Sequence[ShippedBlocks], shared: Common) -> ResolvedBucket:
     """All blocks of a bucket, from all chunks of a log. Raises OSError, EOFError."""
     contexts, reporter = shared
-    ordered = sorted(blocks, key=lambda block: block.chunk)  # the order of offsets, which decides
-    log, _, bucket, *_ = ordered[0]
-    bits, _ = resolve([block.load() for block in ordered])
+    log, bucket, *_ = shipped[0]
+    blocks = {chunk: block for one in shipped for chunk, block in one.load()}
+    assert len(blocks) == sum(one.chunks for one in shipped), "every chunk was indexed once"
+    chunks = sorted(blocks)  # the order of offsets, which decides
+    bits, _ = resolve([blocks[chunk] for chunk in chunks])
     reporter.live(contexts[log].number, Phase.INDEX)
-    chunks, counts = tuple(block.chunk for block in ordered), tuple(map(len, bits))
-    return ResolvedBucket(log, bucket, chunks, counts, PackedBits.of(np.concatenate(bits)))
+    counts = np.array([len(one) for one in bits], np.int32)
+    return ResolvedBucket(
+        log, bucket, np.array(chunks, np.int32), counts, PackedBits.of(np.concatenate(bits))
+    )
 
 
 def by_chunk(resolved: Sequence[ResolvedBucket], chunks: int) -> Iterator[dict[int, Bits]]:
@@ -199,7 +245,7 @@ def by_chunk(resolved: Sequence[ResolvedBucket], chunks: int) -> Iterator[dict[i
         of_chunk: dict[int, Bits] = {}
         for number, one in enumerate(resolved):
             if at[number] < len(one.chunks) and one.chunks[at[number]] == chunk:
-                end = starts[number] + one.counts[at[number]]
+                end = starts[number] + int(one.counts[at[number]])
                 of_chunk[one.bucket] = one.superseded.part(starts[number], end)
                 at[number], starts[number] = at[number] + 1, end
         yield of_chunk

@@ -18,7 +18,6 @@ from cleanerd.errors import CleanerdError
 from cleanerd.format.codecs import Codec
 from cleanerd.format.errors import FormatError
 from cleanerd.format.names import TopicPartition
-from cleanerd.format.offset_index import OffsetIndex
 from cleanerd.format.txn_index import AbortedTxn
 from cleanerd.kernels.tables import KeySet, Producers, Table
 from cleanerd.policy.verdicts import RecordVerdict
@@ -45,6 +44,15 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexPart:
+    """`count` entries of an offset index, from number `first` on. They stay there: large logs have gigabytes of them."""
+
+    path: str
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class ChunkWork:
     """One chunk of a log. `group` counts the segment groups of the log from 0."""
 
@@ -52,8 +60,7 @@ class ChunkWork:
     group: int
     is_dirty: bool  # holds offsets of the dirty section
     retain_legacy_deletes: bool  # rule 4.11
-    index: OffsetIndex  # entries of the offset index that point into this chunk
-    index_first_entry: int  # number of the first of them in the index file
+    index: IndexPart  # the entries of the offset index that point into this chunk
     records_max: int  # of its offsets or its batch headers; never more than its bytes can hold
     dirty_records_max: int  # those that may be in the dirty section
 
@@ -171,8 +178,8 @@ class Verdicts:
     """The driver's verdicts on the records of a chunk, after the resolve step."""
 
     superseded: PackedBits  # of the competing records in the first of `buckets`, then in the second, ...
-    buckets: npt.NDArray[np.int64]  # those that hold any, ascending
-    bucket_counts: npt.NDArray[np.int64]  # how many each of them holds
+    buckets: npt.NDArray[np.int32]  # those that hold any, ascending
+    bucket_counts: npt.NDArray[np.int32]  # how many each of them holds
 
 
 @dataclass(slots=True)

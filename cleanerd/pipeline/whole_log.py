@@ -39,10 +39,10 @@ def join_chunks(
             continue
         buckets = sorted(by_bucket)
         answers = [by_bucket[bucket] for bucket in buckets]
-        counts = np.array([len(answer) for answer in answers], np.int64)
+        counts = np.array([len(answer) for answer in answers], np.int32)
         assert counts.sum() == summary.competing
         together = np.concatenate([nothing, *answers])
-        log.verdicts.append(Verdicts(PackedBits.of(together), np.array(buckets, np.int64), counts))
+        log.verdicts.append(Verdicts(PackedBits.of(together), np.array(buckets, np.int32), counts))
         log.superseded.append(int(np.count_nonzero(together)))
     events = joined([summary.events for summary in log.summaries], EVENT)
     _join_transactions(log, events)

@@ -13,6 +13,8 @@ from typing import Generic, TypeVar
 _L = TypeVar("_L")
 
 NEVER_MS = 2**63 - 1
+READ_PER_BYTE, MOVED_PER_BYTE = 3, 4
+"""At most, of a byte of log: it is read for the index and for the rewrite; what stays is written, and read back."""
 _GRACE_MIN_MS, _GRACE_MAX_MS, _GRACE_SHARE = 60_000, 3_600_000, 100
 
 

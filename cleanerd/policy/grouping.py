@@ -9,12 +9,18 @@ MAX_RELATIVE_OFFSET = 2**31 - 1
 
 
 def group_segments(
-    segments: Sequence[SegmentFacts], *, segment_bytes: int, index_bytes: int, first_uncleanable_offset: int
+    segments: Sequence[SegmentFacts],
+    *,
+    segment_bytes: int,
+    index_bytes: int,
+    first_uncleanable_offset: int,
+    cut_at: int | None = None,
 ) -> list[tuple[SegmentFacts, ...]]:
     """Cut `segments` (ascending) into runs that fit one segment each.
 
     A run always takes its first segment; the next one joins while the sums of log, offset index and time index bytes
-    stay within the limits and the last offset fits the first base (empty segments skip that last test).
+    stay within the limits and the last offset fits the first base (empty segments skip that last test). A segment with the
+    base offset `cut_at` begins a run.
     """
     groups: list[list[SegmentFacts]] = []
     limits = (segment_bytes, index_bytes, index_bytes)
@@ -24,7 +30,12 @@ def group_segments(
         own = (segment.size_bytes, segment.offset_index_bytes, segment.time_index_bytes)
         joined = (totals[0] + own[0], totals[1] + own[1], totals[2] + own[2])
         within = all(total <= limit for total, limit in zip(joined, limits, strict=True))
-        if groups and within and _spans(groups[-1][0], segment, following - 1):
+        if (
+            groups
+            and within
+            and segment.base_offset != cut_at
+            and _spans(groups[-1][0], segment, following - 1)
+        ):
             groups[-1].append(segment)
             totals = joined
         else:

@@ -127,7 +127,7 @@ class LazySpark:
         self._start_limit_s = start_limit_s
         self._settings = {
             **_SETTINGS,
-            **(_ONE_MACHINE if self.is_one_machine else {}),
+            **(_ONE_MACHINE if self.is_one_machine and not _ONE_MACHINE.keys() & (settings or {}) else {}),
             # Else in a home that there may not be.
             "spark.jars.ivy": os.path.join(cache_directory(os.environ), "ivy"),
             **_authentication(master, settings or {}),

@@ -11,18 +11,29 @@ file           what damage to it means
 
 from functools import lru_cache
 
-from cleanerd.env.files import Files, FileStat, regular_file
+from cleanerd.env.files import Files, FileStat, open_regular, regular_file
+from cleanerd.format import offset_index
 from cleanerd.format.errors import FormatError, corruption_in
 from cleanerd.format.head import HEADER_SIZE, LEGACY_TIMESTAMP_AT, MAX_TIMESTAMP_AT, peek_batch
 from cleanerd.format.offset_index import OffsetIndex, parse_offset_index
 from cleanerd.format.time_index import TimeIndex, parse_time_index
 from cleanerd.format.txn_index import ENTRY_BYTES, AbortedTxn, parse_txn_index
+from cleanerd.storage.file_bytes import read_at
 
 
 def read_offset_index(files: Files, path: str, base_offset: int) -> OffsetIndex:
     """The sound entries of an offset index, and its flaw. Raises OSError, also if it is no regular file."""
     data, size_bytes = files.read_to_hole(path)
     return parse_offset_index(data, base_offset, size_bytes)
+
+
+def read_offset_entries(path: str, base_offset: int, first: int, count: int) -> OffsetIndex:
+    """`count` entries of an offset index, from number `first` on, up to the first unsound one. Raises OSError."""
+    if not count:  # there may be no file
+        return parse_offset_index(b"", base_offset)
+    with open_regular(path) as fd:
+        data = read_at(fd, first * offset_index.ENTRY_BYTES, count * offset_index.ENTRY_BYTES)
+    return parse_offset_index(data.tobytes(), base_offset)
 
 
 def read_time_index(files: Files, path: str, base_offset: int) -> TimeIndex:

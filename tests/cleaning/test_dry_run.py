@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.cleaning import rounds
+from cleanerd.cleaning import round_size
 from cleanerd.env.space import space_of
 from cleanerd.format import names
 from cleanerd.spark_runtime.lazy_spark import LazySpark
@@ -82,7 +82,7 @@ def test_peak_extra_is_what_a_run_takes(
     log_dir = disk / "logs"
     write_records(log_dir, records, value_bytes=value_bytes, segment_bytes=segment_bytes)
     if is_linked:
-        monkeypatch.setattr(rounds, "_BYTES_PER_CORE", segment_bytes)
+        monkeypatch.setattr(round_size, "_BYTES_PER_CORE", segment_bytes)
         shutil.copytree(log_dir / "t-0", disk / "backup", copy_function=os.link)
     options = [f"--topic-set=t:segment.bytes={segment_bytes}", *SMALL_CHUNKS]
     plan = dry(spark, log_dir, *options).results["logs", "t"]

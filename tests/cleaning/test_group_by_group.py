@@ -80,6 +80,19 @@ def test_what_does_not_fit_at_once_is_committed_group_by_group(
     assert (result["bytes_before"], result["bytes_after"]) == (plan["bytes_before"], plan["bytes_after"])
 
 
+def test_a_dry_run_refuses_what_a_run_would_where_not_even_a_group_fits(
+    spark: LazySpark, small: Path
+) -> None:
+    filler = small / "filler"
+    filler.write_bytes(bytes(space_of(str(small)).free_bytes - SEGMENT_BYTES // 2))
+    plan, ran = (clean(spark, small, options=[*OPTIONS, *more]) for more in (["--dry-run"], []))
+    assert (plan.code, ran.code) == (1, 1)
+    assert plan.reason("t", "small") == ran.reason("t", "small")
+    assert "for its first group alone" in plan.reason("t", "small")
+    filler.unlink()
+    assert clean(spark, small, options=[*OPTIONS, "--dry-run"]).code == 0
+
+
 def test_a_log_waits_for_the_room_that_the_commit_before_it_frees(
     spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

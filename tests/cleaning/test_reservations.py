@@ -29,6 +29,14 @@ def test_floor(total_bytes: int, ratio: float, floor: int) -> None:
     assert floor_bytes(Space(total_bytes, 0), ratio) == floor
 
 
+def test_a_partition_that_is_deleted_meanwhile_stops_no_other(tmp_path: Path) -> None:
+    (tmp_path / "t-1").mkdir()
+    reservations = Reservations(RealFiles())
+    assert reservations.take({str(tmp_path / "t-0"): 1, str(tmp_path / "t-1"): 1}, 0) is None
+    with pytest.raises(FileNotFoundError):
+        reservations.take({str(tmp_path / "t-0"): 1}, 0)
+
+
 def test_what_one_cleaning_was_granted_is_not_free_for_another(tmp_path: Path) -> None:
     """But what it has staged of that is used already, and is not counted twice."""
     one, other = tmp_path / "t-0", tmp_path / "t-1"

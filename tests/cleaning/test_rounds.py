@@ -14,15 +14,18 @@ import pytest
 from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.broker_agent.live_logs import LiveLog
 from cleanerd.broker_agent.swap import Swap, Swapped
+from cleanerd.cleaning import round_size
+from cleanerd.cleaning.choose import Candidate, examine_all
 from cleanerd.cleaning.clean import Cleaner, CleaningJob
 from cleanerd.cleaning.commit.committer import Committer
 from cleanerd.cleaning.outcomes import Staged
-from cleanerd.cleaning.result import LogResult, Size
+from cleanerd.cleaning.result import LogResult, Progress, Size
 from cleanerd.cleaning.rounds import LogUnderWay
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import SourceChanged
 from cleanerd.format import names
+from cleanerd.format.batch import decode_batch, iterate_batches
 from cleanerd.format.names import TopicPartition
 from cleanerd.pipeline import job, one_pass
 from cleanerd.pipeline.values import IndexedLog
@@ -32,6 +35,7 @@ from cleanerd.storage.commit import commit_steps
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
+from tests.harness.logs.silent import request_of
 from tests.harness.logs.troubled import (
     assert_settled,
     clean,
@@ -345,3 +349,64 @@ def test_how_much_is_a_round(by_hand: Cleaning) -> None:
     assert list(log.rounds(1, config.but(io_max_bytes_per_second=1.0))) == [[group] for group in groups]
     waiting = LogUnderWay(replace(plan, waits=True), Size(), indexed)
     assert list(waiting.rounds(1, config.but(io_max_bytes_per_second=1.0))) == [groups]
+
+
+class _Clock(SystemClock):
+    """Goes on when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at_ms = OLD_S * 1000
+
+    def now_ms(self) -> int:
+        return self.at_ms
+
+
+def planned(spark: LazySpark, log_dir: Path, clock: _Clock, **topic: str) -> tuple[Cleaner, CleaningJob]:
+    request = request_of(log_dir, "t", topic, force=True)
+    cleaner = Cleaner(request, Progress(), clock, RealFiles(), spark)
+    place = LogDir.at(RealFiles(), str(log_dir), clock)
+    (found,) = examine_all(place, [TopicPartition("t", 0)], request, cleaner.pace_of)
+    assert isinstance(found, Candidate), found
+    return cleaner, cleaner.plan([found])
+
+
+@pytest.mark.parametrize("has_aborted", [False, True])
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_group_begins_at_the_first_dirty_offset_of_a_log_with_aborted_transactions(
+    spark: LazySpark, log_dir: Path, has_aborted: bool, is_large: bool
+) -> None:
+    """A broker's cleaner that takes over between two rounds would find it within a segment, behind markers (10.1)."""
+    with LogWriter(str(log_dir), "t", 0, segment_bytes=SEGMENT_BYTES, index_interval_bytes=300) as writer:
+        if has_aborted:
+            producer = Producer(writer, producer_id=4)
+            producer.begin()
+            producer.put(b"key 1", b"aborted", 1)
+            producer.abort(1)
+        writer.roll()
+        stop_broker(log_dir, {"t": writer.log_end_offset})
+    with mock.patch.object(round_size, "_BYTES_PER_CORE", 0 if is_large else 1 << 30):
+        _, job = planned(spark, log_dir, _Clock())
+    (log,) = job.logs
+    bases = [group.sources[0].base_offset for group in log.plan.groups]
+    assert 0 < log.plan.work.first_dirty_offset < log.plan.work.round_end
+    assert bases == [0, log.plan.work.first_dirty_offset][: 1 + (has_aborted and is_large)]
+
+
+def test_new_delete_horizons_count_from_the_writing(spark: LazySpark, log_dir: Path) -> None:
+    """A job may have been planned while a long one was cleaned: who has just read a value has all of delete.retention.ms."""
+    put(
+        log_dir,
+        "t",
+        [(b"key 1", None), *((b"other %d" % n, b"") for n in range(200))],
+        segment_bytes=SEGMENT_BYTES,
+    )
+    stop_broker(log_dir, {})
+    clock = _Clock()
+    cleaner, job = planned(spark, log_dir, clock, delete_retention_ms="1000")
+    clock.at_ms += 5_000
+    (result,) = cleaner.end(cleaner.write(job))
+    assert isinstance(result.outcome, Staged)
+    staged = [path.read_bytes() for path in (log_dir / "t-0").glob("*.log.cleanerd")]
+    batches = [decode_batch(data[at : at + size]) for data in staged for at, size, _ in iterate_batches(data)]
+    assert {batch.delete_horizon_ms for batch in batches} - {None} == {clock.at_ms + 1000}

@@ -20,13 +20,13 @@ from cleanerd.format.codecs import Codec, compress
 from cleanerd.format.errors import FormatError
 from cleanerd.format.head import LENGTH_AT
 from cleanerd.format.legacy import encode_wrapper
-from cleanerd.format.offset_index import NAMED_BATCH, OffsetIndex
+from cleanerd.format.offset_index import ENTRY, ENTRY_BYTES, NAMED_BATCH
 from cleanerd.pipeline import chunks
 from cleanerd.pipeline.chunks import map_slices, read_pieces, slices
 from cleanerd.pipeline.index import index_chunk
 from cleanerd.pipeline.part_file import PartFile
 from cleanerd.pipeline.rewrite import Proof, VerificationFailed, read_back, rewrite_chunk, verify_part
-from cleanerd.pipeline.values import PackedBits, Part, Source, Verdicts
+from cleanerd.pipeline.values import IndexPart, PackedBits, Part, Source, Verdicts
 from cleanerd.spark_runtime.channel import Advance
 from cleanerd.storage import file_bytes
 from tests.harness.damage.batches import sealed
@@ -149,18 +149,18 @@ def test_index_entries_inside_batches(tmp_path: Path) -> None:
     """An offset index that points into a batch belongs to another file: it is told, and its group is written anew."""
     size = len(batch(0))
     path = RealPath(tmp_path, [LogSegment(0, batch(0) + batch(1) + batch(2))], FACTS)
-    (chunk,), context = path.work.chunks, path.context()
+    (chunk,), context, index = path.work.chunks, path.context(), tmp_path / "other.index"
 
     def flaw(*entries: tuple[int, int]) -> FormatError | None:
-        columns = np.array(entries, np.int64).reshape(-1, 2)
-        index = OffsetIndex(columns[:, 0], columns[:, 1])
-        return index_chunk(replace(chunk, index=index, index_first_entry=7), context, go_on)[0].index_flaw
+        before = bytes(7 * ENTRY_BYTES)  # of chunks before it
+        index.write_bytes(before + b"".join(ENTRY.pack(*entry) for entry in entries))
+        work = replace(chunk, index=IndexPart(str(index), 7, len(entries)))
+        return index_chunk(work, context, go_on)[0].index_flaw
 
-    for entries in ([(0, 0), (1, size)], [(1, size), (2, 2 * size)], []):
+    for entries in ([(1, size)], [(1, size), (2, 2 * size)], []):
         assert flaw(*entries) is None
-    for slot, entries in enumerate(
-        ([(0, 1)], [(1, size), (2, 2 * size + 1)], [(0, 0), (1, size), (1, 2 * size)])
-    ):
+    bad = ([(0, 1)], [(1, size), (2, 2 * size + 1)], [(0, size)], [(1, size), (3, 2 * size - 1)])
+    for slot, entries in zip((0, 1, 0, 1), bad, strict=True):
         found = flaw(*entries)
         assert found is not None
         assert (found.position, found.expected) == (8 * (7 + slot), NAMED_BATCH)

@@ -1,6 +1,7 @@
 """The physical plans on a real Spark session: exact, equal, and untouched by a neighbour's damage (architecture 4)."""
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,7 +15,7 @@ from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.env.files import FileStat, RealFiles
 from cleanerd.env.pace import unpaced
-from cleanerd.errors import Aborted, CorruptFile
+from cleanerd.errors import Aborted, CorruptFile, LogUncleanable
 from cleanerd.format.names import TopicPartition
 from cleanerd.pipeline import job
 from cleanerd.pipeline.chunks import read_pieces, slices
@@ -117,11 +118,29 @@ def test_a_log_of_many_chunks_has_few_blocks(
     keys = write_log(tmp_path / "big-0", 100_000, Shape(keys=30_000, records_per_batch=100, value_bytes=10))
     work = plan(tmp_path, "big", chunk_bytes=256 << 10)
     monkeypatch.setattr(job, "BUCKET_RECORDS", 100)
-    monkeypatch.setattr(job, "_BLOCKS_MAX", 4 * len(work.chunks))
+    monkeypatch.setattr(job, "_BLOCKS_MAX", 7)  # for two processes, which hold all of their chunks
 
     (indexed,), (rewritten,) = run(spark, [work], budget)
 
     assert indexed.buckets == buckets
+    assert_newest(rewritten, keys)
+
+
+def test_a_log_with_too_many_blocks_is_refused(
+    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they take of this process is not bounded by the budget; others of its job are cleaned."""
+    write_log(tmp_path / "big-0", 100_000, Shape(keys=30_000, records_per_batch=100, value_bytes=10))
+    keys = write_log(tmp_path / "log-0", 5_000, SMALL)
+    work = [plan(tmp_path, "big"), plan(tmp_path, "log")]
+    monkeypatch.setattr(job, "_BLOCKS_LIMIT", 40)
+
+    (refused, _), (_, rewritten) = run(spark, work, TIGHT)
+
+    assert isinstance(refused.error, LogUncleanable)
+    assert re.search(
+        r"big-0: up to 1\d{5} records need a log.cleaner.dedupe.buffer.size of \d+ times", str(refused.error)
+    )
     assert_newest(rewritten, keys)
 
 

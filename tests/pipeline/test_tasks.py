@@ -3,6 +3,7 @@
 import os
 import random
 import threading
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -49,13 +50,20 @@ def logs(tmp_path: Path) -> tuple[list[IndexTask], list[Any]]:
         path = RealPath(
             directory, [segment], random_facts(rng, log), Layout(chunk_bytes=700, buckets=BUCKETS)
         )
-        work += [IndexTask(number, chunk, one, 0) for chunk, one in enumerate(path.work.chunks)]
+        work += [
+            IndexTask(number, chunk, one, number * BUCKETS) for chunk, one in enumerate(path.work.chunks)
+        ]
         contexts.append(path.context())
     return work, contexts
 
 
 def run(work: list[IndexTask], contexts: list[Any], held: int) -> list[Indexed]:
-    return [loaded(answer) for answer in index_together(held, work, (contexts, SILENT), lambda data: data)]
+    answers = list(index_together(held, work, (contexts, SILENT), lambda data: data))
+    blocks = dict(chain.from_iterable(loaded(answer)[1].items() for answer in answers))
+    return [
+        (answer[0], blocks.get((task.log, task.chunk), {}))
+        for task, answer in zip(work, answers, strict=True)
+    ]
 
 
 def bits(work: list[IndexTask], found: list[Indexed], log: int) -> list[list[bool]]:
@@ -86,6 +94,19 @@ def test_answers_are_those_of_each_chunk_alone(held: int, tmp_path: Path) -> Non
         assert shipped(together) <= 2 * 4 * 2
 
 
+@pytest.mark.parametrize(("held", "most"), [(1, None), (1 << 22, 2 * BUCKETS)])
+def test_the_blocks_of_a_bucket_travel_together(held: int, most: int | None, tmp_path: Path) -> None:
+    """However many chunks are held together: this process keeps a reference to each."""
+    work, contexts = logs(tmp_path)
+    answers = list(index_together(held, work, (contexts, SILENT), lambda data: data))
+    found = [one for _, shipped in answers for one in shipped.values()]
+    assert {one.log for one in found} == {0, 1}
+    assert len(found) == (most or sum(one.chunks for one in found))
+    assert sum(one.records for one in found) == sum(
+        summary.competing for summary, _ in answers if isinstance(summary, ChunkSummary)
+    )
+
+
 def block(records: int, keys: int, first_key: int) -> Block:
     numbers = np.arange(records, dtype=np.uint64) % np.uint64(keys) + np.uint64(first_key)
     return Block(None, np.stack([numbers << np.uint64(40), numbers], axis=1), 0)
@@ -112,10 +133,10 @@ def test_every_chunk_gets_the_answers_of_its_own_records(held: list[dict[int, in
     answers, expected = [], [dict[int, list[bool]]() for _ in range(7)]
     for bucket, counts in enumerate(held):
         chunks = sorted(counts)
-        sizes = tuple(counts[chunk] for chunk in chunks)
+        sizes = np.array([counts[chunk] for chunk in chunks], np.int32)
         told = [rng.random() < 0.5 for chunk in chunks for _ in range(counts[chunk])]
         superseded = PackedBits.of(np.array(told, np.bool_))
-        answers.append(ResolvedBucket(0, bucket, tuple(chunks), sizes, superseded))
+        answers.append(ResolvedBucket(0, bucket, np.array(chunks, np.int32), sizes, superseded))
         for chunk in chunks:
             expected[chunk][bucket], told = told[: counts[chunk]], told[counts[chunk] :]
     found = [{bucket: bits.tolist() for bucket, bits in one.items()} for one in by_chunk(answers, 7)]

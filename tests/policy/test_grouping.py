@@ -15,10 +15,19 @@ def segment(base: int, size: int = 100, *, offset_index: int = 8, time_index: in
 
 
 def groups_of(
-    segments: list[SegmentFacts], end: int, *, segment_bytes: int = HUGE, index_bytes: int = HUGE
+    segments: list[SegmentFacts],
+    end: int,
+    *,
+    segment_bytes: int = HUGE,
+    index_bytes: int = HUGE,
+    cut_at: int | None = None,
 ) -> list[list[int]]:
     found = group_segments(
-        segments, segment_bytes=segment_bytes, index_bytes=index_bytes, first_uncleanable_offset=end
+        segments,
+        segment_bytes=segment_bytes,
+        index_bytes=index_bytes,
+        first_uncleanable_offset=end,
+        cut_at=cut_at,
     )
     return [[s.base_offset for s in group] for group in found]
 
@@ -109,3 +118,18 @@ def test_invariants(gaps: list[int], data: st.DataObject, segment_bytes: int, in
             assert fits(group[:length])
         if number + 1 < len(groups):
             assert not fits((*group, groups[number + 1][0]))
+
+
+@pytest.mark.parametrize(
+    ("cut_at", "expected"),
+    [
+        (4, [[0, 1, 2], [3], [4, 5, 6], [7, 8, 9]]),
+        (3, [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]),
+        (0, None),
+        (99, None),
+    ],
+)
+def test_a_group_begins_where_it_is_told_to(cut_at: int, expected: list[list[int]] | None) -> None:
+    """At the base of a segment; elsewhere that changes nothing."""
+    found = groups_of(TEN, 10, segment_bytes=300, cut_at=cut_at)
+    assert found == (expected or groups_of(TEN, 10, segment_bytes=300))

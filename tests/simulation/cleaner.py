@@ -22,7 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from cleanerd.cleaning import clean, cuts, retain, rounds
+from cleanerd.cleaning import clean, cuts, retain, round_size
 from cleanerd.cleaning.commit import host as commit_host
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.room import Reservations
@@ -36,6 +36,7 @@ from cleanerd.daemon.engine.process import EngineProcess
 from cleanerd.daemon.loops import cleanings
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.store import Store
+from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work import ownership
 from cleanerd.env import files as env_files
 from cleanerd.env.files import RealFiles
@@ -193,6 +194,7 @@ class InlineEngine:
 
     def clean(self, task: CleanCall, host: CallHost) -> list[LogResult]:
         self._host = host
+        assert task.goes_on or not self._engine._rests, "nothing is kept of a log that nobody goes on with"
         try:
             self._engine._answer(EngineCall(1, task))
         except EngineKilled as error:
@@ -204,6 +206,9 @@ class InlineEngine:
         return self._reply
 
     def beat(self) -> None: ...
+
+    def drop_rest(self, log: LogId) -> None:
+        self._engine._rests.pop(log.directory, None)
 
     def stop(self, timeout_s: float = 0) -> None: ...
 
@@ -270,7 +275,7 @@ def without_waiting(clock: Tick) -> SimpleNamespace:
 def one_group_a_round(is_so: bool) -> Iterator[Any]:
     """Else all groups of these small logs are one."""
     for name in ("_BYTES_PER_CORE", "_BYTES_PER_KEY_BYTE") if is_so else ():
-        yield mock.patch.object(rounds, name, 0)
+        yield mock.patch.object(round_size, name, 0)
 
 
 @contextlib.contextmanager

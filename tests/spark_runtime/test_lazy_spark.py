@@ -271,6 +271,16 @@ def test_idle_workers_live_as_long_as_the_session(spark: LazySpark) -> None:
     assert psutil.Process(before).status() == psutil.STATUS_SLEEPING
 
 
+@pytest.mark.parametrize("key", ["spark.network.timeout", "spark.executor.heartbeatInterval"])
+def test_a_user_of_spark_sets_heartbeats_alone(key: str) -> None:
+    """Spark does not start with an interval that is not below the timeout."""
+    found = LazySpark("local[1]", {key: "50s"})._settings
+    assert {name for name in found if "eartbeat" in name or "network" in name} == {key}
+    assert {"spark.network.timeout", "spark.executor.heartbeatInterval"} <= LazySpark(
+        "local[1]"
+    )._settings.keys()
+
+
 @pytest.mark.soak
 def test_keeping_workers_holds_no_more_and_more(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A descriptor for each time would be the limit of a unit some day."""

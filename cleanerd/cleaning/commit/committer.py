@@ -127,10 +127,12 @@ class Committer:
             return result.untouched().failed(done)
         if not isinstance(made, Staged):
             return replace(result, statistics=result.statistics.after("checkpoint", seconds))
-        by = done.by if isinstance(done, Committed) else None
+        if not isinstance(done, Committed):
+            path = self._log_dir.partition(result.topic_partition).path
+            return result.untouched().failed(SourceChanged(f"{path}: what was staged is not there any more"))
         return replace(
             result,
-            outcome=outcomes.Committed(by, made.reason, made.groups_left),
+            outcome=outcomes.Committed(done.by, made.reason, made.groups_left),
             statistics=result.statistics.after("commit", seconds),
         )
 

@@ -118,8 +118,8 @@ class CommitUnderLock:
             if isinstance(done[tp], Committed) and one.moves_checkpoint:
                 moved[tp] = one.basis.round_end
             elif tp in found and isinstance(done[tp], Committed | LockHeld):
-                is_between_rounds = not one.moves_checkpoint and isinstance(done[tp], Committed | TimeUp)
-                (moved if is_between_rounds else kept)[tp] = found[tp]
+                is_under_way = isinstance(done[tp], Committed | TimeUp)  # other groups of it follow
+                (moved if is_under_way else kept)[tp] = found[tp]
         if not moved:
             return {}
         with each_log(self._log_dir.path) as directory:

@@ -45,6 +45,13 @@ class CleanCall(ExamineCall):
 
 
 @dataclass(frozen=True, slots=True)
+class RestDropped:
+    """Nobody will ask for the groups that are left of a log: of its directory."""
+
+    directory: str
+
+
+@dataclass(frozen=True, slots=True)
 class EngineCall:
     """A request; its messages carry its `id`."""
 

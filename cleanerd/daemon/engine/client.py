@@ -22,9 +22,11 @@ from cleanerd.daemon.engine.calls import (
     EngineReply,
     ExamineCall,
     PlannedBytes,
+    RestDropped,
     SparkJob,
     StepDone,
 )
+from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.clock import Clock
 from cleanerd.env.host import passed_on
 from cleanerd.errors import JobFailed
@@ -98,6 +100,12 @@ class _Child:
                 del self._calls[call.id]
                 future.set_exception(EngineDied("the engine has ended"))
         return future
+
+    def tell(self, message: RestDropped) -> None:
+        """Send what nobody answers."""
+        with self._mutex, contextlib.suppress(OSError):
+            if not self._closed:
+                self._connection.send(message)
 
     @property
     def is_alive(self) -> bool:
@@ -225,6 +233,12 @@ class Engine:
         result = self._call(task, CallHost())
         assert isinstance(result, LogResult)
         return result
+
+    def drop_rest(self, log: LogId) -> None:
+        """Nobody will ask for the groups that are left of a log."""
+        with self._mutex:
+            if self._child is not None:
+                self._child.tell(RestDropped(log.directory))
 
     def beat(self) -> None:
         """A task reports: the engine works."""

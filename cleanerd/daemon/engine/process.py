@@ -29,6 +29,7 @@ from cleanerd.daemon.engine.calls import (
     EngineReply,
     ExamineCall,
     PlannedBytes,
+    RestDropped,
     SparkJob,
     StepDone,
 )
@@ -75,7 +76,7 @@ class EngineProcess:
         self._session = LazySpark(place.master, dict(place.conf), self._observe, makes_archive=True)
         self._files = RealFiles()
         self._reservations = Reservations(self._files)
-        self._rests: Rests = {}  # what nobody asks for goes with the next plan of its log, or with this process
+        self._rests: Rests = {}
         self._clock = SystemClock()
 
     def serve(self) -> None:
@@ -88,12 +89,15 @@ class EngineProcess:
         call = self._next_call()
         if isinstance(call, EngineCall) and isinstance(call.task, CleanCall):
             self._session.fork()
-        while isinstance(call, EngineCall):
-            pool.submit(self._answer, call)
+        while isinstance(call, EngineCall | RestDropped):
+            if isinstance(call, EngineCall):
+                pool.submit(self._answer, call)
+            else:
+                self._rests.pop(call.directory, None)
             call = self._next_call()
         self._session.end(has_time=call is None)
 
-    def _next_call(self) -> EngineCall | EOFError | ConnectionError | None:
+    def _next_call(self) -> EngineCall | RestDropped | EOFError | ConnectionError | None:
         """A call; None: there will be none, and there is time; an error: the pipe is closed."""
         try:
             return self._connection.recv()  # type: ignore[no-any-return]

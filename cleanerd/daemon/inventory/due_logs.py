@@ -17,7 +17,7 @@ from cleanerd.daemon.inventory.urgency import FOREVER_MS, DirtyEstimate, Due, Du
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.clock import Clock
 from cleanerd.format.names import FileKind, segment_path
-from cleanerd.policy.deadlines import Work, grace_ms
+from cleanerd.policy.deadlines import MOVED_PER_BYTE, Work, grace_ms
 from cleanerd.policy.tombstones import wait_for_ratio_ms
 from cleanerd.storage.scan import first_batch_timestamp_ms
 
@@ -165,7 +165,7 @@ class DueLogs:
     def with_deadline(self, is_hindered: Callable[[LogId], object]) -> Iterator[Work[LogId]]:
         """Logs of topics with max.compaction.lag.ms that are due, being cleaned or not, unless they are hindered.
 
-        `size_bytes`: at most what their cleaning moves: all is read twice and written once.
+        `size_bytes`: at most what their cleaning moves.
         """
         now_ms, configuration = self._clock.now_ms(), self._configuration()
         for entry in self._online():
@@ -175,7 +175,7 @@ class DueLogs:
                 continue
             due, _ = self._due(entry, found, now_ms)
             if due is not None and due.reason is not DueReason.HORIZON:
-                size_bytes = 3 * due.range.size_bytes
+                size_bytes = MOVED_PER_BYTE * due.range.size_bytes
                 yield Work(entry.log, size_bytes, now_ms, _sum_ms(found.deadline_ms, grace_ms(lag_ms)))
 
     def _visits(self, log: LogId) -> Visits:

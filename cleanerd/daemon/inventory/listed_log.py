@@ -58,7 +58,8 @@ class StagedResult:
     """The result that waits in a partition directory, as far as its manifests can be read.
 
     Its commit replaces `replaced_segments` with `replaced_bytes`, and makes the log smaller by `freed_bytes`.
-    `round_end`: up to where the log is clean then; None where that cannot be read. `commit_by_ms`: as `StagedGroup` has it.
+    `round_end`: up to where the log is clean then, if it `is_whole`, and not a round of several; None where that cannot be
+    read. `commit_by_ms`: as `StagedGroup` has it.
     """
 
     bytes: int
@@ -68,6 +69,7 @@ class StagedResult:
     round_end: int | None
     since_ms: int
     commit_by_ms: int = NO_LIMIT_MS
+    is_whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +266,7 @@ def _staged(partition: PartitionDir, names: list[SegmentFileName]) -> StagedResu
         round_end=max((group.round_end for group in groups), default=None),
         since_ms=min(stats[name].mtime_ms for name in manifests),
         commit_by_ms=min((group.commit_by_ms for group in groups), default=NO_LIMIT_MS),
+        is_whole=all(group.moves_checkpoint for group in groups),
     )
 
 

@@ -120,9 +120,15 @@ class Cleanings:
         try:
             was_live = self._has_live_broker(job)  # it may end meanwhile, or start
             self._end_left_truncations(job.logs)
-            for log, settled in self._settle(self._stage(job)).items():
+            staged = self._stage(job)
+            in_more = [log for log in job.logs if _has_rest(staged[log])]
+            settled = self._settle(staged)
+            # Those that are done do not wait for the rounds of others.
+            for log in sorted(job.logs, key=in_more.__contains__):
                 with bound_contextvars(**log.fields()):
-                    result = in_rounds(settled, functools.partial(self._next_round, job, log))
+                    result = in_rounds(settled[log], functools.partial(self._next_round, job, log))
+                    if log in in_more:
+                        self.engine.drop_rest(log)
                     if was_live or self._has_live_broker(job):
                         result = result.beside_broker()
                     result = self._with_cause(log, result)
@@ -380,6 +386,10 @@ def _reason(reasons: Sequence[tuple[str, str]], logs: int) -> str | None:
 def jobs_at_once(config: CleanerdConfig) -> int:
     """Most jobs at a time. They share log.cleaner.dedupe.buffer.size, as the threads of Kafka's cleaner do."""
     return config.log_cleaner_threads + bool(config.reserved_topics)  # those have a worker of their own
+
+
+def _has_rest(result: LogResult) -> bool:
+    return isinstance(result.outcome, Staged) and result.outcome.groups_left > 0
 
 
 def _failed(log: LogId, error: CleanerdError) -> LogResult:

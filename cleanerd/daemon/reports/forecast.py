@@ -17,7 +17,16 @@ from cleanerd.daemon.telemetry.event_log import EventLog
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import Forecast, HistoryEvent, HistoryEventKind, LogForecast
 from cleanerd.daemon.work.condition import Conditions
-from cleanerd.policy.deadlines import NEVER_MS, Work, duration_ms, grace_ms, plan, ratio_reached_ms
+from cleanerd.policy.deadlines import (
+    MOVED_PER_BYTE,
+    NEVER_MS,
+    READ_PER_BYTE,
+    Work,
+    duration_ms,
+    grace_ms,
+    plan,
+    ratio_reached_ms,
+)
 
 ASSUMED_BYTES_PER_S = 50e6
 """Of a worker, before it has cleaned anything."""
@@ -85,7 +94,9 @@ class Forecasts:
         larger = sizes[len(sizes) // 2 :]
         measured = sum(size for size, _ in larger) / sum(seconds for _, seconds in larger) if larger else None
         limits, threads = self.throttle.limits(), self.conditions.configuration().broker.log_cleaner_threads
-        allowed = min(limits[RateLimit.READ], limits[RateLimit.TOTAL]) / threads
+        allowed = (
+            min(limits[RateLimit.READ] / READ_PER_BYTE, limits[RateLimit.TOTAL] / MOVED_PER_BYTE) / threads
+        )
         return min(measured or ASSUMED_BYTES_PER_S, allowed), measured is not None
 
     def _log_forecast(

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from cleanerd import __version__
+from cleanerd.cleaning.round_size import most_written_bytes
 from cleanerd.daemon.configuration.reload import Reloader, ReloadStatus
 from cleanerd.daemon.inventory.inventory import Entry
+from cleanerd.daemon.inventory.urgency import DirtyEstimate
 from cleanerd.daemon.reports.forecast import Forecasts
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry import metric_table as table
@@ -17,6 +19,7 @@ from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.condition import Conditions
 from cleanerd.daemon.work.jobs import Jobs
 from cleanerd.daemon.work.lease_duty import LeaseDuty
+from cleanerd.env.cores import usable_cores
 from cleanerd.env.space import space_of
 
 _PARTITIONS_MAX = 500
@@ -114,7 +117,6 @@ class ScrapedMetrics:
         ]
         dirty = [one.range for one in found if not one.range.is_empty]
         late_ms = max((self.conditions.clock.now_ms() - one.deadline_ms for one in found), default=0)
-        largest = max((one.range.size_bytes for one in found), default=0)
         yield table.UNREADABLE, (log_dir,), sum(entry.error is not None for entry in entries)
         yield (
             table.MAX_DIRTY_RATIO,
@@ -127,8 +129,16 @@ class ScrapedMetrics:
         yield table.STAGED_FREED, (log_dir,), sum(one.freed_bytes for one in staged)
         yield table.STAGED_SINCE, (log_dir,), min((one.since_ms for one in staged), default=0) / 1000
         yield table.LOG_BYTES, (log_dir,), sum(contents.size_bytes for contents in known)
-        yield table.LARGEST_BYTES, (log_dir,), largest
+        yield table.LARGEST_BYTES, (log_dir,), self._most_written_bytes(log_dir, found)
         yield table.KEEPING, (log_dir,), sum(entry.visits.tombstones_stay is not None for entry in entries)
+
+    def _most_written_bytes(self, log_dir: str, found: Sequence[DirtyEstimate]) -> float:
+        """By the cleaning of one of these logs, before it deletes anything."""
+        sizes = [(one.range.size_bytes, one.config) for one in found]
+        if self.conditions.ownership.way(log_dir).committed_by == "restart":
+            return max((size_bytes for size_bytes, _ in sizes), default=0)
+        cores, broker = usable_cores(), self.conditions.configuration().broker
+        return max((most_written_bytes(size, cores, broker, topic) for size, topic in sizes), default=0)
 
     def _dirty(self, log: LogId) -> tuple[float, int]:
         """Dirty ratio and cleanable bytes of a log; of one that can no longer be read as it was seen last."""

@@ -131,6 +131,8 @@ class Conditions:
         staged, closed = contents.staged, [segment.facts for segment in contents.closed]
         if staged is None or staged.round_end is None:
             return False
+        if not staged.is_whole and self.ownership.way(found.known.log.log_dir).committed_by == "restart":
+            return True  # what waits is to be all of it
         return has_half_waited(staged.since_ms, staged.commit_by_ms, now_ms) or pays_again(
             staged_bytes=staged.bytes,
             clean_bytes=sum(s.size_bytes for s in closed if s.base_offset < staged.round_end)

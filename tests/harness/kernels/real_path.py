@@ -12,8 +12,8 @@ import numpy as np
 from cleanerd.env.files import FileStat
 from cleanerd.format.batch import iterate_batches
 from cleanerd.format.errors import FormatError
-from cleanerd.format.names import MAX_OFFSET, TopicPartition
-from cleanerd.format.offset_index import OffsetIndex
+from cleanerd.format.names import TopicPartition
+from cleanerd.format.offset_index import ENTRY
 from cleanerd.kernels.newest import key_set, look_up
 from cleanerd.kernels.tables import Producers
 from cleanerd.pipeline import chunks
@@ -29,8 +29,18 @@ from cleanerd.pipeline.index import (
 )
 from cleanerd.pipeline.part_file import PartFile
 from cleanerd.pipeline.rewrite import rewrite_chunk
-from cleanerd.pipeline.values import Bits, ChunkSummary, ChunkWork, IndexedLog, LogWork, Part, Source
+from cleanerd.pipeline.values import (
+    Bits,
+    ChunkSummary,
+    ChunkWork,
+    IndexedLog,
+    IndexPart,
+    LogWork,
+    Part,
+    Source,
+)
 from cleanerd.pipeline.whole_log import join_chunks
+from cleanerd.policy.grouping import MAX_RELATIVE_OFFSET
 from cleanerd.policy.verdicts import RecordVerdict
 from tests.harness.kernels.reference import Cleaned, Facts, LastBatch
 from tests.harness.logs.random_log import LogSegment
@@ -83,17 +93,19 @@ class RealPath:
             path.write_bytes(segment.data)
             stat = path.stat()
             positions = _positions(segment.data)
+            named = positions[1::2]
+            index_path = path.with_suffix(".index")
+            index_path.write_bytes(_index(named))
             for start, end in _cuts(positions, len(segment.data), self.layout.chunk_bytes):
                 source = Source(str(path), FileStat.of(stat), start, end, segment.base_offset)
-                inside = [p for p in positions if start <= p < end]
+                inside = [p for p in named if start <= p < end]
                 work.append(
                     ChunkWork(
                         source=source,
                         group=number // self.layout.segments_per_group,
                         is_dirty=bases[number + 1] > facts.first_dirty_offset,
                         retain_legacy_deletes=segment.retain_legacy_deletes,
-                        index=_index(inside[::2]),
-                        index_first_entry=0,
+                        index=IndexPart(str(index_path), len([p for p in named if p < start]), len(inside)),
                         records_max=end - start,
                         dirty_records_max=end - start,
                     )
@@ -194,9 +206,10 @@ def _positions(data: bytes) -> list[int]:
     return found
 
 
-def _index(positions: Sequence[int]) -> OffsetIndex:
-    """Names these positions, for offsets above all of the log."""
-    return OffsetIndex(np.full(len(positions), MAX_OFFSET), np.array(positions, np.int64))
+def _index(positions: Sequence[int]) -> bytes:
+    """Names these positions, for offsets above all of the segment."""
+    first = MAX_RELATIVE_OFFSET - len(positions)
+    return b"".join(ENTRY.pack(first + number, position) for number, position in enumerate(positions))
 
 
 def _cuts(positions: list[int], size: int, chunk_bytes: int) -> list[tuple[int, int]]:

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from unittest import mock
 
-from cleanerd.cleaning import rounds
+from cleanerd.cleaning import round_size
 from cleanerd.cleaning.rounds import LogUnderWay
 from cleanerd.pipeline import one_pass
 
@@ -25,7 +25,7 @@ def small_rounds() -> Iterator[list[Sequence[int]]]:
 
     with contextlib.ExitStack() as stack:
         for name in ("_BYTES_PER_CORE", "_BYTES_PER_KEY_BYTE"):
-            stack.enter_context(mock.patch.object(rounds, name, 0))
+            stack.enter_context(mock.patch.object(round_size, name, 0))
         stack.enter_context(mock.patch.object(one_pass, "_WORTH_A_LOOK_BYTES", 0))
         stack.enter_context(mock.patch.object(LogUnderWay, "next_round", counting))
         yield begun
