@@ -201,8 +201,8 @@ class Cleaner:
         job = self.plan(candidates, owned, drops_staged=False)
         job.watch.resume()
         self._run(job, None, None, write=False)
-        for log in job.logs:
-            log.error = log.error or self._would_lack_room(log)
+        for log in () if self._request.rescues else job.logs:
+            log.error = log.error or log.lack_of_room()
         is_any = any(log.indexed is not None and log.indexed.changed_groups for log in job.logs)
         cores = self._session.executor().cores if is_any else 1
 
@@ -304,7 +304,8 @@ class Cleaner:
     ) -> None:
         """Steps 4 to 7 of architecture 3. They share a Spark job where that pays."""
         begun: Callable[[], object] = (lambda: None) if before is None else before.begin
-        self._stamp(job.logs)
+        for log in job.logs:
+            log.stamp(self._clock.now_ms())
         pipeline = Pipeline(self._session, budget_of(self._request), reporter, begun)
         logs, phase = job.logs, job.watch.phase
         if not self._session.is_up and any(log.plan.work.chunks for log in logs):
@@ -320,14 +321,10 @@ class Cleaner:
                 self._cut(logs)
             with phase("rewrite"):
                 if write:
-                    self._stamp(logs)
+                    for log in logs:
+                        log.stamp(self._clock.now_ms())
                     self._check_space(logs, pipeline, before)
                 self._rewrite(logs, pipeline, write=write)
-
-    def _stamp(self, logs: Sequence[LogUnderWay]) -> None:
-        """Let new delete horizons count from now."""
-        for log in logs:
-            log.stamp(self._clock.now_ms())
 
     def _clean_small(self, logs: list[LogUnderWay], pipeline: Pipeline) -> list[LogUnderWay]:
         """Steps 4 to 7 at once, of small logs where there is plenty of room: none has been looked into yet. Returns those
@@ -448,19 +445,6 @@ class Cleaner:
             room = self._take(log, needed_bytes)
             counted.indexed.later_groups = counted.indexed.changed_groups.difference(fitting)
         return None if room is None else no_space(log.plan, extra, needed_bytes, room)
-
-    def _would_lack_room(self, log: LogUnderWay) -> CleanerdError | None:
-        """What `_reserve` would answer for a log that was only counted, if nothing else took room."""
-        counted, work = log.rewritten, log.plan.work
-        groups = [] if counted is None else counted.indexed.groups_now
-        if counted is None or not groups or self._request.rescues:
-            return None
-        extra, room = (
-            Room.counted(log.plan, counted),
-            space_of(work.directory).free_bytes - work.least_free_bytes,
-        )
-        needed_bytes = extra.peak_bytes if log.plan.waits else extra.peak_of(groups[:1])
-        return no_space(log.plan, extra, needed_bytes, room) if needed_bytes > room else None
 
     def _take(self, log: LogUnderWay, size_bytes: int) -> int | None:
         return self._reservations.take({log.plan.work.directory: size_bytes}, log.plan.work.least_free_bytes)

@@ -12,10 +12,11 @@ from cleanerd.cleaning.choose import Candidate
 from cleanerd.cleaning.outcomes import Outcome, Planned, Staged, Unchanged
 from cleanerd.cleaning.plan import CleaningPlan, new_horizon_ms
 from cleanerd.cleaning.result import LogResult, Size, Statistics
-from cleanerd.cleaning.room import Room
+from cleanerd.cleaning.room import Room, no_space
 from cleanerd.cleaning.round_size import round_bytes
 from cleanerd.config.model import CleanerdConfig
-from cleanerd.errors import CleanerdError
+from cleanerd.env.space import space_of
+from cleanerd.errors import CleanerdError, NoSpace
 from cleanerd.pipeline.values import IndexedLog, LogWork, RewrittenLog
 from cleanerd.policy.verdicts import REMOVED_VERDICTS
 from cleanerd.storage.staged import StagedGroup
@@ -52,6 +53,16 @@ class LogUnderWay:
             self.plan = replace(plan, work=replace(plan.work, new_horizon_ms=horizon_ms))
             if indexed is not None:
                 indexed.work = replace(indexed.work, new_horizon_ms=horizon_ms)
+
+    def lack_of_room(self) -> NoSpace | None:
+        """Why a log that was only counted could not be cleaned now, not even group by group."""
+        groups = [] if self.rewritten is None else self.rewritten.indexed.groups_now
+        if self.rewritten is None or not groups:
+            return None
+        room, work = Room.counted(self.plan, self.rewritten), self.plan.work
+        free_bytes = space_of(work.directory).free_bytes - work.least_free_bytes
+        needed_bytes = room.peak_bytes if self.plan.waits else room.peak_of(groups[:1])
+        return no_space(self.plan, room, needed_bytes, free_bytes) if needed_bytes > free_bytes else None
 
     @property
     def is_alive(self) -> bool:

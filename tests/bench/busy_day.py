@@ -87,8 +87,7 @@ BROKER = {
 JVM = ("-Xmx320m", "-XX:TieredStopAtLevel=4", "-XX:-UseSerialGC", "-XX:+UseG1GC")
 """As a broker runs, but for the size of its heap: the tests' own options are for a quick start."""
 RETENTION_S = 60
-"""delete.retention.ms for each MiB of a segment (of 1 GiB: some 17 hours; the default is a day), of the time in which the
-brokers of a mode work: clocks go on while others have their turn."""
+"""delete.retention.ms for each MiB of a segment (17 hours for 1 GiB), of the time in which the brokers of a mode work."""
 IDLE_TIMEOUT_MS = int(CleanerdConfig.model_fields["spark_idle_timeout_ms"].default)
 """cleanerd.spark.idle.timeout.ms, of the time in which it works."""
 NICE = 10

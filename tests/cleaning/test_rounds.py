@@ -395,18 +395,20 @@ def test_a_group_begins_at_the_first_dirty_offset_of_a_log_with_aborted_transact
 
 def test_new_delete_horizons_count_from_the_writing(spark: LazySpark, log_dir: Path) -> None:
     """A job may have been planned while a long one was cleaned: who has just read a value has all of delete.retention.ms."""
-    put(
+    end = put(
         log_dir,
         "t",
         [(b"key 1", None), *((b"other %d" % n, b"") for n in range(200))],
         segment_bytes=SEGMENT_BYTES,
     )
-    stop_broker(log_dir, {})
+    stop_broker(log_dir, {"t": end})
     clock = _Clock()
     cleaner, job = planned(spark, log_dir, clock, delete_retention_ms="1000")
     clock.at_ms += 5_000
     (result,) = cleaner.end(cleaner.write(job))
     assert isinstance(result.outcome, Staged)
     staged = [path.read_bytes() for path in (log_dir / "t-0").glob("*.log.cleanerd")]
-    batches = [decode_batch(data[at : at + size]) for data in staged for at, size, _ in iterate_batches(data)]
+    batches = [
+        decode_batch(data[at : at + size])[0] for data in staged for at, size, _ in iterate_batches(data)
+    ]
     assert {batch.delete_horizon_ms for batch in batches} - {None} == {clock.at_ms + 1000}
