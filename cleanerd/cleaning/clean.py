@@ -202,7 +202,9 @@ class Cleaner:
         job.watch.resume()
         self._run(job, None, None, write=False)
         for log in () if self._request.rescues else job.logs:
-            log.error = log.error or log.lack_of_room()
+            with each_log(log.plan.work.directory) as found:
+                log.error = log.error or log.lack_of_room()
+            log.error = log.error or found.error
         is_any = any(log.indexed is not None and log.indexed.changed_groups for log in job.logs)
         cores = self._session.executor().cores if is_any else 1
 

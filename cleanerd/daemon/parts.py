@@ -125,8 +125,7 @@ class Parts:
         retainer = Retainer(conditions, self.retention, scanner)
         pacer = Pacer(log_dirs, conditions, self.throttle)
         housekeeper = Housekeeper(
-            log_dirs, conditions, self.deletions, self.leases, self.jobs, self.mutes, self.store, self.events, engines,
-            bells.work,
+            log_dirs, conditions, self.deletions, self.leases, self.mutes, self.store, self.events, engines, bells.work
         )  # fmt: skip
         loops = (
             ("scanner", scanner.step, scanner.bell),

@@ -62,8 +62,10 @@ BUCKET_RECORDS = 1 << 18
 _BLOCKS_MAX = 1 << 17
 """Of a log, one for each bucket of the chunks that a process holds together: each costs this process half a kilobyte. Where
 there would be more, buckets are larger, as far as the budget allows all cores together."""
-_BLOCKS_LIMIT = 1 << 21
-"""With more than a GiB of them a log is refused: a larger budget makes fewer, by its square."""
+_BLOCKS_MANY = 1 << 20
+"""To stay below half a GiB of them, a bucket takes all of the budget, on each core."""
+_BLOCKS_LIMIT = 1 << 22
+"""With more than 2 GiB of them a log is refused: a larger budget makes fewer, by its square."""
 _RECORD_BYTES_MIN = 7  # no block is empty
 
 _HELD_RECORDS_MAX = 1 << 22  # more find few duplicates more
@@ -339,9 +341,10 @@ def _buckets(records: int, per_bucket: int) -> int:
 
 
 def _buckets_of_files(log: LogWork, budget: Budget, cores: int) -> int:
-    with_few_blocks = log.records_max * _held_together(log, budget, cores) // _BLOCKS_MAX
-    wanted = min(with_few_blocks, budget.records // cores)
-    return _buckets(log.records_max, min(max(BUCKET_RECORDS, wanted), budget.records))
+    held = _held_together(log, budget, cores)
+    wanted = min(log.records_max * held // _BLOCKS_MAX, budget.records // cores)
+    buckets = _buckets(log.records_max, min(max(BUCKET_RECORDS, wanted), budget.records))
+    return buckets if buckets * held <= _BLOCKS_MANY else _buckets(log.records_max, budget.records)
 
 
 def _held_together(log: LogWork, budget: Budget, cores: int) -> int:

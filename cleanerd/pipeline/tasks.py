@@ -143,9 +143,11 @@ def each(step: Callable[..., _T]) -> Callable[[Iterable[Any], Sequence[Any], Put
 def index_together(
     held_records: int, tasks: Iterable[IndexTask], shared: Common, put: Put
 ) -> Iterator[IndexAnswer]:
-    """The chunks of one process, in order; duplicates are resolved here between those with so many records together."""
+    """The chunks of one process, as they come; duplicates are resolved here between those with so many records together."""
     for chunks in _held(held_records, tasks, *shared):
-        _combine([(task.log, found) for task, found in chunks])
+        # Tasks that come back from a lost process follow later ones; the order of offsets decides.
+        in_order = sorted(chunks, key=lambda one: (one[0].log, one[0].chunk))
+        _combine([(task.log, found) for task, found in in_order])
         shipped = _ship(chunks, put)
         for _, (summary, _) in chunks:
             yield summary, shipped

@@ -137,6 +137,8 @@ def test_what_comes_first_in_the_table_decides(number: int) -> None:
         ({"has_aged": False}, False),
         ({"is_compacted": False}, False),
         ({"left_until_ms": 1}, False),
+        ({"full": "the disk is"}, False),  # it would be refused again and again
+        ({"backs_off": True}, False),
     ],
 )
 def test_a_staged_result_is_made_again_once_it_has_aged(facts: dict[str, object], expected: bool) -> None:

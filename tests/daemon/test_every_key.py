@@ -9,7 +9,7 @@ import math
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -265,6 +265,9 @@ def asked(running: Running) -> Budget:
     calls: list[CleanCall] = []
 
     class Recorder:
+        def job(self) -> AbstractContextManager[None]:
+            return nullcontext()
+
         def clean(self, call: CleanCall, *_: object) -> list[LogResult]:
             calls.append(call)
             return [LogResult(tp, call.log_dir, Skipped("clean")) for tp in call.partitions]

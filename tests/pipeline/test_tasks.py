@@ -94,6 +94,18 @@ def test_answers_are_those_of_each_chunk_alone(held: int, tmp_path: Path) -> Non
         assert shipped(together) <= 2 * 4 * 2
 
 
+def test_chunks_that_come_back_from_a_lost_process_are_resolved_in_the_order_of_offsets(
+    tmp_path: Path,
+) -> None:
+    """Another process gets them after later ones, and holds them together: the newest record stays the newest."""
+    work, contexts = logs(tmp_path)
+    alone = [task.run(contexts, SILENT) for task in work]
+    again = [*work[2:5], *work[:2], *work[5:]]
+    together = dict(zip((id(task) for task in again), run(again, contexts, 1 << 22), strict=True))
+    for log in range(2):
+        assert bits(work, [together[id(task)] for task in work], log) == bits(work, alone, log)
+
+
 @pytest.mark.parametrize(("held", "most"), [(1, None), (1 << 22, 2 * BUCKETS)])
 def test_the_blocks_of_a_bucket_travel_together(held: int, most: int | None, tmp_path: Path) -> None:
     """However many chunks are held together: this process keeps a reference to each."""

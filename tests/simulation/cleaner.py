@@ -207,6 +207,9 @@ class InlineEngine:
 
     def beat(self) -> None: ...
 
+    def job(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
     def drop_rest(self, log: LogId) -> None:
         self._engine._rests.pop(log.directory, None)
 

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from multiprocessing.connection import Connection
 from typing import Any
@@ -213,6 +213,7 @@ class Engine:
         self._child: _Child | None = None
         self._retired: list[_Child] = []  # idle, or of another place; each finishes its calls
         self._idle_since_s = clock.monotonic_s()
+        self._jobs = 0  # that run: between two rounds of one there is no call, but what to go on with
         self.starts = 0
         self.stalled: str | None = None  # why the last cleaning was ended, until one comes through
 
@@ -233,6 +234,18 @@ class Engine:
         result = self._call(task, CallHost())
         assert isinstance(result, LogResult)
         return result
+
+    @contextlib.contextmanager
+    def job(self) -> Iterator[None]:
+        """Keep the engine inside the block, whatever its calls."""
+        with self._mutex:
+            self._jobs += 1
+        try:
+            yield
+        finally:
+            with self._mutex:
+                self._jobs -= 1
+                self._idle_since_s = self._clock.monotonic_s()
 
     def drop_rest(self, log: LogId) -> None:
         """Nobody will ask for the groups that are left of a log."""
@@ -296,7 +309,7 @@ class Engine:
         """Stop an engine that has been idle for `timeout_ms`; True if it was."""
         with self._mutex:
             self._end_retired()
-            if self._child is None or self._child.is_busy:
+            if self._child is None or self._child.is_busy or self._jobs:
                 return False
             if (self._clock.monotonic_s() - self._idle_since_s) * 1000 < timeout_ms and self._child.is_alive:
                 return False

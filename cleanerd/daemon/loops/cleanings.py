@@ -115,6 +115,10 @@ class Cleanings:
 
     def run(self, job: Job) -> list[LogResult]:
         """Clean the logs of a job, commit what may be committed. Never raises for what is wrong with a log."""
+        with self.engine.job():
+            return self._run(job)
+
+    def _run(self, job: Job) -> list[LogResult]:
         results: list[LogResult] = []
         busy = list(job.logs)
         try:

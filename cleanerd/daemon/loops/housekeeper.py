@@ -13,7 +13,6 @@ from cleanerd.daemon.telemetry.event_log import EventLog
 from cleanerd.daemon.work.cleaner_leases import CleanerLeases
 from cleanerd.daemon.work.condition import Conditions
 from cleanerd.daemon.work.deletions import Deleted, PendingDeletions
-from cleanerd.daemon.work.jobs import Jobs
 from cleanerd.daemon.work.mutes import Mutes
 from cleanerd.daemon.workers import Bell
 from cleanerd.spark_runtime.scratch import sweep_those_of
@@ -32,7 +31,6 @@ class Housekeeper:
     conditions: Conditions
     deletions: PendingDeletions
     leases: CleanerLeases
-    jobs: Jobs
     mutes: Mutes
     store: Store
     events: EventLog
@@ -73,8 +71,7 @@ class Housekeeper:
 
     def _stop_idle_engines(self) -> None:
         idle_ms = self.conditions.configuration().broker.spark_idle_timeout_ms
-        # Between two rounds of a job its engine has nothing to do, and knows how to go on.
-        for engine in () if self.jobs.running() else self.engines:
+        for engine in self.engines:
             if engine.stop_if_idle(idle_ms):
                 _log.info("engine_stopped", reason="idle")
 

@@ -107,7 +107,9 @@ def after_a_look(log: Known, seen: Seen) -> Condition:
         goes_again = (
             seen.way is not None and seen.has_aged and log.is_compacted and seen.left_until_ms is None
         )
-        obstacle = None if goes_again else "a result is staged and waits for its commit"
+        obstacle = seen.full or (f"backing off: {log.failure}" if seen.backs_off else None)
+        if not goes_again:
+            obstacle = "a result is staged and waits for its commit"
         return Condition("staged", seen.way, obstacle, yields_to_requests=True)
     state: LogState = "dirty" if seen.is_dirty else "clean"
     if seen.coming is not None:

@@ -227,7 +227,9 @@ DIR_BYTES = _read("cleanerd_log_dir_capacity_bytes", "log_dir",
                   "Size of the file system that holds the log directory.", "when it is resized")
 LARGEST_BYTES = _read("cleanerd_largest_cleaning_bytes", "log_dir",
                       "Most bytes that cleaning one log can write before it deletes old segments: a round, or all of a "
-                      "result that waits for a broker to stop.", "with the size of the largest compacted log")
+                      "result that waits for a broker to stop. "
+                      "A broker keeps what is replaced for file.delete.delay.ms besides.",
+                      "with the size of the largest compacted log")
 STAGED_BYTES = _read("cleanerd_staged_bytes", "log_dir", "Bytes of staged results that wait to be committed.",
                      "while a broker owns the directory")
 STAGED_RESULTS = _read("cleanerd_staged_results", "log_dir", "Logs with a staged result that waits to be committed.",

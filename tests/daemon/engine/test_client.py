@@ -207,6 +207,16 @@ def test_workers_are_forked_from_an_engine_that_is_started_to_clean(
 
 
 @pytest.mark.soak
+def test_an_engine_stays_for_as_long_as_a_job_runs(engine: Engine, log_dir: Path) -> None:
+    """Between two rounds of one it has no call, but knows how to go on."""
+    with engine.job():
+        assert examine(engine, log_dir) == "planned"
+        assert not engine.stop_if_idle(0)
+        assert engine.pid is not None
+    assert engine.stop_if_idle(0)
+
+
+@pytest.mark.soak
 def test_the_first_engine_leaves_an_archive_of_classes_that_others_map(
     engine: Engine, channel: Channel, log_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
