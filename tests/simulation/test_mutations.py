@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cleanerd.cleaning import choose
+from cleanerd.cleaning import choose, plan, rounds
 from cleanerd.cleaning.plan import plan_cleaning
 from cleanerd.daemon.rules.log_states import LogStates
 from cleanerd.daemon.work.schedule import Next, Schedule
@@ -67,10 +67,11 @@ def _plans(monkeypatch: Patch, **changed: Callable[[Any, Any], object]) -> None:
 
 def test_it_finds_a_horizon_that_is_too_early(monkeypatch: Patch) -> None:
     """Rule 4.27: now + delete.retention.ms, and a quarter of that is not enough."""
-    _plans(
-        monkeypatch,
-        new_horizon_ms=lambda work, topic: work.new_horizon_ms - topic.delete_retention_ms * 3 // 4,
-    )
+
+    def too_early(now_ms: int, topic: Any, *, waits: bool) -> int:
+        return plan.new_horizon_ms(now_ms, topic, waits=waits) - topic.delete_retention_ms * 3 // 4
+
+    monkeypatch.setattr(rounds, "new_horizon_ms", too_early)
     found("the delete horizon of the batch at .* must be")
 
 
