@@ -95,8 +95,7 @@ def plan_cleaning(
     `least_free_bytes` of the file system are left free by what is written; `in_place`: see `LogWork`; `waits`: the result
     will, and its delete horizons are later by that (`policy.staging`). `in_any_order`: some groups may wait for another
     cleaning, and so do new horizons: who reads a value there, then, must still meet its tombstone. `in_rounds`: some groups
-    may be committed before others are written. `directory`: where new
-    files go, None for beside the old ones.
+    may be committed before others are written. `directory`: where new files go, None for beside the old ones.
     """
     snapshot, found, config = candidate.snapshot, candidate.range, candidate.config
     end = found.first_uncleanable_offset

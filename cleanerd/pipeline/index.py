@@ -55,11 +55,6 @@ class Block:
         """Number of records."""
         return len(self.fingerprints) if self.superseded is None else self.superseded.count
 
-    @property
-    def is_reduced(self) -> bool:
-        """Whether some records are known to be superseded."""
-        return len(self.fingerprints) < self.records
-
     def answered(self, answers: Bits) -> Bits:
         """Superseded or not, one entry per record, from the answers for its `fingerprints`."""
         if self.superseded is None:

@@ -248,8 +248,8 @@ class Pipeline:
         dirty = _index_tasks(indexed, dirty=True)
         for task, (summary, found) in self._run(dirty, contexts, self._index_together(), take=loaded):
             summaries[task.log, task.chunk] = summary
-            for place, of_chunk in {(task.log, task.chunk): {}, **found}.items():
-                blocks.setdefault(place, {}).update(of_chunk)
+            blocks.setdefault((task.log, task.chunk), {})
+            blocks.update(found)
         clean = _index_tasks(indexed, dirty=False)
         with ThreadPoolExecutor(self._executor.cores, "cleanerd-resolve") as threads:
             dirty_keys = _resolve_here(indexed, blocks, bits, threads, {task.log for task in clean})

@@ -61,9 +61,8 @@ class ShippedBlocks(NamedTuple):
             [(chunk, one.records, len(one.fingerprints), one.clean) for chunk, one in blocks.items()],
             np.uint32,
         )
-        known = [
-            one.superseded.packed for one in blocks.values() if one.superseded is not None and one.is_reduced
-        ]
+        bits = (one.superseded for one in blocks.values() if len(one.fingerprints) < one.records)
+        known = [one.packed for one in bits if one is not None]
         fingerprints = [one.fingerprints.reshape(-1).view(np.uint8) for one in blocks.values()]
         _, records, left, _ = rows.sum(axis=0, dtype=np.int64).tolist()
         data = put(np.concatenate([*fingerprints, rows.reshape(-1).view(np.uint8), *known]))

@@ -35,6 +35,7 @@ from cleanerd.storage.commit import commit_steps
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
+from tests.harness.clock import HandClock
 from tests.harness.logs.silent import request_of
 from tests.harness.logs.troubled import (
     assert_settled,
@@ -351,18 +352,7 @@ def test_how_much_is_a_round(by_hand: Cleaning) -> None:
     assert list(waiting.rounds(1, config.but(io_max_bytes_per_second=1.0))) == [groups]
 
 
-class _Clock(SystemClock):
-    """Goes on when it is told to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.at_ms = OLD_S * 1000
-
-    def now_ms(self) -> int:
-        return self.at_ms
-
-
-def planned(spark: LazySpark, log_dir: Path, clock: _Clock, **topic: str) -> tuple[Cleaner, CleaningJob]:
+def planned(spark: LazySpark, log_dir: Path, clock: HandClock, **topic: str) -> tuple[Cleaner, CleaningJob]:
     request = request_of(log_dir, "t", topic, force=True)
     cleaner = Cleaner(request, Progress(), clock, RealFiles(), spark)
     place = LogDir.at(RealFiles(), str(log_dir), clock)
@@ -386,7 +376,7 @@ def test_a_group_begins_at_the_first_dirty_offset_of_a_log_with_aborted_transact
         writer.roll()
         stop_broker(log_dir, {"t": writer.log_end_offset})
     with mock.patch.object(round_size, "_BYTES_PER_CORE", 0 if is_large else 1 << 30):
-        _, job = planned(spark, log_dir, _Clock())
+        _, job = planned(spark, log_dir, HandClock())
     (log,) = job.logs
     bases = [group.sources[0].base_offset for group in log.plan.groups]
     assert 0 < log.plan.work.first_dirty_offset < log.plan.work.round_end
@@ -402,13 +392,13 @@ def test_new_delete_horizons_count_from_the_writing(spark: LazySpark, log_dir: P
         segment_bytes=SEGMENT_BYTES,
     )
     stop_broker(log_dir, {"t": end})
-    clock = _Clock()
+    clock = HandClock()
     cleaner, job = planned(spark, log_dir, clock, delete_retention_ms="1000")
-    clock.at_ms += 5_000
+    clock.advance(5_000)
     (result,) = cleaner.end(cleaner.write(job))
     assert isinstance(result.outcome, Staged)
     staged = [path.read_bytes() for path in (log_dir / "t-0").glob("*.log.cleanerd")]
     batches = [
         decode_batch(data[at : at + size])[0] for data in staged for at, size, _ in iterate_batches(data)
     ]
-    assert {batch.delete_horizon_ms for batch in batches} - {None} == {clock.at_ms + 1000}
+    assert {batch.delete_horizon_ms for batch in batches} - {None} == {clock.now_ms() + 1000}

@@ -93,7 +93,7 @@ class ScrapedMetrics:
         yield (
             table.RESULTS_WAIT,
             (log_dir,),
-            is_auto and self.conditions.ownership.way(log_dir).committed_by == "restart",
+            is_auto and self.conditions.ownership.way(log_dir).waits,
         )
         given_back = sum(log.log_dir == log_dir for log in self.duty.given_back)
         yield table.LEASES_GIVEN_BACK, (log_dir,), given_back
@@ -135,7 +135,7 @@ class ScrapedMetrics:
     def _most_written_bytes(self, log_dir: str, found: Sequence[DirtyEstimate]) -> float:
         """By the cleaning of one of these logs, before it deletes anything."""
         sizes = [(one.range.size_bytes, one.config) for one in found]
-        if self.conditions.ownership.way(log_dir).committed_by == "restart":
+        if self.conditions.ownership.way(log_dir).waits:
             return max((size_bytes for size_bytes, _ in sizes), default=0)
         cores, broker = usable_cores(), self.conditions.configuration().broker
         return max((most_written_bytes(size, cores, broker, topic) for size, topic in sizes), default=0)

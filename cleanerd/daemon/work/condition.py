@@ -110,12 +110,15 @@ class Conditions:
         way = self.ownership.way(log.log_dir) if is_owned and (known.is_staged or is_unrecorded) else None
         is_coming = broker.is_expected(self.clock.monotonic_s())
         is_dirty = found is not None and found.reason(now_ms) is not None
-        has_aged = is_owned and known.is_staged and found is not None and self._has_aged(found, now_ms)
+        must_wait = way is not None and way.waits
+        has_aged = (
+            is_owned and known.is_staged and found is not None and self._has_aged(found, now_ms, must_wait)
+        )
         is_wanted = is_owned and (is_dirty or has_aged)
         return Seen(
             coming=f"{log.log_dir}: a broker is about to start" if is_coming else None,
             way=None if way is None else str(way),
-            must_wait=way is not None and way.committed_by == "restart",
+            must_wait=must_wait,
             is_dirty=is_dirty,
             has_aged=has_aged,
             is_unrecorded=is_unrecorded,
@@ -125,14 +128,16 @@ class Conditions:
             left_until_ms=self._left_until_ms(found, now_ms) if is_wanted else None,
         )
 
-    def _has_aged(self, found: DirtyEstimate, now_ms: int) -> bool:
-        """Whether a waiting result is worth another cleaning: it has waited for half of its time, or much was written."""
+    def _has_aged(self, found: DirtyEstimate, now_ms: int, must_wait: bool) -> bool:
+        """Whether a waiting result is worth another cleaning: it is not all of one, it has waited for half of its
+        time, or much was written.
+        """
         contents, end = found.known.contents, found.range.first_uncleanable_offset
         staged, closed = contents.staged, [segment.facts for segment in contents.closed]
         if staged is None or staged.round_end is None:
             return False
-        if not staged.is_whole and self.ownership.way(found.known.log.log_dir).committed_by == "restart":
-            return True  # what waits is to be all of it
+        if must_wait and not staged.is_whole:
+            return True
         return has_half_waited(staged.since_ms, staged.commit_by_ms, now_ms) or pays_again(
             staged_bytes=staged.bytes,
             clean_bytes=sum(s.size_bytes for s in closed if s.base_offset < staged.round_end)

@@ -51,6 +51,11 @@ class Way:
     pid: int | None = None
     reason: str | None = None
 
+    @property
+    def waits(self) -> bool:
+        """Whether a result waits for the stop of a broker."""
+        return self.committed_by == "restart"
+
     def __str__(self) -> str:
         """The way in which a result takes effect."""
         if self.committed_by == "lock":
@@ -128,7 +133,7 @@ class Ownership:
             if self.owner_of(log_dir) is None:
                 continue
             try:
-                waits = self.way(log_dir).committed_by == "restart"
+                waits = self.way(log_dir).waits
                 error = self.at(log_dir).why_full(self.config(), waits=waits)
             except (OSError, DirOffline):
                 continue  # the next scan takes it offline, or has

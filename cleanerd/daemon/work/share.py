@@ -48,9 +48,7 @@ def share(conditions: Conditions, log_dir: str) -> Share:
             "restart": f"results wait until the running broker stops ({way.reason})",
         }[way.committed_by]
     )
-    changes = list(
-        _changes(conditions, left=left, waits=way.committed_by == "restart", off_by=config.broker.off_by)
-    )
+    changes = list(_changes(conditions, left=left, waits=way.waits, off_by=config.broker.off_by))
     text = "; ".join(said) + (f". To change that: {'; '.join(changes)}" if changes else "")
     return Share(cleans, left, text, (way.committed_by, is_seen, cleans > 0, left > 0))
 
